@@ -1,0 +1,143 @@
+//! Which free subnet a node tries first: an order of its own, so that nodes starting together do not collide.
+
+use crate::config::{NetworkConfig, Pool};
+use crate::dual::{Dual, Subnets, nets_overlap};
+use ipnet::IpNet;
+use sha2::{Digest, Sha256};
+
+/// How many taken or refused candidates of a huge pool are passed over before the list counts as exhausted.
+const LOOKED_AT: u128 = 1 << 22;
+
+/// The free subnets in the order in which the node tries them.
+///
+/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's
+/// id determines; the IPv6 half is the one of the same index where that is free, else the next free one.
+pub fn candidates<'a>(config: &'a NetworkConfig, taken: &'a [Subnets], node: &str) -> impl Iterator<Item = Subnets> + 'a {
+    let (first, second) = match &config.pools {
+        Dual::V4(pool) => (*pool, None),
+        Dual::V6(pool) => (*pool, None),
+        Dual::Both(v4, v6) => (*v4, Some(*v6)),
+    };
+    let first_taken = TakenNets::of(taken, first.network);
+    let second_taken = second.map(|pool| TakenNets::of(taken, pool.network));
+    let (start, stride) = sequence(node, first.size());
+    let size = first.size();
+    (0..size.min(LOOKED_AT)).filter_map(move |step| {
+        let index = walk(start, stride, step, size);
+        let net = first.subnet(index).filter(|net| first_taken.is_free(net))?;
+        let other = match (second, &second_taken) {
+            (Some(pool), Some(taken)) => Some(free_near(&pool, taken, index)?),
+            _ => None,
+        };
+        match (net, other) {
+            (IpNet::V4(v4), None) => Some(Dual::V4(v4)),
+            (IpNet::V6(v6), None) => Some(Dual::V6(v6)),
+            (IpNet::V4(v4), Some(IpNet::V6(v6))) => Some(Dual::Both(v4, v6)),
+            _ => None,
+        }
+    })
+}
+
+/// A free IPv6 half for a node that keeps its IPv4 subnet.
+pub fn free_v6(config: &NetworkConfig, taken: &[Subnets], keep: &Subnets) -> Option<Subnets> {
+    let (v4, v6) = (keep.v4()?, config.pools.v6()?);
+    let index = config.pools.v4().and_then(|pool| pool.index(&IpNet::V4(*v4))).unwrap_or(0);
+    match free_near(v6, &TakenNets::of(taken, v6.network), index)? {
+        IpNet::V6(net) => Some(Dual::Both(*v4, net)),
+        IpNet::V4(_) => None,
+    }
+}
+
+fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
+    let size = pool.size();
+    (0..size.min(LOOKED_AT)).find_map(|step| pool.subnet(walk(index % size, 1, step, size)).filter(|net| taken.is_free(net)))
+}
+
+/// Start and stride of a full cycle through `size` places, from the node's id.
+fn sequence(node: &str, size: u128) -> (u128, u128) {
+    let digest = Sha256::digest(node.as_bytes());
+    let word = |range: std::ops::Range<usize>| digest.get(range).unwrap_or_default().iter().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
+    let start = word(0..8) % size;
+    let mut stride = word(8..16) % size;
+    while gcd(stride, size) != 1 {
+        stride = (stride + 1) % size;
+        if size == 1 {
+            return (0, 1);
+        }
+    }
+    (start, stride)
+}
+
+fn walk(start: u128, stride: u128, step: u128, size: u128) -> u128 {
+    // Sizes stay far below 2^64 in anything that is walked (LOOKED_AT steps), products then fit.
+    (start % size + (stride % size).wrapping_mul(step) % size) % size
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The taken subnets of one family, sorted, for fast overlap checks.
+struct TakenNets(Vec<IpNet>);
+
+impl TakenNets {
+    fn of(taken: &[Subnets], network: IpNet) -> Self {
+        let mut nets: Vec<IpNet> = taken.iter().flat_map(Subnets::nets).filter(|net| nets_overlap(net, &network)).collect();
+        nets.sort_by_key(|net| (net.network(), net.prefix_len()));
+        // Drop what lies inside an earlier, wider one, so that a neighbour check suffices.
+        nets.dedup_by(|later, earlier| earlier.contains(&*later));
+        Self(nets)
+    }
+
+    fn is_free(&self, net: &IpNet) -> bool {
+        let at = self.0.partition_point(|taken| taken.network() <= net.network());
+        let before = at.checked_sub(1).and_then(|at| self.0.get(at));
+        !before.into_iter().chain(self.0.get(at)).any(|taken| nets_overlap(taken, net))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn config(text: &str) -> NetworkConfig {
+        NetworkConfig::parse(text).unwrap()
+    }
+
+    #[test]
+    fn every_free_subnet_once() {
+        let config = config(r#"{"Network":"10.5.0.0/20"}"#);
+        let taken: Vec<Subnets> = ["10.5.3.0/24", "10.5.8.0/22"].iter().map(|net| Dual::V4(net.parse().unwrap())).collect();
+        let mut seen: Vec<_> = candidates(&config, &taken, "n").map(|subnets| subnets.to_string()).collect();
+        seen.sort();
+        let mut want: Vec<_> = [1, 2, 4, 5, 6, 7, 12, 13, 14, 15].iter().map(|i| format!("10.5.{i}.0/24")).collect();
+        want.sort();
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn dual_stack_halves_share_their_index() {
+        let config = config(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#);
+        for subnets in candidates(&config, &[], "n").take(20) {
+            let (v4, v6) = (config.pools.v4().unwrap(), config.pools.v6().unwrap());
+            let nets: Vec<_> = subnets.nets().collect();
+            assert_eq!(v4.index(&nets[0]), v6.index(&nets[1]));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        /// Law *alloc*: inside the range, aligned, overlaps nobody.
+        #[test]
+        fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {
+            let text = format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":{len},"SubnetMin":"10.5.0.0"}}"#);
+            let config = config(&text);
+            let taken: Vec<Subnets> = holes.iter().map(|(byte, len)| Dual::V4(ipnet::Ipv4Net::new([10, 5, *byte, third].into(), *len).unwrap().trunc())).collect();
+            for subnets in candidates(&config, &taken, &node).take(8) {
+                prop_assert!(config.fits(&subnets));
+                prop_assert!(taken.iter().all(|other| !other.overlaps(&subnets)));
+            }
+        }
+    }
+}

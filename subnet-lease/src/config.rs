@@ -1,0 +1,356 @@
+//! The network configuration (net-conf.json): parsed, completed with defaults and validated, once.
+
+use crate::dual::{Dual, Subnets};
+use crate::json::{Object, excerpt};
+use crate::lease::RawJson;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A validated network configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Where nodes' subnets come from, a pool a family.
+    pub pools: Dual<Pool, Pool>,
+    /// The networks of the pools.
+    pub networks: Subnets,
+    /// Whether traffic rules go to nftables instead of iptables.
+    pub nftables: bool,
+    /// Lower-case name of the backend; empty where the configuration names none inside its `Backend`.
+    pub backend: String,
+    /// The `Backend` object as it was written; `{}` where there is none.
+    pub backend_config: RawJson,
+}
+
+/// The subnets of one family that nodes may lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// The whole network.
+    pub network: IpNet,
+    /// Prefix length of a node's subnet.
+    pub len: u8,
+    /// First subnet.
+    pub min: IpAddr,
+    /// Last subnet.
+    pub max: IpAddr,
+}
+
+/// Why a network configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not the JSON it should be.
+    #[error("the network configuration is not valid JSON: {0}")]
+    Json(String),
+    /// A member has an unusable value.
+    #[error("the network configuration has a bad value: {0}")]
+    Value(String),
+    /// The values contradict each other.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Pool {
+    /// Bits of an address of this family.
+    pub fn width(&self) -> u8 {
+        self.network.max_prefix_len()
+    }
+
+    /// How many subnets the pool has; `u128::MAX` where they cannot be counted.
+    pub fn size(&self) -> u128 {
+        let step_bits = u32::from(self.width() - self.len);
+        ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
+    }
+
+    /// The subnet at an index, counted from the first.
+    pub fn subnet(&self, index: u128) -> Option<IpNet> {
+        if index >= self.size() {
+            return None;
+        }
+        let offset = index.checked_shl(u32::from(self.width() - self.len))?;
+        IpNet::new(address(bits(self.min).checked_add(offset)?, self.network), self.len).ok()
+    }
+
+    /// The index of a subnet, when it is exactly one of the pool's.
+    pub fn index(&self, subnet: &IpNet) -> Option<u128> {
+        let start = bits(subnet.network());
+        let same_family = subnet.max_prefix_len() == self.width();
+        (same_family && subnet.prefix_len() == self.len && start >= bits(self.min) && start <= bits(self.max))
+            .then(|| (start - bits(self.min)) >> u32::from(self.width() - self.len))
+    }
+}
+
+/// An address as a number.
+pub(crate) fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The number as an address of the family of `like`.
+fn address(bits: u128, like: IpNet) -> IpAddr {
+    match like {
+        IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX))),
+        IpNet::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+    }
+}
+
+impl NetworkConfig {
+    /// Parses, completes and validates a net-conf.json.
+    ///
+    /// # Errors
+    /// Names the member that cannot be used and what it should be.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let object = Object::parse(text).map_err(|error| ConfigError::Json(format!("{error}; it begins with {}", excerpt(text))))?;
+        let value = |result: Result<_, String>| result.map_err(ConfigError::Value);
+        let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
+        let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
+        let nftables = value(object.read::<bool>("EnableNFTables"))?.unwrap_or(false);
+        let v4 = if ipv4 { Some(pool(&object, &V4)?) } else { None };
+        let v6 = if ipv6 { Some(pool(&object, &V6)?) } else { None };
+        let pools = Dual::from_options(v4, v6).ok_or_else(|| {
+            ConfigError::Invalid("EnableIPv4 and EnableIPv6 are both false: a network needs at least one address family".to_owned())
+        })?;
+        let networks = Dual::from_options(
+            v4.and_then(|pool| if let IpNet::V4(net) = pool.network { Some(net) } else { None }),
+            v6.and_then(|pool| if let IpNet::V6(net) = pool.network { Some(net) } else { None }),
+        )
+        .ok_or_else(|| ConfigError::Invalid("no network is defined".to_owned()))?;
+        let (backend, backend_config) = backend(&object)?;
+        Ok(Self { pools, networks, nftables, backend, backend_config })
+    }
+
+    /// Whether a lease of these subnets fits this configuration: the same families, each one of its pool's subnets.
+    pub fn fits(&self, subnets: &Subnets) -> bool {
+        let v4 = match (self.pools.v4(), subnets.v4()) {
+            (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
+            (None, None) => true,
+            _ => false,
+        };
+        let v6 = match (self.pools.v6(), subnets.v6()) {
+            (Some(pool), Some(net)) => pool.index(&IpNet::V6(*net)).is_some(),
+            (None, None) => true,
+            _ => false,
+        };
+        v4 && v6
+    }
+}
+
+/// The backend's type, lower-case, and its object.
+fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
+    let Some(raw) = object.get("Backend") else {
+        // Absent means `udp`; the documentation of Go flannel says vxlan, its code decides (spec 2.1).
+        return Ok(("udp".to_owned(), RawJson::of(&serde_json::Map::new())));
+    };
+    if raw.get() == "null" {
+        return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
+    }
+    let inner = Object::parse(raw.get()).map_err(|error| {
+        ConfigError::Value(format!("error decoding Backend property of config: {error}; it should be an object such as {{\"Type\":\"vxlan\"}}"))
+    })?;
+    let kind = inner.read::<String>("Type").map_err(|error| ConfigError::Value(format!("error decoding Backend property of config: {error}")))?;
+    let raw = RawJson::parse(raw.get()).map_err(|error| ConfigError::Json(error.to_string()))?;
+    Ok((kind.unwrap_or_default().to_lowercase(), raw))
+}
+
+/// What differs between the families' members.
+struct Family {
+    network: &'static str,
+    len: &'static str,
+    min: &'static str,
+    max: &'static str,
+    width: u8,
+    /// Length of a subnet where the network is wide enough and none is given.
+    usual_len: u8,
+}
+
+const V4: Family = Family { network: "Network", len: "SubnetLen", min: "SubnetMin", max: "SubnetMax", width: 32, usual_len: 24 };
+const V6: Family = Family { network: "IPv6Network", len: "IPv6SubnetLen", min: "IPv6SubnetMin", max: "IPv6SubnetMax", width: 128, usual_len: 64 };
+
+fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
+    let network = network(object, family)?;
+    let prefix = network.prefix_len();
+    let invalid = |text: String| Err(ConfigError::Invalid(text));
+    let given: u64 = object.read(family.len).map_err(ConfigError::Value)?.unwrap_or(0);
+    let len = if given > 0 {
+        if given > u64::from(family.width - 2) {
+            return invalid(format!("{} must be less than /{}, not {given}", family.len, family.width - 1));
+        }
+        let len = u8::try_from(given).unwrap_or(u8::MAX);
+        if len < prefix + 2 {
+            return invalid(format!(
+                "{} {network}: network must be able to accommodate at least four subnets, so {} must be at least {}, not {given}",
+                family.network,
+                family.len,
+                prefix + 2
+            ));
+        }
+        len
+    } else {
+        if prefix > family.width - 4 {
+            return invalid(format!("{} {network}: network is too small. Minimum useful network prefix is /{}", family.network, family.width - 4));
+        }
+        if prefix <= family.usual_len - 2 { family.usual_len } else { prefix + 2 }
+    };
+    let step = 1u128 << u32::from(family.width - len);
+    let first = bits(network.network());
+    let last = bits(network.broadcast());
+    let min = match bound(object, family, family.min)? {
+        None => first + step,
+        Some(min) if min < first || min > last => {
+            return invalid(format!("{} is not in the range of the Network {network}: {}", family.min, address(min, network)));
+        }
+        Some(min) => min,
+    };
+    let max = match bound(object, family, family.max)? {
+        None => last - (step - 1),
+        Some(max) if max < first || max > last => {
+            return invalid(format!("{} is not in the range of the Network {network}: {}", family.max, address(max, network)));
+        }
+        Some(max) => max,
+    };
+    for (name, value) in [(family.min, min), (family.max, max)] {
+        if value & (step - 1) != 0 {
+            return invalid(format!("{name} is not on a SubnetLen boundary: {} is not the beginning of a /{len}", address(value, network)));
+        }
+    }
+    if min > max {
+        return invalid(format!(
+            "{} {} lies behind {} {}: there is no subnet to lease",
+            family.min,
+            address(min, network),
+            family.max,
+            address(max, network)
+        ));
+    }
+    Ok(Pool { network, len, min: address(min, network), max: address(max, network) })
+}
+
+fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
+    let missing = || ConfigError::Invalid(format!("please define a correct {} parameter in the flannel config", family.network));
+    let raw = object.get(family.network).ok_or_else(missing)?;
+    let text = unquoted(raw.get());
+    if text.is_empty() {
+        return Err(missing());
+    }
+    let bad = |why: &str| ConfigError::Value(format!("{}: invalid CIDR address: {text}: {why}", family.network));
+    let net = IpNet::from_str(&text).map_err(|_| bad("it should look like 10.244.0.0/16 or fd10:244::/48"))?.trunc();
+    match net {
+        IpNet::V4(_) if family.width == 32 => Ok(net),
+        IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
+        IpNet::V4(_) => Err(bad("invalid IPv6 CIDR format, an IPv6 network is needed")),
+        IpNet::V6(_) => Err(bad("invalid IPv4 CIDR format, an IPv4 network is needed")),
+    }
+}
+
+/// `SubnetMin` or `SubnetMax` as a number; none where it is to be derived.
+fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
+    let Some(raw) = object.get(name) else { return Ok(None) };
+    let text = unquoted(raw.get());
+    let bad = |why: &str| ConfigError::Value(format!("{name}: {} is {why}", excerpt(&text)));
+    if family.width == 128 && (text == "null" || text == "::") {
+        return Ok(None);
+    }
+    match IpAddr::from_str(&text) {
+        Ok(IpAddr::V4(v4)) if family.width == 32 => Ok((v4 != Ipv4Addr::UNSPECIFIED).then(|| u128::from(v4.to_bits()))),
+        Ok(IpAddr::V6(v6)) if family.width == 128 => Ok(Some(v6.to_bits())),
+        // Go's parser takes an IPv4-mapped text for the IPv4 address.
+        Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map(|v4| Some(u128::from(v4.to_bits()))).ok_or_else(|| bad("not an IPv4 address")),
+        Ok(IpAddr::V4(_)) => Err(bad("not an IPv6 address")),
+        Err(_) => Err(bad("not an IP address")),
+    }
+}
+
+/// The text of a JSON string, or the raw text of anything else (as Go's own types receive it).
+fn unquoted(raw: &str) -> String {
+    serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
+}
+
+/// Reads a subnet in CIDR form of either family into the identity of a lease.
+pub fn subnets_of(v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Option<Subnets> {
+    Dual::from_options(v4.map(|net| net.trunc()), v6.map(|net| net.trunc()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(text: &str) -> Pool {
+        *NetworkConfig::parse(text).unwrap().pools.v4().unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        NetworkConfig::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn worked_values_of_the_specification() {
+        let pool = v4(r#"{"Network":"10.3.0.0/16"}"#);
+        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.3.1.0".into(), "10.3.255.0".into(), 24));
+        let pool = v4(r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0","SubnetLen":28}"#);
+        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.3.5.0".into(), "10.3.8.0".into(), 28));
+        let config = NetworkConfig::parse(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fc00::/48"}"#).unwrap();
+        let pool = config.pools.v6().unwrap();
+        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("fc00:0:0:1::".into(), "fc00:0:0:ffff::".into(), 64));
+        let pool = v4(r#"{"Network":"10.0.0.0/8","SubnetLen":20,"SubnetMin":"10.10.0.0","SubnetMax":"10.99.0.0"}"#);
+        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.10.0.0".into(), "10.99.0.0".into(), 20));
+        assert_eq!(v4(r#"{"Network":"10.3.7.9/16"}"#).network.to_string(), "10.3.0.0/16");
+        assert_eq!(v4(r#"{"Network":"10.3.0.0/23"}"#).len, 25);
+        assert_eq!(v4(r#"{"Network":"255.255.0.0/16"}"#).size(), 255);
+    }
+
+    #[test]
+    fn each_rule_names_its_member() {
+        for (text, part) in [
+            (r#"{}"#, "please define a correct Network parameter"),
+            (r#"{"Network":""}"#, "please define a correct Network parameter"),
+            (r#"{"Network":null}"#, "invalid CIDR address: null"),
+            (r#"{"Network":"fd00::/48"}"#, "invalid IPv4 CIDR format"),
+            (r#"{"Network":"::ffff:10.0.0.0/112"}"#, "invalid IPv4 CIDR format"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":31}"#, "SubnetLen must be less than /31"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":17}"#, "at least four subnets"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":24.0}"#, "SubnetLen"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":"24"}"#, "SubnetLen"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":-1}"#, "SubnetLen"),
+            (r#"{"Network":"10.0.0.0/29"}"#, "Minimum useful network prefix is /28"),
+            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}"#, "SubnetMin is not in the range of the Network"),
+            (r#"{"Network":"10.0.0.0/16","SubnetMax":"10.1.0.0"}"#, "SubnetMax is not in the range of the Network"),
+            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.0.7"}"#, "SubnetMin is not on a SubnetLen boundary"),
+            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.8.0"}"#, "lies behind"),
+            (r#"{"EnableIPv4":false}"#, "at least one address family"),
+            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16"}"#, "please define a correct IPv6Network parameter"),
+            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"10.0.0.0/16"}"#, "invalid IPv6 CIDR format"),
+            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"fd00::/125"}"#, "/124"),
+            (r#"{"Network":"10.0.0.0/16","Backend":7}"#, "error decoding Backend property of config"),
+            (r#"{"Network":"10.0.0.0/16"} x"#, "not valid JSON"),
+            ("", "not valid JSON"),
+        ] {
+            assert!(error(text).contains(part), "{text}: {}", error(text));
+        }
+    }
+
+    #[test]
+    fn backend_type() {
+        for (text, kind) in [
+            (r#"{"Network":"10.0.0.0/16"}"#, "udp"),
+            (r#"{"Network":"10.0.0.0/16","Backend":null}"#, ""),
+            (r#"{"Network":"10.0.0.0/16","Backend":{}}"#, ""),
+            (r#"{"network":"10.0.0.0/16","BACKEND":{"type":"VXLAN","VNI":7}}"#, "vxlan"),
+        ] {
+            assert_eq!(NetworkConfig::parse(text).unwrap().backend, kind, "{text}");
+        }
+        assert!(NetworkConfig::parse(r#"{"Network":"10.0.0.0/16","Backend":{"Type":"udp"},"nothing":1e999}"#).is_ok());
+    }
+
+    #[test]
+    fn pool_index_is_the_inverse_of_subnet() {
+        let pool = v4(r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0"}"#);
+        assert_eq!(pool.size(), 4);
+        for index in 0..4 {
+            assert_eq!(pool.index(&pool.subnet(index).unwrap()), Some(index));
+        }
+        assert_eq!(pool.subnet(4), None);
+        assert_eq!(pool.index(&"10.3.9.0/24".parse().unwrap()), None);
+        assert_eq!(pool.index(&"10.3.5.0/25".parse().unwrap()), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! A value for IPv4, for IPv6, or one for each; there is no empty case.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A value for IPv4, for IPv6, or one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dual<A, B> {
+    /// IPv4 alone.
+    V4(A),
+    /// IPv6 alone.
+    V6(B),
+    /// Dual-stack.
+    Both(A, B),
+}
+
+/// The subnets of one node: the identity of a lease.
+pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
+
+/// A node's public addresses.
+pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;
+
+impl<A, B> Dual<A, B> {
+    /// Joins two optional halves; `None` where both are missing.
+    pub fn from_options(v4: Option<A>, v6: Option<B>) -> Option<Self> {
+        match (v4, v6) {
+            (Some(a), Some(b)) => Some(Dual::Both(a, b)),
+            (Some(a), None) => Some(Dual::V4(a)),
+            (None, Some(b)) => Some(Dual::V6(b)),
+            (None, None) => None,
+        }
+    }
+
+    /// The IPv4 half.
+    pub fn v4(&self) -> Option<&A> {
+        match self {
+            Dual::V4(a) | Dual::Both(a, _) => Some(a),
+            Dual::V6(_) => None,
+        }
+    }
+
+    /// The IPv6 half.
+    pub fn v6(&self) -> Option<&B> {
+        match self {
+            Dual::V6(b) | Dual::Both(_, b) => Some(b),
+            Dual::V4(_) => None,
+        }
+    }
+
+    /// Whether both values carry the same families.
+    pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
+        self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
+    }
+
+    /// Each half through its own function.
+    pub fn map<C, D>(self, v4: impl FnOnce(A) -> C, v6: impl FnOnce(B) -> D) -> Dual<C, D> {
+        match self {
+            Dual::V4(a) => Dual::V4(v4(a)),
+            Dual::V6(b) => Dual::V6(v6(b)),
+            Dual::Both(a, b) => Dual::Both(v4(a), v6(b)),
+        }
+    }
+}
+
+impl Subnets {
+    /// The subnets, IPv4 first.
+    pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
+        let (v4, v6) = (self.v4().copied(), self.v6().copied());
+        v4.map(IpNet::V4).into_iter().chain(v6.map(IpNet::V6))
+    }
+
+    /// Whether a subnet of one and a subnet of the other share an address.
+    pub fn overlaps(&self, other: &Subnets) -> bool {
+        let v4 = match (self.v4(), other.v4()) {
+            (Some(a), Some(b)) => nets_overlap(&IpNet::V4(*a), &IpNet::V4(*b)),
+            _ => false,
+        };
+        let v6 = match (self.v6(), other.v6()) {
+            (Some(a), Some(b)) => nets_overlap(&IpNet::V6(*a), &IpNet::V6(*b)),
+            _ => false,
+        };
+        v4 || v6
+    }
+}
+
+/// Whether two networks share an address.
+pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
+impl fmt::Display for Subnets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dual::V4(a) => write!(f, "{a}"),
+            Dual::V6(b) => write!(f, "{b}"),
+            Dual::Both(a, b) => write!(f, "{a} and {b}"),
+        }
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dual::V4(a) => write!(f, "{a}"),
+            Dual::V6(b) => write!(f, "{b}"),
+            Dual::Both(a, b) => write!(f, "{a} and {b}"),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! JSON objects read the way Go's encoding/json reads them: keys in any case, the last duplicate wins, unknown keys are fine.
+//!
+//! Values stay raw text until somebody asks, so that a number that fits no type in a field that nobody reads does no harm.
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// The members of one JSON object in the order of the text.
+#[derive(Debug, Clone)]
+pub struct Object<'a>(pub Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry::<String, &RawValue>()? {
+                    members.push(member);
+                }
+                Ok(Object(members))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+impl<'a> Object<'a> {
+    /// Reads one object; anything but white space behind it is an error.
+    ///
+    /// # Errors
+    /// What the JSON parser says.
+    pub fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The last member of that name, whatever its case.
+    pub fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
+    }
+
+    /// The last member of that name as a value; absent and `null` are both `None`.
+    ///
+    /// # Errors
+    /// Names the member and what is wrong with it.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(raw) if raw.get() == "null" => Ok(None),
+            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| format!("{name}: cannot use {}: {error}", excerpt(raw.get()))),
+        }
+    }
+}
+
+/// Whether two member names are one to Go: equal under simple case folding.
+pub fn same_name(a: &str, b: &str) -> bool {
+    let fold = |c: char| match c {
+        '\u{212A}' => 'k',
+        '\u{017F}' => 's',
+        c => c.to_ascii_lowercase(),
+    };
+    a.chars().map(fold).eq(b.chars().map(fold))
+}
+
+/// The beginning of a text, for messages.
+pub fn excerpt(text: &str) -> String {
+    const LIMIT: usize = 60;
+    if text.chars().count() <= LIMIT { text.to_owned() } else { text.chars().take(LIMIT).chain("...".chars()).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_duplicates_and_huge_numbers() {
+        let object = Object::parse(r#"{"A":1,"bac\u212aend":2,"a":3,"huge":1e999999,"n":null}"#).unwrap();
+        assert_eq!(object.read::<u32>("A").unwrap(), Some(3));
+        assert_eq!(object.read::<u32>("backend").unwrap(), Some(2));
+        assert_eq!(object.read::<u32>("N").unwrap(), None);
+        assert!(object.read::<u32>("huge").unwrap_err().contains("huge"));
+        assert!(Object::parse("{} x").is_err());
+        assert!(Object::parse("null").is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! What a lease is: the subnets of a node and what the node tells its peers.
+
+use crate::dual::Subnets;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// One node's lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The subnets: the lease's identity.
+    pub subnets: Subnets,
+    /// What the node publishes.
+    pub attrs: LeaseAttrs,
+    /// Whether the lease expires.
+    pub term: Term,
+    /// Creation order in the store: of two overlapping leases the lower one holds.
+    pub since: i64,
+}
+
+/// Whether a lease ends by itself. When a peer's lease ends is the store's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Term {
+    /// Ends when its holder stops renewing it.
+    Leased,
+    /// Never ends by itself: an operator reserved the subnet.
+    Reserved,
+}
+
+/// What a node publishes beside its subnets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseAttrs {
+    /// The IPv4 address at which peers reach the node.
+    pub public_ip: Option<Ipv4Addr>,
+    /// The IPv6 address at which peers reach the node.
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// The backend's wire name; empty for `udp` and `alloc`.
+    pub backend: String,
+    /// The backend's IPv4 data, e.g. the VTEP's MAC.
+    pub data: Option<RawJson>,
+    /// The backend's IPv6 data.
+    pub v6_data: Option<RawJson>,
+    /// Fields that this version does not know, kept as they came, in order.
+    pub unknown: Vec<(String, RawJson)>,
+    /// Which node wrote the lease; Go flannel neither writes nor reads it.
+    pub node: Option<NodeId>,
+}
+
+impl LeaseAttrs {
+    /// The public address of a family, given as that family's unspecified address or any other.
+    pub fn public_for(&self, ipv6: bool) -> Option<IpAddr> {
+        if ipv6 { self.public_ipv6.map(IpAddr::V6) } else { self.public_ip.map(IpAddr::V4) }
+    }
+
+    /// Both public addresses as text for people.
+    pub fn public_text(&self) -> String {
+        match (self.public_ip, self.public_ipv6) {
+            (Some(a), Some(b)) => format!("{a} and {b}"),
+            (Some(a), None) => a.to_string(),
+            (None, Some(b)) => b.to_string(),
+            (None, None) => "no public address".to_owned(),
+        }
+    }
+}
+
+/// Which node holds a lease, and which run of its daemon wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId {
+    /// Stable over restarts and address changes.
+    pub id: String,
+    /// The hostname, for people.
+    pub name: String,
+    /// Random for each start of the daemon.
+    pub instance: String,
+    /// Revision of the list on which the acquisition rests: the earlier start has the lower rank.
+    pub rank: i64,
+    /// For reservations: the store's lease that shows whether the holder lives.
+    pub lease: Option<i64>,
+    /// Set by a holder that had to write its key back against another instance.
+    pub contested: bool,
+}
+
+impl NodeId {
+    /// Ordering between two instances that claim one key: the lower one keeps it.
+    pub fn precedence(&self) -> (i64, &str, &str) {
+        (self.rank, &self.id, &self.instance)
+    }
+}
+
+/// A well-formed JSON value kept as its text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RawJson(Arc<str>);
+
+impl RawJson {
+    /// Takes a text that is one JSON value; white space around it is dropped.
+    ///
+    /// # Errors
+    /// The parser's, when the text is not one JSON value.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let raw: &serde_json::value::RawValue = serde_json::from_str(text)?;
+        Ok(Self(Arc::from(raw.get())))
+    }
+
+    /// The JSON text of a value.
+    pub fn of(value: &impl serde::Serialize) -> Self {
+        Self(Arc::from(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,166 @@
+//! The only fold of lease events into state, and the peers that are read out of it.
+
+use crate::dual::{Dual, Subnets};
+use crate::lease::{Lease, RawJson};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// A change of the set of leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// A complete list after a discontinuity; keys named unreadable are there, but say nothing that can be read.
+    Reset {
+        /// Every readable lease.
+        leases: Vec<Lease>,
+        /// Keys whose value could not be read.
+        unreadable: BTreeSet<Subnets>,
+    },
+    /// A lease was made or changed.
+    Put(Lease),
+    /// A key is there, but its value cannot be read (any more).
+    Unreadable(Subnets),
+    /// A lease is gone.
+    Delete(Subnets),
+}
+
+/// All leases, by subnet. A key that became unreadable keeps its last good value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTable {
+    leases: BTreeMap<Subnets, Lease>,
+    unreadable: BTreeSet<Subnets>,
+}
+
+/// Which backends' leases count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Those of one backend, by its wire name.
+    Only(&'static str),
+    /// All.
+    Any,
+}
+
+/// One family of one other node. A dual-stack lease yields two.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    /// The peer's subnet.
+    pub subnet: IpNet,
+    /// Where the peer is reached.
+    pub public_ip: IpAddr,
+    /// The backend's data for this family.
+    pub data: Option<&'a RawJson>,
+    /// The whole lease.
+    pub lease: &'a Lease,
+}
+
+impl LeaseTable {
+    /// Applies one event; true when the table changed.
+    pub fn apply(&mut self, event: LeaseEvent) -> bool {
+        match event {
+            LeaseEvent::Reset { leases, unreadable } => {
+                let mut next: BTreeMap<Subnets, Lease> = leases.into_iter().map(|lease| (lease.subnets, lease)).collect();
+                for subnets in &unreadable {
+                    if let Some(last_good) = self.leases.get(subnets) {
+                        next.entry(*subnets).or_insert_with(|| last_good.clone());
+                    }
+                }
+                let blank = unreadable.into_iter().filter(|subnets| !next.contains_key(subnets)).collect();
+                let changed = next != self.leases || blank != self.unreadable;
+                self.leases = next;
+                self.unreadable = blank;
+                changed
+            }
+            LeaseEvent::Put(lease) => {
+                let was_blank = self.unreadable.remove(&lease.subnets);
+                let same = self.leases.get(&lease.subnets) == Some(&lease);
+                if !same {
+                    self.leases.insert(lease.subnets, lease);
+                }
+                was_blank || !same
+            }
+            LeaseEvent::Unreadable(subnets) => !self.leases.contains_key(&subnets) && self.unreadable.insert(subnets),
+            LeaseEvent::Delete(subnets) => {
+                let had = self.leases.remove(&subnets).is_some();
+                self.unreadable.remove(&subnets) || had
+            }
+        }
+    }
+
+    /// A table of these leases; of two with one identity the later counts.
+    pub fn of(leases: impl IntoIterator<Item = Lease>, unreadable: BTreeSet<Subnets>) -> Self {
+        let mut table = Self::default();
+        table.apply(LeaseEvent::Reset { leases: leases.into_iter().collect(), unreadable });
+        table
+    }
+
+    /// The lease of these subnets.
+    pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
+        self.leases.get(subnets)
+    }
+
+    /// All leases in order of their subnets.
+    pub fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.values()
+    }
+
+    /// How many leases there are.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether there is no lease.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Subnets whose key exists and was never readable: what the kernel has for them stays.
+    pub fn unreadable(&self) -> &BTreeSet<Subnets> {
+        &self.unreadable
+    }
+
+    /// The other nodes' leases, a node at a time.
+    pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
+        let own = *own;
+        self.leases.values().filter(move |lease| {
+            lease.subnets != own
+                && match kinds {
+                    Kinds::Only(kind) => lease.attrs.backend == kind,
+                    Kinds::Any => true,
+                }
+        })
+    }
+
+    /// The other nodes' leases, a family at a time; a family without a public address yields nothing.
+    pub fn peers(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = Peer<'_>> {
+        self.others(own, kinds).flat_map(|lease| {
+            let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
+                subnet: IpNet::V4(*subnet),
+                public_ip: IpAddr::V4(public),
+                data: lease.attrs.data.as_ref(),
+                lease,
+            });
+            let v6 = lease.subnets.v6().zip(lease.attrs.public_ipv6).map(|(subnet, public)| Peer {
+                subnet: IpNet::V6(*subnet),
+                public_ip: IpAddr::V6(public),
+                data: lease.attrs.v6_data.as_ref(),
+                lease,
+            });
+            v4.into_iter().chain(v6)
+        })
+    }
+}
+
+/// Whether the subnets touch the given networks only from within: each half inside its network.
+pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
+    let v4 = match (subnets.v4(), networks.v4()) {
+        (Some(subnet), Some(network)) => network.contains(subnet),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let v6 = match (subnets.v6(), networks.v6()) {
+        (Some(subnet), Some(network)) => network.contains(subnet),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    v4 && v6 && !matches!((subnets, networks), (Dual::V4(_), Dual::V6(_)) | (Dual::V6(_), Dual::V4(_)))
+}

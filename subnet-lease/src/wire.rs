@@ -1,0 +1,317 @@
+//! The exact key and value text shared with Go flannel, both ways.
+//!
+//! All quirks of the wire live here: `0.0.0.0` for an absent PublicIP, `null` for an absent PublicIPv6, no BackendType
+//! for `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's
+//! escaping of `&`, `<` and `>`. Go flannel ignores members that it does not know, which is where NodeID travels.
+
+use crate::dual::{Dual, Subnets};
+use crate::json::{Object, excerpt, same_name};
+use crate::lease::{LeaseAttrs, NodeId, RawJson};
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::Deserialize;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Values longer than this are unreadable.
+pub const VALUE_LIMIT: usize = 64 * 1024;
+
+/// The subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
+pub fn render_key(subnets: &Subnets) -> String {
+    let v4 = |net: &Ipv4Net| format!("{}-{}", net.network(), net.prefix_len());
+    let v6 = |net: &Ipv6Net| format!("{}-{}", net.network(), net.prefix_len());
+    match subnets {
+        Dual::V4(a) => v4(a),
+        Dual::Both(a, b) => format!("{}&{}", v4(a), v6(b)),
+        Dual::V6(b) => format!("0.0.0.0-0&{}", v6(b)),
+    }
+}
+
+/// The beginning that every key of the same IPv4 subnet shares, whatever its IPv6 half; the whole key of an IPv6-only lease.
+pub fn key_prefix(subnets: &Subnets) -> String {
+    match subnets {
+        Dual::V4(a) | Dual::Both(a, _) => render_key(&Dual::V4(*a)),
+        Dual::V6(_) => render_key(subnets),
+    }
+}
+
+/// Reads the subnet part of a key. Only the canonical form counts: what re-encodes to the same text.
+pub fn parse_key(key: &str) -> Option<Subnets> {
+    let (v4_text, v6_text) = match key.split_once('&') {
+        Some((v4, v6)) => (v4, Some(v6)),
+        None => (key, None),
+    };
+    let (address, len) = v4_text.split_once('-')?;
+    let v4 = Ipv4Net::new(address.parse().ok()?, len.parse().ok()?).ok()?;
+    let v6 = match v6_text {
+        None => None,
+        Some(text) => {
+            let (address, len) = text.rsplit_once('-')?;
+            Some(Ipv6Net::new(address.parse::<Ipv6Addr>().ok()?, len.parse().ok()?).ok()?)
+        }
+    };
+    let nothing = v4.prefix_len() == 0;
+    let subnets = match (nothing, v6) {
+        (true, Some(v6)) => Dual::V6(v6),
+        (true, None) => return None,
+        (false, Some(v6)) => Dual::Both(v4, v6),
+        (false, None) => Dual::V4(v4),
+    };
+    let usable = v4.prefix_len() < 32 && v6.is_none_or(|net| net.prefix_len() > 0 && net.prefix_len() < 128);
+    (usable && render_key(&subnets) == key).then_some(subnets)
+}
+
+/// The value of a lease: one JSON object without blanks, members in Go flannel's order, NodeID last.
+pub fn render_value(attrs: &LeaseAttrs) -> String {
+    let mut out = String::with_capacity(192);
+    out.push_str("{\"PublicIP\":\"");
+    let _ = write!(out, "{}", attrs.public_ip.unwrap_or(Ipv4Addr::UNSPECIFIED));
+    out.push_str("\",\"PublicIPv6\":");
+    match attrs.public_ipv6 {
+        Some(address) => {
+            let _ = write!(out, "\"{address}\"");
+        }
+        None => out.push_str("null"),
+    }
+    if !attrs.backend.is_empty() {
+        out.push_str(",\"BackendType\":");
+        push_string(&mut out, &attrs.backend);
+    }
+    for (name, data) in [("BackendData", &attrs.data), ("BackendV6Data", &attrs.v6_data)] {
+        if let Some(data) = data {
+            let _ = write!(out, ",\"{name}\":");
+            push_compact(&mut out, data.as_str());
+        }
+    }
+    for (name, value) in &attrs.unknown {
+        out.push(',');
+        push_string(&mut out, name);
+        out.push(':');
+        push_compact(&mut out, value.as_str());
+    }
+    if let Some(node) = &attrs.node {
+        out.push_str(",\"NodeID\":");
+        push_node(&mut out, node);
+    }
+    out.push('}');
+    out
+}
+
+/// Reads a value as Go flannel does, with NodeID and whatever else is in it.
+///
+/// # Errors
+/// Says what cannot be read; the caller knows the key.
+pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, String> {
+    if value.len() > VALUE_LIMIT {
+        return Err(format!("the value has {} bytes, more than {VALUE_LIMIT}", value.len()));
+    }
+    let text = String::from_utf8_lossy(value);
+    if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
+        return Ok(LeaseAttrs::default());
+    }
+    let object = Object::parse(&text).map_err(|error| format!("the value is not a JSON object: {error}; it begins with {}", excerpt(&text)))?;
+    let public_ip = match object.get("PublicIP") {
+        None => None,
+        Some(raw) => Some(v4_address(raw.get()).ok_or_else(|| format!("PublicIP {} is not an IPv4 address", excerpt(raw.get())))?),
+    };
+    let public_ipv6 = match object.get("PublicIPv6") {
+        None => None,
+        Some(raw) if raw.get() == "null" => None,
+        Some(raw) => Some(v6_address(raw.get()).ok_or_else(|| format!("PublicIPv6 {} is not an IPv6 address", excerpt(raw.get())))?),
+    };
+    let backend = object.read::<String>("BackendType")?.unwrap_or_default();
+    let data = raw_member(&object, "BackendData");
+    let v6_data = raw_member(&object, "BackendV6Data");
+    let node = object.get("NodeID").and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok()).map(NodeId::from);
+    const KNOWN: [&str; 6] = ["PublicIP", "PublicIPv6", "BackendType", "BackendData", "BackendV6Data", "NodeID"];
+    let unknown = object
+        .0
+        .iter()
+        .filter(|(name, _)| !KNOWN.iter().any(|known| same_name(name, known)))
+        .filter_map(|(name, raw)| Some((name.clone(), RawJson::parse(raw.get()).ok()?)))
+        .collect();
+    Ok(LeaseAttrs {
+        public_ip: public_ip.filter(|address| !address.is_unspecified()),
+        public_ipv6: public_ipv6.filter(|address| !address.is_unspecified()),
+        backend,
+        data,
+        v6_data,
+        unknown,
+        node,
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct NodeText {
+    id: String,
+    name: String,
+    instance: String,
+    rank: i64,
+    lease: Option<i64>,
+    contested: bool,
+}
+
+impl From<NodeText> for NodeId {
+    fn from(text: NodeText) -> Self {
+        let NodeText { id, name, instance, rank, lease, contested } = text;
+        Self { id, name, instance, rank, lease, contested }
+    }
+}
+
+fn push_node(out: &mut String, node: &NodeId) {
+    for (open, text) in [("{\"id\":", &node.id), (",\"name\":", &node.name), (",\"instance\":", &node.instance)] {
+        out.push_str(open);
+        push_string(out, text);
+    }
+    let _ = write!(out, ",\"rank\":{}", node.rank);
+    if let Some(lease) = node.lease {
+        let _ = write!(out, ",\"lease\":{lease}");
+    }
+    if node.contested {
+        out.push_str(",\"contested\":true");
+    }
+    out.push('}');
+}
+
+fn raw_member(object: &Object<'_>, name: &str) -> Option<RawJson> {
+    object.get(name).filter(|raw| raw.get() != "null").and_then(|raw| RawJson::parse(raw.get()).ok())
+}
+
+fn v4_address(raw: &str) -> Option<Ipv4Addr> {
+    match serde_json::from_str::<String>(raw).ok()?.parse().ok()? {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(v6) => v6.to_ipv4_mapped(),
+    }
+}
+
+fn v6_address(raw: &str) -> Option<Ipv6Addr> {
+    let address: Ipv6Addr = serde_json::from_str::<String>(raw).ok()?.parse().ok()?;
+    address.to_ipv4_mapped().is_none().then_some(address)
+}
+
+/// A JSON string as Go's encoder writes it.
+fn push_string(out: &mut String, text: &str) {
+    let plain = serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned());
+    push_escaped(out, &plain);
+}
+
+/// JSON text without the blanks between its tokens, escaped as Go's encoder does.
+fn push_compact(out: &mut String, raw: &str) {
+    let (mut in_string, mut escaped) = (false, false);
+    for c in raw.chars() {
+        if in_string {
+            push_char(out, c);
+            if escaped {
+                escaped = false;
+            } else if c == '\\' {
+                escaped = true;
+            } else if c == '"' {
+                in_string = false;
+            }
+        } else if !matches!(c, ' ' | '\t' | '\r' | '\n') {
+            in_string = c == '"';
+            push_char(out, c);
+        }
+    }
+}
+
+fn push_escaped(out: &mut String, text: &str) {
+    for c in text.chars() {
+        push_char(out, c);
+    }
+}
+
+fn push_char(out: &mut String, c: char) {
+    match c {
+        '&' | '<' | '>' | '\u{2028}' | '\u{2029}' => {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        }
+        c => out.push(c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_vectors() {
+        for (key, v4, v6) in [
+            ("10.12.13.0-24", Some("10.12.13.0/24"), None),
+            ("10.12.13.0-24&fd00:12:13::-56", Some("10.12.13.0/24"), Some("fd00:12:13::/56")),
+            ("0.0.0.0-0&fd00:1::-64", None, Some("fd00:1::/64")),
+        ] {
+            let subnets = parse_key(key).unwrap();
+            assert_eq!(subnets.v4().map(ToString::to_string).as_deref(), v4);
+            assert_eq!(subnets.v6().map(ToString::to_string).as_deref(), v6);
+            assert_eq!(render_key(&subnets), key);
+        }
+        for key in [
+            "10",
+            "10.12.13.0",
+            "10.12.13-24",
+            "10.12.13.300-24",
+            "10.12.13.0-24hi",
+            "&2001::-56",
+            "10.12.13.0-24&:12:13:-56",
+            "10.12.13.0-24&20011::-56",
+            "10.12.13.0-24&2001-56",
+            "10.12.13.0-24&2001::",
+            "10.12.13.0-24&2001::-56hi",
+            "10.12.13.1-24",
+            "10.12.13.0-024",
+            "10.12.13.0-32",
+            "0.0.0.0-0",
+            "10.5.1.0-24.bak",
+            "10.12.13.0-24\n",
+            "10.12.13.0-24&FD00:12:13::-56",
+            "10.12.13.0-24&fd00:0012:13::-56",
+            "x10.12.13.0-24",
+            "",
+        ] {
+            assert_eq!(parse_key(key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn values_as_go_writes_them() {
+        for text in [
+            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#,
+            r#"{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}"#,
+            r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:56::101","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"0a:72:07:10:d5:1e"}}"#,
+            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendType":"extension","BackendData":"a \u0026 b \u003c c"}"#,
+            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"Future":[1e999,{"a":"\u0026"}],"NodeID":{"id":"i","name":"n","instance":"x","rank":7,"lease":9,"contested":true}}"#,
+        ] {
+            let attrs = parse_value(text.as_bytes()).unwrap();
+            assert_eq!(render_value(&attrs), text);
+        }
+    }
+
+    #[test]
+    fn reading_is_as_lenient_as_go() {
+        let attrs =
+            parse_value(br#" {"publicip":"::ffff:1.2.3.4","PUBLICIPV6":null,"backendtype":null,"BackendData": { "VNI" : 1 } , "x":1e400000 } "#)
+                .unwrap();
+        assert_eq!(attrs.public_ip, Some(Ipv4Addr::new(1, 2, 3, 4)));
+        assert_eq!(render_value(&attrs), r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendData":{"VNI":1},"x":1e400000}"#);
+        assert_eq!(parse_value(b"null").unwrap(), LeaseAttrs::default());
+        assert_eq!(parse_value(b"{}").unwrap(), LeaseAttrs::default());
+        assert!(parse_value(b"{\"PublicIP\":\"1.2.3.4\",\"z\":\"\xff\"}").is_ok());
+        for bad in [
+            r#"{"PublicIP":null}"#,
+            r#"{"PublicIP":"fd00::1"}"#,
+            r#"{"PublicIP":"1.2.3.04"}"#,
+            r#"{"PublicIP":7}"#,
+            "[]",
+            "7",
+            "",
+            "{",
+            r#"{"PublicIP":"1.2.3.4"} x"#,
+            r#"{"BackendType":7}"#,
+        ] {
+            assert!(parse_value(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(parse_value(&vec![b' '; VALUE_LIMIT + 1]).unwrap_err().contains("bytes"));
+    }
+}
