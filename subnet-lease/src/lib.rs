@@ -4,11 +4,28 @@
 
 pub mod alloc;
 pub mod config;
+#[cfg(feature = "dir")]
+pub mod dir;
 pub mod dual;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod json;
 pub mod lease;
 pub mod table;
 pub mod wire;
+
+#[cfg(feature = "protocol")]
+pub mod admission;
+#[cfg(feature = "protocol")]
+pub mod damper;
+#[cfg(feature = "protocol")]
+pub mod feed;
+#[cfg(feature = "protocol")]
+pub mod manager;
+#[cfg(feature = "protocol")]
+pub mod protocol;
+#[cfg(feature = "protocol")]
+mod reading;
 
 pub use config::NetworkConfig;
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};

@@ -1,6 +1,6 @@
 //! The only fold of lease events into state, and the peers that are read out of it.
 
-use crate::dual::{Dual, Subnets};
+use crate::dual::Subnets;
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,10 @@ pub enum LeaseEvent {
     Unreadable(Subnets),
     /// A lease is gone.
     Delete(Subnets),
+    /// The watch is interrupted: nothing is known to have changed.
+    Interrupted,
+    /// The watch goes on where it stood; nothing was missed.
+    Resumed,
 }
 
 /// All leases, by subnet. A key that became unreadable keeps its last good value.
@@ -83,6 +87,7 @@ impl LeaseTable {
                 let had = self.leases.remove(&subnets).is_some();
                 self.unreadable.remove(&subnets) || had
             }
+            LeaseEvent::Interrupted | LeaseEvent::Resumed => false,
         }
     }
 
@@ -150,17 +155,9 @@ impl LeaseTable {
     }
 }
 
-/// Whether the subnets touch the given networks only from within: each half inside its network.
+/// Whether the subnets lie in the given networks; a half whose family the networks lack does not count.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
-    let v4 = match (subnets.v4(), networks.v4()) {
-        (Some(subnet), Some(network)) => network.contains(subnet),
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    let v6 = match (subnets.v6(), networks.v6()) {
-        (Some(subnet), Some(network)) => network.contains(subnet),
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    v4 && v6 && !matches!((subnets, networks), (Dual::V4(_), Dual::V6(_)) | (Dual::V6(_), Dual::V4(_)))
+    let v4 = subnets.v4().zip(networks.v4()).map(|(subnet, network)| network.contains(subnet));
+    let v6 = subnets.v6().zip(networks.v6()).map(|(subnet, network)| network.contains(subnet));
+    v4.or(v6).is_some() && v4.unwrap_or(true) && v6.unwrap_or(true)
 }

@@ -1,0 +1,210 @@
+//! Which leases of the store are in force here: pure, the same on every node.
+//!
+//! A lease is admitted when it lies inside the network, overlaps neither ours, nor the underlay's networks, nor an older
+//! one, and the backend can use it. A value that cannot be used keeps the last good value of its key in force.
+
+use crate::config::NetworkConfig;
+use crate::dual::{Dual, Subnets, nets_overlap};
+use crate::json::Object;
+use crate::lease::{Lease, RawJson};
+use crate::protocol::view::admissible;
+use crate::table::LeaseTable;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Decides whether the backend can use a lease; says why not.
+pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
+
+/// What admission rests on beside the leases.
+#[derive(Clone)]
+pub struct Terms {
+    /// The network.
+    pub config: NetworkConfig,
+    /// Our own lease.
+    pub own: Lease,
+    /// Every address of this host.
+    pub local: Vec<IpAddr>,
+    /// Networks of the underlay interface.
+    pub underlay: Vec<IpNet>,
+    /// What the backend can use.
+    pub accepts: Accepts,
+}
+
+/// Why a lease is not in force here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Outside the network, or as wide as it.
+    Outside,
+    /// Overlaps our own lease.
+    OverlapsOurs,
+    /// Overlaps the network that carries the packets.
+    OverlapsUnderlay,
+    /// Overlaps an older lease.
+    OverlapsOlder,
+    /// Publishes an address of this host.
+    OurAddress,
+    /// The backend cannot use its data.
+    Unusable,
+    /// Uses the MAC or key of an older lease or of ours.
+    SameHardware,
+}
+
+impl Reason {
+    /// A word for metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Reason::Outside => "outside-network",
+            Reason::OverlapsOurs => "overlaps-ours",
+            Reason::OverlapsUnderlay => "overlaps-underlay",
+            Reason::OverlapsOlder => "overlaps-older",
+            Reason::OurAddress => "our-address",
+            Reason::Unusable => "unusable-data",
+            Reason::SameHardware => "duplicate-mac",
+        }
+    }
+}
+
+/// A lease that is not in force, and why, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The lease's key.
+    pub subnets: Subnets,
+    /// The kind of reason.
+    pub reason: Reason,
+    /// In words for people.
+    pub text: String,
+}
+
+/// Admits leases of `raw`; where a value is unusable the one of `before` stays.
+pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
+    let mut by_age: Vec<&Lease> = raw.iter().filter(|lease| lease.subnets != terms.own.subnets).collect();
+    by_age.sort_by_key(|lease| (lease.since, lease.subnets));
+    let mut ground = Ground::default();
+    let mut hardware = Hardware::of(&terms.own);
+    let mut refused = Vec::new();
+    let mut kept = Vec::with_capacity(by_age.len());
+    let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
+    for lease in by_age {
+        let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
+        let Some(subnets) = trimmed(&lease.subnets, terms).filter(|_| admissible(&lease.subnets, &terms.config)) else {
+            refuse(Reason::Outside, format!("{} is not a subnet of {}", lease.subnets, terms.config.networks));
+            continue;
+        };
+        if subnets.overlaps(&terms.own.subnets) {
+            refuse(Reason::OverlapsOurs, format!("{} overlaps this node's own {}", lease.subnets, terms.own.subnets));
+            continue;
+        }
+        if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
+            refuse(Reason::OverlapsUnderlay, format!("{} overlaps {net}, the network that carries the packets", lease.subnets));
+            continue;
+        }
+        let publics = [lease.attrs.public_for(false), lease.attrs.public_for(true)];
+        if let Some(address) = publics.into_iter().flatten().find(|address| terms.local.contains(address)) {
+            refuse(Reason::OurAddress, our_address(lease, address));
+            continue;
+        }
+        if let Some(older) = ground.taken(&subnets) {
+            refuse(Reason::OverlapsOlder, format!("{} overlaps the older lease {older}", lease.subnets));
+            continue;
+        }
+        let usable = match (terms.accepts)(lease) {
+            Err(why) => Err((Reason::Unusable, why)),
+            Ok(()) => hardware.take(lease).map_err(|why| (Reason::SameHardware, why)),
+        };
+        let lease = match usable {
+            Ok(()) => Some(Lease { subnets, ..lease.clone() }),
+            Err((reason, why)) => {
+                refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
+                before.get(&subnets).filter(|good| good.attrs != lease.attrs && hardware.take(good).is_ok()).cloned()
+            }
+        };
+        ground.take(&subnets);
+        match lease {
+            Some(lease) => kept.push(lease),
+            None => {
+                blank.insert(subnets);
+            }
+        }
+    }
+    (LeaseTable::of(kept, blank), refused)
+}
+
+/// The Vagrant trap, seen from the side.
+fn our_address(lease: &Lease, address: IpAddr) -> String {
+    let name = lease.attrs.node.as_ref().map_or("another node", |node| node.name.as_str());
+    format!(
+        "{name} publishes {address} for {}, which is an address of this host too: packets for it would come back here. This happens where every \
+         machine has the same address on its NAT interface (Vagrant's 10.0.2.15): start flanneld there with --iface naming the interface that \
+         really connects the nodes",
+        lease.subnets
+    )
+}
+
+/// The halves whose family this network has.
+fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
+    let networks = &terms.config.networks;
+    Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
+}
+
+/// Subnets that are let, for overlap checks.
+#[derive(Default)]
+struct Ground(BTreeMap<IpAddr, IpNet>);
+
+impl Ground {
+    fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
+        subnets.nets().find_map(|net| {
+            let before = self.0.range(..=net.network()).next_back();
+            let after = self.0.range(net.network()..).next();
+            before.into_iter().chain(after).map(|(_, taken)| *taken).find(|taken| nets_overlap(taken, &net))
+        })
+    }
+
+    fn take(&mut self, subnets: &Subnets) {
+        for net in subnets.nets() {
+            self.0.insert(net.network(), net);
+        }
+    }
+}
+
+/// MACs and keys in use: one forwarding entry holds one destination.
+struct Hardware(HashMap<(bool, String), Option<IpAddr>>);
+
+impl Hardware {
+    fn of(own: &Lease) -> Self {
+        let mut known = HashMap::new();
+        for (ipv6, data) in [(false, &own.attrs.data), (true, &own.attrs.v6_data)] {
+            if let Some(id) = data.as_ref().and_then(hardware_id) {
+                known.insert((ipv6, id), None);
+            }
+        }
+        Self(known)
+    }
+
+    fn take(&mut self, lease: &Lease) -> Result<(), String> {
+        let halves = [(false, &lease.attrs.data), (true, &lease.attrs.v6_data)];
+        let ids: Vec<_> =
+            halves.into_iter().filter_map(|(ipv6, data)| Some(((ipv6, hardware_id(data.as_ref()?)?), lease.attrs.public_for(ipv6)))).collect();
+        for (id, public) in &ids {
+            match self.0.get(id) {
+                None => {}
+                Some(Some(known)) if Some(*known) == *public => {}
+                Some(Some(known)) => return Err(format!("{} is used by the node at {known} already", id.1)),
+                Some(None) => return Err(format!("{} is this node's own", id.1)),
+            }
+        }
+        for (id, public) in ids {
+            if let Some(public) = public {
+                self.0.entry(id).or_insert(Some(public));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hardware_id(data: &RawJson) -> Option<String> {
+    let object = Object::parse(data.as_str()).ok()?;
+    let text = ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())?;
+    Some(if text.contains([':', '-']) { text.to_ascii_lowercase().replace('-', ":") } else { text })
+}

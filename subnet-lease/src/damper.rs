@@ -1,0 +1,154 @@
+//! Removals wait: a lease that vanishes usually comes back, one that is let anew does not.
+//!
+//! What is published is what the store says, and with it what vanished a moment ago. A removal waits 5 s; after a
+//! discontinuity, or when many vanish at once, 60 s; not at all when the subnet is let to another. Waiting counts only
+//! while the watch stands and this process runs.
+
+use crate::dual::Subnets;
+use crate::lease::Lease;
+use crate::table::LeaseTable;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(60);
+/// Removals within this time count as one wave.
+const WAVE: Duration = Duration::from_secs(10);
+/// A step that comes later than this after it was due shows that the process stood still.
+const STALL: Duration = Duration::from_secs(3);
+
+/// Holds back removals.
+#[derive(Debug, Default)]
+pub struct Damper {
+    held: BTreeMap<Subnets, Held>,
+    last: LeaseTable,
+    removals: Vec<Duration>,
+    last_step: Option<Duration>,
+    interrupted: bool,
+    /// After a discontinuity removals wait long, until this time.
+    wary_until: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    lease: Lease,
+    wait: Duration,
+    since: Duration,
+}
+
+impl Damper {
+    /// What is in force at that time (boot-time clock), given what the store admits; and when to ask again.
+    pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (LeaseTable, Option<Duration>) {
+        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
+        if stalled || interrupted || self.interrupted {
+            for held in self.held.values_mut() {
+                held.since = now;
+            }
+        }
+        self.interrupted = interrupted;
+        self.last_step = Some(now);
+        if discontinuity {
+            self.wary_until = now + LONG;
+        }
+        let vanished: Vec<Lease> = self.last.iter().filter(|lease| admitted.get(&lease.subnets).is_none()).cloned().collect();
+        self.removals.retain(|at| now.saturating_sub(*at) <= WAVE);
+        self.removals.extend(vanished.iter().map(|_| now));
+        let total = admitted.len() + self.removals.len();
+        let wave = self.removals.len() > 3 && self.removals.len() * 5 > total;
+        let wait = if wave || now < self.wary_until { LONG } else { SHORT };
+        if wave {
+            for held in self.held.values_mut() {
+                held.wait = LONG;
+            }
+        }
+        for lease in vanished {
+            self.held.insert(lease.subnets, Held { lease, wait, since: now });
+        }
+        let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
+        // Only a few are ever held; the whole table is looked through for each.
+        self.held
+            .retain(|subnets, held| admitted.get(subnets).is_none() && !due(held) && !admitted.iter().any(|lease| lease.subnets.overlaps(subnets)));
+        self.last = admitted.clone();
+        let leases = admitted.iter().cloned().chain(self.held.values().map(|held| held.lease.clone()));
+        let next = self.held.values().map(|held| held.since + held.wait).min().map(|due| due.min(now + Duration::from_secs(1)));
+        (LeaseTable::of(leases, admitted.unreadable().clone()), next)
+    }
+
+    /// How many removals wait.
+    pub fn waiting(&self) -> usize {
+        self.held.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dual::Dual;
+    use crate::lease::{LeaseAttrs, Term};
+    use std::collections::BTreeSet;
+
+    fn lease(third: u8) -> Lease {
+        let net = ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap();
+        Lease { subnets: Dual::V4(net), attrs: LeaseAttrs::default(), term: Term::Leased, since: i64::from(third) }
+    }
+
+    fn table(thirds: impl IntoIterator<Item = u8>) -> LeaseTable {
+        LeaseTable::of(thirds.into_iter().map(lease), BTreeSet::new())
+    }
+
+    fn seconds(tenths: u64) -> Duration {
+        Duration::from_millis(tenths * 100)
+    }
+
+    /// Steps every second up to `to` (in tenths) and returns the number of leases in force then.
+    fn run(damper: &mut Damper, table: &LeaseTable, from: u64, to: u64) -> usize {
+        let mut count = 0;
+        for at in (from..=to).step_by(10) {
+            count = damper.published(table, seconds(at), false, false).0.len();
+        }
+        count
+    }
+
+    #[test]
+    fn a_single_removal_waits_five_seconds() {
+        let mut damper = Damper::default();
+        damper.published(&table(1..20), seconds(0), false, false);
+        assert_eq!(run(&mut damper, &table(2..20), 10, 50), 19);
+        assert_eq!(run(&mut damper, &table(2..20), 60, 60), 18);
+    }
+
+    #[test]
+    fn a_wave_waits_a_minute_and_may_come_back() {
+        let mut damper = Damper::default();
+        damper.published(&table(1..=20), seconds(0), false, false);
+        assert_eq!(run(&mut damper, &table(1..=10), 10, 600), 20);
+        assert_eq!(run(&mut damper, &table(1..=20), 610, 700), 20);
+        assert_eq!(damper.waiting(), 0);
+        assert_eq!(run(&mut damper, &table(1..=10), 710, 1320), 10);
+    }
+
+    #[test]
+    fn let_anew_is_removed_at_once() {
+        let mut damper = Damper::default();
+        damper.published(&table(1..=2), seconds(0), false, false);
+        let mut anew = lease(1);
+        anew.subnets = Dual::V4("10.5.1.0/25".parse().unwrap());
+        let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
+        let (published, _) = damper.published(&now, seconds(1), true, false);
+        assert_eq!(published, now);
+    }
+
+    #[test]
+    fn waiting_counts_only_while_watching_and_running() {
+        let mut damper = Damper::default();
+        damper.published(&table(1..20), seconds(0), false, false);
+        damper.published(&table(2..20), seconds(10), false, false);
+        for at in (20..1000).step_by(10) {
+            assert_eq!(damper.published(&table(2..20), seconds(at), false, true).0.len(), 19);
+        }
+        assert_eq!(run(&mut damper, &table(2..20), 1000, 1040), 19);
+        // Stopped for ten minutes: the wait starts anew.
+        assert_eq!(run(&mut damper, &table(2..20), 7040, 7080), 19);
+        assert_eq!(run(&mut damper, &table(2..20), 7090, 7100), 18);
+    }
+}

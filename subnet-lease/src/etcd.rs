@@ -1,0 +1,292 @@
+//! Leases in etcd v3, with Go flannel's keys and values.
+
+pub mod client;
+pub mod connection;
+pub mod watch;
+
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttrs};
+use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};
+use crate::protocol::acquire::{Tenure, acquire, stored};
+use crate::protocol::coroutine::Coroutine;
+use crate::protocol::drive::{Registry, drive};
+use crate::protocol::hold::hold;
+use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
+use crate::reading;
+use crate::table::LeaseEvent;
+use async_trait::async_trait;
+use client::EtcdRegistry;
+pub use connection::EtcdOptions;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc, watch as channel};
+use watch::{Anchor, Broken, Change, Watch};
+
+/// Keeps leases in etcd.
+pub struct EtcdManager {
+    registry: EtcdRegistry,
+    tenure: Mutex<Option<Tenure>>,
+}
+
+impl EtcdManager {
+    /// Nothing is connected yet.
+    pub fn new(options: EtcdOptions) -> Self {
+        Self { registry: EtcdRegistry::new(options), tenure: Mutex::new(None) }
+    }
+
+    /// The leases as they are now, for tools.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    pub async fn list(&self) -> Result<Listing, Failure> {
+        self.registry.list().await
+    }
+
+    /// Deletes a lease's key, unless it changed since it was listed.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    pub async fn release(&self, entry: &Entry) -> Result<bool, Failure> {
+        use crate::protocol::registry::{Compare, Write};
+        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
+        let write = vec![Write::Delete { key: entry.key.clone() }];
+        match self.registry.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
+            Answer::Txn { done, .. } => Ok(done),
+            _ => Ok(false),
+        }
+    }
+
+    /// Reads an entry into a lease, counting and telling what cannot be read.
+    fn read(&self, entry: Entry) -> Option<Result<Lease, crate::Subnets>> {
+        reading::read(&self.registry.counters, entry)
+    }
+}
+
+#[async_trait]
+impl SubnetManager for EtcdManager {
+    async fn network_config(&self) -> Result<NetworkConfig, Error> {
+        let prefix = &self.registry.connections.options().prefix;
+        let value =
+            self.registry.get("config").await.map_err(|Failure(text)| {
+                if text.contains("invalid user ID or password") { Error::Refused(text) } else { Error::Unavailable(text) }
+            })?;
+        let Some(value) = value else {
+            return Err(Error::Unavailable(format!(
+                "the network configuration {prefix}/config is not in etcd (v3): put it there with \
+                 `etcdctl put {prefix}/config '{{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}'` (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
+            )));
+        };
+        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::Unavailable(format!("{prefix}/config: {error}")))
+    }
+
+    async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
+        let listing = self.registry.list().await.map_err(|Failure(text)| Error::Unavailable(text))?;
+        let (claim, config) = (claim.clone(), config.clone());
+        let reuse = Reuse { registry: &self.registry, first: Mutex::new(Some(listing.clone())), last: Mutex::new(None) };
+        let (_keep, mut notices) = mpsc::unbounded_channel();
+        let found = drive(Coroutine::new(move |io| stored(io, claim, config)), &reuse, &mut notices, None).await;
+        self.registry.keep_recent(listing).await;
+        found.map_err(Error::Refused)
+    }
+
+    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &channel::Sender<Held>) -> Result<Lease, Error> {
+        let (claim, config, attrs) = (claim.clone(), config.clone(), attrs.clone());
+        let first = self.registry.take_recent().await;
+        let reuse = Reuse { registry: &self.registry, first: Mutex::new(first), last: Mutex::new(None) };
+        let (_keep, mut notices) = mpsc::unbounded_channel();
+        let coroutine = Coroutine::new(move |io| acquire(io, claim, config, attrs));
+        let tenure = drive(coroutine, &reuse, &mut notices, Some(state)).await.map_err(Error::Refused)?;
+        if let Some(last) = reuse.last.into_inner() {
+            self.registry.keep_recent(last).await;
+        }
+        let lease = tenure.lease();
+        *self.tenure.lock().await = Some(tenure);
+        Ok(lease)
+    }
+
+    fn watch(&self) -> BoxStream<'_, LeaseEvent> {
+        let peers = Peers { manager: self, anchor: None, watch: None, ready: VecDeque::new(), attempt: 0 };
+        stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
+    }
+
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, mut attrs: channel::Receiver<LeaseAttrs>, state: channel::Sender<Held>) -> Lost {
+        let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let (notices, mut inbox) = mpsc::unbounded_channel();
+        let (key, modified) = (tenure.key.clone(), tenure.modified);
+        let (claim, config) = (claim.clone(), config.clone());
+        let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
+        let publish = async {
+            while attrs.changed().await.is_ok() {
+                let wanted = attrs.borrow_and_update().clone();
+                let _ = notices.send(Notice::Publish(Box::new(wanted)));
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            lost = drive(coroutine, &self.registry, &mut inbox, Some(&state)) => lost,
+            () = self.watch_own(&key, modified, &notices) => Lost::Taken("the watch of the own key ended".to_owned()),
+            () = publish => Lost::Taken("publication ended".to_owned()),
+        }
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.registry.counters.clone()
+    }
+}
+
+impl EtcdManager {
+    /// Tells what happens to exactly one key; never ends.
+    async fn watch_own(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
+        let mut anchor = Anchor::Listed { revision: modified, newest: None };
+        let mut attempt = 0;
+        let mut gap: Option<Notice> = None;
+        loop {
+            let broken = match Watch::open(&self.registry, key, true, &anchor).await {
+                Err(broken) => broken,
+                Ok(mut watch) => {
+                    attempt = 0;
+                    if let Some(notice) = gap.take() {
+                        let _ = notices.send(notice);
+                    }
+                    loop {
+                        match watch.next().await {
+                            Err(broken) => break broken,
+                            Ok(changes) => {
+                                for change in changes {
+                                    anchor = Anchor::Event(change.clone());
+                                    let _ = notices.send(match change {
+                                        Change::Put(entry) => Notice::Written(entry),
+                                        Change::Delete { revision, .. } => Notice::Deleted(revision),
+                                    });
+                                }
+                            }
+                        }
+                    }
+                }
+            };
+            match broken {
+                Broken::Stream(_) => {
+                    gap.get_or_insert(Notice::Reconnected);
+                    pause(attempt).await;
+                    attempt += 1;
+                }
+                Broken::History(why) => {
+                    tracing::info!("the own lease is read anew: {why}");
+                    gap = Some(Notice::Discontinuity);
+                    match self.registry.revision().await {
+                        Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
+                        Err(_) => {
+                            pause(attempt).await;
+                            attempt += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The watch of all leases, as a stream.
+struct Peers<'a> {
+    manager: &'a EtcdManager,
+    anchor: Option<Anchor>,
+    watch: Option<Watch<'a>>,
+    ready: VecDeque<LeaseEvent>,
+    attempt: u32,
+}
+
+impl Peers<'_> {
+    async fn next(&mut self) -> LeaseEvent {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return event;
+            }
+            if let Err(broken) = self.go_on().await {
+                if self.watch.take().is_some() {
+                    self.ready.push_back(LeaseEvent::Interrupted);
+                }
+                match broken {
+                    Broken::Stream(Failure(why)) => {
+                        if self.attempt == 1 {
+                            tracing::warn!("the watch of the leases is interrupted, everything stays as it is: {why}");
+                        }
+                        pause(self.attempt).await;
+                        self.attempt += 1;
+                    }
+                    Broken::History(why) => {
+                        tracing::info!("the leases are read anew: {why}");
+                        self.anchor = None;
+                        pause(self.attempt).await;
+                        self.attempt += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn go_on(&mut self) -> Result<(), Broken> {
+        let manager = self.manager;
+        let Some(anchor) = &self.anchor else {
+            let listing = match manager.registry.take_recent().await {
+                Some(listing) => listing,
+                None => manager.registry.list().await.map_err(Broken::Stream)?,
+            };
+            let newest = listing.entries.iter().max_by_key(|entry| entry.modified).cloned();
+            self.anchor = Some(Anchor::Listed { revision: listing.revision, newest });
+            self.ready.push_back(reading::reset(&manager.registry.counters, listing));
+            return Ok(());
+        };
+        let Some(watch) = &mut self.watch else {
+            self.watch = Some(Watch::open(&manager.registry, "", false, anchor).await?);
+            self.ready.push_back(LeaseEvent::Resumed);
+            self.attempt = 0;
+            return Ok(());
+        };
+        for change in watch.next().await? {
+            self.anchor = Some(Anchor::Event(change.clone()));
+            match change {
+                Change::Put(entry) => match manager.read(entry) {
+                    Some(Ok(lease)) => self.ready.push_back(LeaseEvent::Put(lease)),
+                    Some(Err(subnets)) => self.ready.push_back(LeaseEvent::Unreadable(subnets)),
+                    None => {}
+                },
+                Change::Delete { key, .. } => {
+                    manager.registry.counters.readable(&key);
+                    self.ready.extend(crate::wire::parse_key(&key).map(LeaseEvent::Delete));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Between 0.1 and 10 s, longer with each attempt, and not the same for all nodes.
+async fn pause(attempt: u32) {
+    let base = Duration::from_millis(100 << attempt.min(6)).min(Duration::from_secs(5));
+    tokio::time::sleep(base.mul_f64(1.0 + rand::random::<f64>())).await;
+}
+
+/// The registry, serving one list that is at hand already and keeping the last one for the next reader.
+struct Reuse<'a> {
+    registry: &'a EtcdRegistry,
+    first: Mutex<Option<Listing>>,
+    last: Mutex<Option<Listing>>,
+}
+
+#[async_trait]
+impl Registry for Reuse<'_> {
+    async fn request(&self, request: Request) -> Result<Answer, Failure> {
+        if request == Request::List
+            && let Some(listing) = self.first.lock().await.take()
+        {
+            return Ok(Answer::Listing(listing));
+        }
+        let answer = self.registry.request(request).await;
+        if let Ok(Answer::Listing(listing)) = &answer {
+            *self.last.lock().await = Some(listing.clone());
+        }
+        answer
+    }
+}

@@ -1,0 +1,305 @@
+//! The protocol's requests as calls to etcd.
+
+use super::connection::{Connection, Connections, EtcdOptions, words};
+use crate::manager::Counters;
+use crate::protocol::drive::Registry;
+use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write};
+use async_trait::async_trait;
+use etcd_client::{CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// No answer within this time counts as none.
+const DEADLINE: Duration = Duration::from_secs(5);
+const LIST_DEADLINE: Duration = Duration::from_secs(20);
+/// Keys a page; halved while a page is too large.
+const PAGE: i64 = 5_000;
+/// The client's limit for one answer: 64 values at their limit, and far more of usual size.
+pub(super) const ANSWER_LIMIT: usize = 64 << 20;
+/// How long a list may serve a second reader.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// etcd as the protocol sees it.
+pub struct EtcdRegistry {
+    /// The connection in use.
+    pub connections: Connections,
+    /// What was called.
+    pub counters: Arc<Counters>,
+    page: AtomicI64,
+    recent: Mutex<Option<(std::time::Instant, Listing)>>,
+}
+
+impl EtcdRegistry {
+    /// Nothing is connected yet.
+    pub fn new(options: EtcdOptions) -> Self {
+        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE), recent: Mutex::new(None) }
+    }
+
+    /// The key of a lease, or the beginning of all of them.
+    pub fn key(&self, key: &str) -> String {
+        format!("{}/subnets/{key}", self.connections.options().prefix)
+    }
+
+    fn own(&self, kv: &KeyValue) -> Option<Entry> {
+        let root = self.key("");
+        let key = std::str::from_utf8(kv.key()).ok()?.strip_prefix(root.as_str())?;
+        Some(Entry { key: key.to_owned(), value: kv.value().to_vec(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
+    }
+
+    /// An entry of ours out of a watch event.
+    pub fn entry(&self, kv: &KeyValue) -> Option<Entry> {
+        self.own(kv)
+    }
+
+    /// One value below the prefix, beside the leases.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+        self.counters.call("range");
+        let connection = self.connections.get().await?;
+        let key = format!("{}/{name}", self.connections.options().prefix);
+        let mut kv = connection.client.kv_client();
+        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
+        self.judge(&connection, response.header()).await?;
+        Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
+    }
+
+    /// The store's revision now.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    pub async fn revision(&self) -> Result<i64, Failure> {
+        self.counters.call("range");
+        let connection = self.connections.get().await?;
+        let mut kv = connection.client.kv_client();
+        let key = self.key("");
+        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
+        Ok(response.header().map_or(0, ResponseHeader::revision))
+    }
+
+    /// A list that the next reader may have within a moment.
+    pub async fn keep_recent(&self, listing: Listing) {
+        *self.recent.lock().await = Some((std::time::Instant::now(), listing));
+    }
+
+    /// The kept list, once, while it is fresh.
+    pub async fn take_recent(&self) -> Option<Listing> {
+        self.recent.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
+    }
+
+    /// All leases at one revision, page by page.
+    ///
+    /// # Errors
+    /// etcd did not answer, or compacted the revision between two pages.
+    pub async fn list(&self) -> Result<Listing, Failure> {
+        let connection = self.connections.get().await?;
+        let root = self.key("");
+        let end = range_end(root.as_bytes());
+        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let mut listing = Listing::default();
+        let mut from = root.clone().into_bytes();
+        loop {
+            let page = self.page.load(Ordering::Relaxed);
+            let mut options = GetOptions::new().with_range(end.clone()).with_limit(page);
+            if listing.revision > 0 {
+                options = options.with_revision(listing.revision);
+            }
+            self.counters.call("range");
+            let response = match self.within(&connection, LIST_DEADLINE, &root, kv.get(from.clone(), Some(options))).await {
+                Ok(response) => response,
+                Err(failure) if too_large(&failure) && page > 1 => {
+                    self.page.store(page / 2, Ordering::Relaxed);
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            self.judge(&connection, response.header()).await?;
+            if listing.revision == 0 {
+                listing.revision = response.header().map_or(0, ResponseHeader::revision);
+            }
+            listing.entries.extend(response.kvs().iter().filter_map(|kv| self.own(kv)));
+            match response.kvs().last() {
+                Some(last) if response.more() => {
+                    from = last.key().to_vec();
+                    from.push(0);
+                }
+                _ => return Ok(listing),
+            }
+        }
+    }
+
+    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Failure> {
+        self.counters.call("txn");
+        let connection = self.connections.get().await?;
+        let when: Vec<_> = compare.iter().map(|compare| self.compare(compare)).collect();
+        let then: Vec<_> = write.iter().map(|write| self.write(write)).collect();
+        let txn = Txn::new().when(when).and_then(then).or_else([TxnOp::get(self.key(key), None)]);
+        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let response = self.within(&connection, DEADLINE, key, kv.txn(txn)).await?;
+        self.judge(&connection, response.header()).await?;
+        let present = response.op_responses().into_iter().find_map(|op| match op {
+            TxnOpResponse::Get(get) => get.kvs().first().and_then(|kv| self.own(kv)),
+            _ => None,
+        });
+        let revision = response.header().map_or(0, ResponseHeader::revision);
+        Ok(Answer::Txn { done: response.succeeded(), revision, present })
+    }
+
+    fn compare(&self, compare: &Compare) -> etcd_client::Compare {
+        use etcd_client::Compare as Etcd;
+        match compare {
+            Compare::Unchanged { key, modified } => Etcd::mod_revision(self.key(key), CompareOp::Equal, *modified),
+            Compare::Holds { key, value } => Etcd::value(self.key(key), CompareOp::Equal, value.as_str()),
+            Compare::HangsOn { key, lease } => Etcd::lease(self.key(key), CompareOp::Equal, *lease),
+            Compare::NoneUnder(prefix) => Etcd::create_revision(self.key(prefix), CompareOp::Equal, 0).with_prefix(),
+        }
+    }
+
+    fn write(&self, write: &Write) -> TxnOp {
+        match write {
+            Write::Put { key, value, lease } => TxnOp::put(self.key(key), value.as_str(), Some(PutOptions::new().with_lease(*lease))),
+            Write::Delete { key } => TxnOp::delete(self.key(key), None),
+        }
+    }
+
+    async fn heard(&self, lease: i64) -> Result<Answer, Failure> {
+        if lease == 0 {
+            return Ok(Answer::Heard(None));
+        }
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
+        let (ttl, granted) = (response.ttl(), response.granted_ttl());
+        let ago = (ttl > 0).then(|| Duration::from_secs(u64::try_from(granted.saturating_sub(ttl)).unwrap_or(0)));
+        Ok(Answer::Heard(ago))
+    }
+
+    async fn keep_alive(&self, lease: i64) -> Result<Answer, Failure> {
+        if lease == 0 {
+            return Ok(Answer::Alive(true));
+        }
+        self.counters.call("lease-keepalive");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let answer = async {
+            match client.keep_alive(lease).await {
+                Ok(_) => Ok(true),
+                Err(etcd_client::Error::LeaseKeepAliveError(text)) if text.contains("not found") => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        self.within(&connection, DEADLINE, "lease", answer).await.map(Answer::Alive)
+    }
+
+    /// One call with a deadline; whatever fails in the transport costs the connection.
+    async fn within<T>(
+        &self,
+        connection: &Connection,
+        deadline: Duration,
+        key: &str,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(deadline, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                if !is_answer(&error) {
+                    self.connections.leave(connection.number).await;
+                }
+                Err(Failure(self.explain(connection, key, &error)))
+            }
+            Err(_) => {
+                self.connections.leave(connection.number).await;
+                Err(Failure(format!("etcd at {} did not answer within {deadline:?}", connection.endpoint)))
+            }
+        }
+    }
+
+    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), Failure> {
+        match header {
+            Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn explain(&self, connection: &Connection, key: &str, error: &etcd_client::Error) -> String {
+        let text = words(error);
+        let hint = if text.contains("permission denied") {
+            let user = self.connections.options().user.as_ref().map_or("the client certificate's user", |(name, _)| name);
+            format!(" ({user} needs read on {0}/config and readwrite on {0}/subnets/)", self.connections.options().prefix)
+        } else if text.contains("NOSPACE") || text.contains("database space exceeded") {
+            " (etcd's NOSPACE alarm: compact, defragment and disarm it)".to_owned()
+        } else {
+            String::new()
+        };
+        format!("etcd at {} refused {key}: {text}{hint}", connection.endpoint)
+    }
+}
+
+#[async_trait]
+impl Registry for EtcdRegistry {
+    async fn request(&self, request: Request) -> Result<Answer, Failure> {
+        match request {
+            Request::List => self.list().await.map(Answer::Listing),
+            Request::Grant => {
+                self.counters.call("lease-grant");
+                let connection = self.connections.get().await?;
+                let mut client = connection.client.lease_client();
+                let ttl = i64::try_from(TTL.as_secs()).unwrap_or(i64::MAX);
+                let response = self.within(&connection, DEADLINE, "lease", client.grant(ttl, None)).await?;
+                Ok(Answer::Granted(response.id()))
+            }
+            Request::Heard { lease, .. } => self.heard(lease).await,
+            Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
+            Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
+            Request::Revoke { lease } => {
+                self.counters.call("lease-revoke");
+                let connection = self.connections.get().await?;
+                let mut client = connection.client.lease_client();
+                self.within(&connection, DEADLINE, "lease", client.revoke(lease)).await?;
+                Ok(Answer::Revoked)
+            }
+        }
+    }
+}
+
+/// The end of the range of all keys that begin so.
+pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+fn too_large(failure: &Failure) -> bool {
+    failure.0.contains("message length too large") || failure.0.contains("decoded message length") || failure.0.contains("larger than max")
+}
+
+/// Whether etcd itself answered: the connection is good then.
+fn is_answer(error: &etcd_client::Error) -> bool {
+    use tonic::Code;
+    match error {
+        etcd_client::Error::GRpcStatus(status) => {
+            let answered = matches!(
+                status.code(),
+                Code::InvalidArgument
+                    | Code::NotFound
+                    | Code::AlreadyExists
+                    | Code::PermissionDenied
+                    | Code::ResourceExhausted
+                    | Code::FailedPrecondition
+                    | Code::OutOfRange
+            );
+            answered && !status.message().contains("too many requests")
+        }
+        etcd_client::Error::LeaseKeepAliveError(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,224 @@
+//! Watching keys for ever: through broken streams, compaction, silence, and stores with another history.
+
+use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
+use super::connection::words;
+use crate::protocol::registry::{Entry, Failure};
+use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
+use std::time::Duration;
+
+/// How long a stream may say nothing before it is asked for a sign.
+const QUIET: Duration = Duration::from_secs(45);
+/// How long that sign may take.
+const SIGN: Duration = Duration::from_secs(10);
+const OPEN: Duration = Duration::from_secs(10);
+
+/// One event, as etcd told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A key was written.
+    Put(Entry),
+    /// A key was deleted, at that revision.
+    Delete {
+        /// The key.
+        key: String,
+        /// The revision.
+        revision: i64,
+    },
+}
+
+impl Change {
+    /// The revision of the event.
+    pub fn revision(&self) -> i64 {
+        match self {
+            Change::Put(entry) => entry.modified,
+            Change::Delete { revision, .. } => *revision,
+        }
+    }
+}
+
+/// Why a watch cannot go on from where it stood.
+#[derive(Debug)]
+pub enum Broken {
+    /// Connect and resume.
+    Stream(Failure),
+    /// What was seen is not part of the store's history any more, or is compacted: read everything anew.
+    History(String),
+}
+
+/// What a watch rests on: the newest thing that was seen of the store.
+#[derive(Clone, Debug)]
+pub enum Anchor {
+    /// A list at that revision, with the key that was written last.
+    Listed {
+        /// The list's revision.
+        revision: i64,
+        /// Its newest entry.
+        newest: Option<Entry>,
+    },
+    /// An event.
+    Event(Change),
+}
+
+/// An open watch over the keys that begin so (or over exactly one).
+pub struct Watch<'a> {
+    registry: &'a EtcdRegistry,
+    stream: WatchStream,
+    connection: u64,
+    /// The event that must come first: a store with another history has another one there.
+    expected: Option<Change>,
+    /// Events up to here are known already.
+    known: i64,
+    asked: bool,
+}
+
+impl<'a> Watch<'a> {
+    /// Opens a watch from where `anchor` stands, and makes sure that the store still has that in its past.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub async fn open(registry: &'a EtcdRegistry, key: &str, exact: bool, anchor: &Anchor) -> Result<Self, Broken> {
+        registry.counters.call("watch");
+        let connection = registry.connections.get().await.map_err(Broken::Stream)?;
+        let (from, expected, known) = match anchor {
+            Anchor::Listed { revision, .. } => (revision + 1, None, *revision),
+            Anchor::Event(change) => (change.revision(), Some(change.clone()), change.revision()),
+        };
+        let full = registry.key(key);
+        let mut options = WatchOptions::new().with_start_revision(from).with_progress_notify().with_fragment();
+        if !exact {
+            options = options.with_range(range_end(full.as_bytes()));
+        }
+        let mut client = connection.client.watch_client().max_decoding_message_size(ANSWER_LIMIT);
+        let opened = tokio::time::timeout(OPEN, async {
+            let mut stream = client.watch(full.as_str(), Some(options)).await?;
+            let created = stream.message().await?;
+            Ok::<_, etcd_client::Error>((stream, created))
+        });
+        let (stream, created) = match opened.await {
+            Ok(Ok((stream, Some(created)))) => (stream, created),
+            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, "etcd closed the watch".into()).await),
+            Ok(Err(error)) => return Err(lost(registry, connection.number, words(&error)).await),
+            Err(_) => return Err(lost(registry, connection.number, format!("etcd did not open the watch within {OPEN:?}")).await),
+        };
+        let watch = Self { registry, stream, connection: connection.number, expected, known, asked: false };
+        if let Some(header) = created.header() {
+            registry.connections.recognise(&connection, header.cluster_id()).await.map_err(Broken::Stream)?;
+            watch.behind(header)?;
+        }
+        watch.refuse(&created)?;
+        if let Anchor::Listed { newest: Some(newest), .. } = anchor {
+            watch.same_past(newest).await?;
+        }
+        Ok(watch)
+    }
+
+    /// The next changes; an empty list is a sign of life.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    ///
+    /// # Cancel safety
+    /// Safe: what was read stays for the next call.
+    pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
+        loop {
+            let patience = if self.asked { SIGN } else { QUIET };
+            let response = match tokio::time::timeout(patience, self.stream.message()).await {
+                Err(_) if self.asked => return Err(self.lost("the watch is silent".into()).await),
+                Err(_) => {
+                    self.asked = true;
+                    if let Err(error) = self.stream.request_progress().await {
+                        return Err(self.lost(words(&error)).await);
+                    }
+                    continue;
+                }
+                Ok(Err(error)) => return Err(self.lost(words(&error)).await),
+                Ok(Ok(None)) => return Err(self.lost("etcd closed the watch".into()).await),
+                Ok(Ok(Some(response))) => response,
+            };
+            self.asked = false;
+            self.refuse(&response)?;
+            if let Some(header) = response.header() {
+                self.behind(header)?;
+            }
+            let mut changes = Vec::new();
+            for event in response.events() {
+                let Some(kv) = event.kv() else { continue };
+                let change = match event.event_type() {
+                    EventType::Put => self.registry.entry(kv).map(Change::Put),
+                    EventType::Delete => {
+                        let root = self.registry.key("");
+                        let key = std::str::from_utf8(kv.key()).ok().and_then(|key| key.strip_prefix(root.as_str()));
+                        key.map(|key| Change::Delete { key: key.to_owned(), revision: kv.mod_revision() })
+                    }
+                };
+                changes.extend(change);
+            }
+            if let Some(expected) = self.expected.take() {
+                if changes.is_empty() {
+                    self.expected = Some(expected);
+                } else if changes.contains(&expected) {
+                    changes.retain(|change| *change != expected);
+                } else {
+                    return Err(Broken::History(format!("the event of revision {} is no longer what it was", expected.revision())));
+                }
+            }
+            changes.retain(|change| change.revision() >= self.known);
+            return Ok(changes);
+        }
+    }
+
+    /// The connection that carries the watch.
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
+        if response.compact_revision() > 0 {
+            return Err(Broken::History(format!("etcd compacted its history up to revision {}", response.compact_revision())));
+        }
+        if response.canceled() {
+            return Err(Broken::Stream(Failure(format!("etcd cancelled the watch: {}", response.cancel_reason()))));
+        }
+        Ok(())
+    }
+
+    fn behind(&self, header: &ResponseHeader) -> Result<(), Broken> {
+        if header.revision() < self.known {
+            return Err(Broken::History(format!(
+                "etcd is at revision {}, before {} that was seen already: it was restored",
+                header.revision(),
+                self.known
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether the newest entry of our list is still, or was written over since, in this store.
+    async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
+        self.registry.counters.call("range");
+        let connection = self.registry.connections.get().await.map_err(Broken::Stream)?;
+        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let key = self.registry.key(&newest.key);
+        let response = match tokio::time::timeout(OPEN, kv.get(key, Some(GetOptions::new()))).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(lost(self.registry, connection.number, words(&error)).await),
+            Err(_) => return Err(lost(self.registry, connection.number, "no answer".into()).await),
+        };
+        let revision = response.header().map_or(0, ResponseHeader::revision);
+        match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
+            Some(present) if present == *newest => Ok(()),
+            Some(present) if present.modified > self.known => Ok(()),
+            None if revision > self.known => Ok(()),
+            _ => Err(Broken::History(format!("the key {} of revision {} is no longer what it was", newest.key, newest.modified))),
+        }
+    }
+
+    async fn lost(&self, why: String) -> Broken {
+        lost(self.registry, self.connection, why).await
+    }
+}
+
+async fn lost(registry: &EtcdRegistry, connection: u64, why: String) -> Broken {
+    registry.connections.leave(connection).await;
+    Broken::Stream(Failure(why))
+}

@@ -1,0 +1,160 @@
+//! What every keeper of leases offers: five methods, each implemented whole by every manager.
+
+use crate::config::NetworkConfig;
+use crate::dual::{Addresses, Subnets};
+use crate::lease::{Lease, LeaseAttrs, NodeId};
+use crate::table::LeaseEvent;
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Who asks for a lease, and what this host knows that tells its own lease from another's.
+#[derive(Clone)]
+pub struct Claim {
+    /// This node; `rank` and `lease` are filled in by the protocol.
+    pub node: NodeId,
+    /// The addresses that peers are told.
+    pub public: Addresses,
+    /// The subnet that subnet.env on this host names.
+    pub previous: Option<Subnets>,
+    /// MACs of flannel devices present on this host, lower-case with colons.
+    pub macs: Vec<String>,
+    /// Whether a flag or its environment named the underlay or the public address.
+    pub named: bool,
+    /// Whether the route to the store leaves by the underlay (or the store is on this host).
+    pub store_via_underlay: bool,
+    /// Whether the route to an address leaves by the underlay.
+    pub via_underlay: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    /// Networks of the underlay interface: no subnet may overlap them.
+    pub underlay: Vec<IpNet>,
+    /// Whether several nodes may publish one address (wireguard behind NAT).
+    pub shared_address: bool,
+    /// This host's interfaces and the flag to type, for the text of a refusal.
+    pub advice: String,
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("node", &self.node).field("public", &self.public).field("previous", &self.previous).finish_non_exhaustive()
+    }
+}
+
+/// How a held lease stands, published whenever it changes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Held {
+    /// On the boot-time clock: when the lease ends unless it is renewed; none for a reservation.
+    pub until: Option<Duration>,
+    /// What is wrong, in words for people; none while all is well.
+    pub trouble: Option<String>,
+    /// The lease as it stands, once there is one.
+    pub lease: Option<Lease>,
+}
+
+/// Why holding a lease ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// The subnet belongs to somebody else now, or is gone for good: start anew.
+    #[error("{0}")]
+    Taken(String),
+    /// Another instance of this very node holds the lease: this one has no business here.
+    #[error("{0}")]
+    Displaced(String),
+}
+
+/// Why a manager cannot do what is asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Waiting may mend it: the store does not answer, the configuration is missing or unreadable.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Waiting does not mend it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Keeps leases: in etcd, in a directory, in the Kubernetes API.
+#[async_trait]
+pub trait SubnetManager: Send + Sync {
+    /// The network configuration as it is now.
+    ///
+    /// # Errors
+    /// `Unavailable` while it is missing, unreadable or invalid.
+    async fn network_config(&self) -> Result<NetworkConfig, Error>;
+
+    /// What this node published last time (MAC, keys), when a lease is found to be its own.
+    ///
+    /// # Errors
+    /// `Refused` when the lease of this node's address is another live node's.
+    async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error>;
+
+    /// Waits for a lease of this node: its own, or a new one.
+    ///
+    /// # Errors
+    /// `Refused` when another live node uses this node's address or identity.
+    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error>;
+
+    /// All leases as they change. Never ends; begins with `Reset`, reconnects and resumes by itself.
+    fn watch(&self) -> BoxStream<'_, LeaseEvent>;
+
+    /// Sole owner of the lease's key: renews it, republishes changed attributes, reports, returns when it is lost for good.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the key as it is.
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost;
+
+    /// Counters of calls to the store by kind, and of what was met while reading.
+    fn counters(&self) -> Arc<Counters>;
+}
+
+/// What a manager counts.
+#[derive(Debug, Default)]
+pub struct Counters {
+    calls: std::sync::Mutex<std::collections::BTreeMap<&'static str, u64>>,
+    unreadable: std::sync::Mutex<std::collections::BTreeMap<String, String>>,
+}
+
+impl Counters {
+    /// Counts one call to the store.
+    pub fn call(&self, kind: &'static str) {
+        if let Ok(mut calls) = self.calls.lock() {
+            *calls.entry(kind).or_default() += 1;
+        }
+    }
+
+    /// Calls so far, by kind.
+    pub fn calls(&self) -> Vec<(&'static str, u64)> {
+        self.calls.lock().map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect()).unwrap_or_default()
+    }
+
+    /// Notes that a key cannot be read; true when that (with that reason) is news.
+    pub fn unreadable(&self, key: &str, reason: &str) -> bool {
+        const KEPT: usize = 1000;
+        let Ok(mut known) = self.unreadable.lock() else { return false };
+        if known.get(key).is_some_and(|known| known == reason) || (known.len() >= KEPT && !known.contains_key(key)) {
+            return false;
+        }
+        known.insert(key.to_owned(), reason.to_owned()).is_none_or(|old| old != reason)
+    }
+
+    /// Forgets a key that can be read again or is gone.
+    pub fn readable(&self, key: &str) {
+        if let Ok(mut known) = self.unreadable.lock() {
+            known.remove(key);
+        }
+    }
+
+    /// Keys that cannot be read, with the reason.
+    pub fn unreadable_keys(&self) -> Vec<(String, String)> {
+        self.unreadable.lock().map(|known| known.iter().map(|(key, why)| (key.clone(), why.clone())).collect()).unwrap_or_default()
+    }
+}
+
+/// The boot-time clock: goes on while the machine sleeps, knows no time of day.
+pub fn boot_time() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}

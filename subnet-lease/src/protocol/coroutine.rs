@@ -1,0 +1,146 @@
+//! Straight-line async code as a state machine: no runtime, no I/O, no clock.
+//!
+//! The code in the coroutine can await two things only: the answer to one request ([`Io::ask`]) and the next notice or
+//! point in time ([`Io::wait`]). [`Coroutine::step`] runs it until it needs either, and says which.
+
+use super::registry::{Answer, Failure, Notice, Request};
+use crate::manager::Held;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// What a coroutine needs next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// An answer to this request.
+    Ask(Request),
+    /// A notice, or that time to come; none: a notice alone.
+    Wait(Option<Duration>),
+    /// Nothing more.
+    Done(T),
+}
+
+#[derive(Default)]
+struct Mailbox {
+    now: Duration,
+    request: Option<Request>,
+    answer: Option<Result<Answer, Failure>>,
+    notices: VecDeque<Notice>,
+    until: Option<Duration>,
+    held: Held,
+}
+
+/// The coroutine's side: what its code can do.
+#[derive(Clone, Default)]
+pub struct Io(Arc<Mutex<Mailbox>>);
+
+impl Io {
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time on the boot-time clock.
+    pub fn now(&self) -> Duration {
+        self.mailbox().now
+    }
+
+    /// Sends one request and waits for its answer; notices that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// The store did not answer; it may have done what was asked all the same.
+    pub async fn ask(&self, request: Request) -> Result<Answer, Failure> {
+        self.mailbox().request = Some(request);
+        std::future::poll_fn(|_| match self.mailbox().answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// The next notice, or none once `until` is reached.
+    pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
+        std::future::poll_fn(|_| {
+            let mut mailbox = self.mailbox();
+            if let Some(notice) = mailbox.notices.pop_front() {
+                return Poll::Ready(Some(notice));
+            }
+            if until.is_some_and(|until| until <= mailbox.now) {
+                return Poll::Ready(None);
+            }
+            mailbox.until = until;
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Lets time pass; notices stay for the next `wait`.
+    pub async fn sleep(&self, time: Duration) {
+        let until = self.now() + time;
+        std::future::poll_fn(|_| {
+            let mut mailbox = self.mailbox();
+            if until <= mailbox.now {
+                return Poll::Ready(());
+            }
+            mailbox.until = Some(until);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Shows how the lease stands.
+    pub fn show(&self, change: impl FnOnce(&mut Held)) {
+        change(&mut self.mailbox().held);
+    }
+}
+
+/// The driver's side: a state machine made of async code.
+pub struct Coroutine<T> {
+    future: Pin<Box<dyn Future<Output = T> + Send>>,
+    io: Io,
+}
+
+impl<T> Coroutine<T> {
+    /// Makes a state machine of the code that `run` gives; nothing of it runs yet.
+    pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
+        let io = Io::default();
+        Self { future: Box::pin(run(io.clone())), io }
+    }
+
+    /// Goes on, at that time, until something is needed.
+    pub fn step(&mut self, now: Duration) -> Step<T> {
+        {
+            let mut mailbox = self.io.mailbox();
+            mailbox.now = now;
+            mailbox.until = None;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        match self.future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => Step::Done(result),
+            Poll::Pending => {
+                let mut mailbox = self.io.mailbox();
+                match mailbox.request.take() {
+                    Some(request) => Step::Ask(request),
+                    None => Step::Wait(mailbox.until),
+                }
+            }
+        }
+    }
+
+    /// The answer to the request asked for last.
+    pub fn answer(&mut self, answer: Result<Answer, Failure>) {
+        self.io.mailbox().answer = Some(answer);
+    }
+
+    /// Something to be told.
+    pub fn notify(&mut self, notice: Notice) {
+        self.io.mailbox().notices.push_back(notice);
+    }
+
+    /// How the lease stands.
+    pub fn held(&self) -> Held {
+        self.io.mailbox().held.clone()
+    }
+}

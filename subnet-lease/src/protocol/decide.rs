@@ -1,0 +1,191 @@
+//! Which lease is ours: the decision at the start, from a list and what this host knows.
+
+use super::view::{Item, View};
+use super::words;
+use crate::config::NetworkConfig;
+use crate::dual::{Dual, Subnets};
+use crate::manager::Claim;
+use crate::{alloc, table};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A holder that was heard of within this time lives; holders report every 60 s.
+pub const SILENCE: Duration = Duration::from_secs(180);
+
+/// How long ago holders were heard of, by key; none: never, or not to be told.
+pub type Pulses = BTreeMap<String, Option<Duration>>;
+
+/// What to do about a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Ask how long ago the holder of this key was heard of, and decide again.
+    Listen(String),
+    /// This key is ours: write our attributes to it.
+    Keep(Keep),
+    /// Our key gains or loses a family: from this key to these subnets.
+    Reshape(String, Subnets),
+    /// Nothing is ours: take a new subnet, one of these first.
+    Allocate(Vec<Subnets>),
+    /// Another node has what would be ours.
+    Refuse(String),
+}
+
+/// A key that is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The key.
+    pub key: String,
+    /// Whether what it publishes (MAC, keys) is ours too: not after a take-over from a silent node.
+    pub ours: bool,
+    /// Whether another instance had to defend it: wait, and see whether that one lives.
+    pub contested: bool,
+}
+
+/// Decides, or says what must be known first.
+pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulses) -> Decision {
+    match owner(claim, view, pulses) {
+        Owner::Listen(key) => Decision::Listen(key),
+        Owner::Refuse(text) => Decision::Refuse(text),
+        Owner::Nobody => Decision::Allocate(wishes(claim, config, view)),
+        Owner::Ours(item, ours) => fate(claim, config, view, item, ours),
+    }
+}
+
+enum Owner<'a> {
+    Ours(&'a Item, bool),
+    Listen(String),
+    Refuse(String),
+    Nobody,
+}
+
+fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
+    let by_id = best(claim, view.items.iter().filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)));
+    if let Some(item) = by_id {
+        if evidence(claim, item) || item.publishes(&claim.public) {
+            return Owner::Ours(item, true);
+        }
+        return match heard_lately(item, pulses) {
+            None => Owner::Listen(item.entry.key.clone()),
+            Some(false) => Owner::Ours(item, true),
+            Some(true) => Owner::Refuse(words::clone(claim, item)),
+        };
+    }
+    if let Some(item) = named_but_unreadable(claim, view) {
+        return Owner::Ours(item, true);
+    }
+    if claim.shared_address {
+        return Owner::Nobody;
+    }
+    let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
+    if evidence(claim, item) {
+        return Owner::Ours(item, true);
+    }
+    if item.node().is_some() {
+        return match heard_lately(item, pulses) {
+            None => Owner::Listen(item.entry.key.clone()),
+            Some(false) => Owner::Ours(item, false),
+            Some(true) => Owner::Refuse(words::trap(claim, item)),
+        };
+    }
+    // Go flannel or an operator wrote it: ours when the address really is the one by which nodes reach each other.
+    let reached = || {
+        claim.named
+            || claim.store_via_underlay
+            || view
+                .items
+                .iter()
+                .filter(|other| other.entry.key != item.entry.key)
+                .filter_map(|other| other.attrs.as_ref())
+                .flat_map(|attrs| [attrs.public_for(false), attrs.public_for(true)])
+                .flatten()
+                .any(|address| !is_own(claim, address) && (claim.via_underlay)(address))
+    };
+    if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
+}
+
+fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
+    match address {
+        std::net::IpAddr::V4(v4) => claim.public.v4() == Some(&v4),
+        std::net::IpAddr::V6(v6) => claim.public.v6() == Some(&v6),
+    }
+}
+
+/// Among several: the one that subnet.env names, a reservation, our own address, the oldest.
+fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
+    items.min_by_key(|item| (!named_here(claim, &item.subnets), !item.reserved(), !item.publishes(&claim.public), item.entry.created))
+}
+
+/// Whether this host bears the marks of having held that lease.
+pub fn evidence(claim: &Claim, item: &Item) -> bool {
+    let carried = |mac: &String| {
+        let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
+        data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
+    };
+    named_here(claim, &item.subnets) || claim.macs.iter().any(carried)
+}
+
+/// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
+fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
+    let Some(previous) = &claim.previous else { return false };
+    match (previous.v4(), subnets.v4()) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => previous.v6() == subnets.v6(),
+        _ => previous.v6().is_some() && previous.v6() == subnets.v6(),
+    }
+}
+
+fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
+    view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
+}
+
+/// Whether a holder reported lately; none while nobody asked.
+pub fn heard_lately(item: &Item, pulses: &Pulses) -> Option<bool> {
+    pulses.get(&item.entry.key).map(|heard| heard.is_some_and(|ago| ago < SILENCE))
+}
+
+/// What becomes of a key that is ours.
+fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
+    let contested = item.node().is_some_and(|node| node.contested && node.instance != claim.node.instance);
+    let keep = Decision::Keep(Keep { key: item.entry.key.clone(), ours, contested });
+    if config.fits(&item.subnets) {
+        return keep;
+    }
+    if item.reserved() && item.subnets.same_families(&config.pools) && item.admissible(config) {
+        return keep;
+    }
+    if let Some(reshaped) = reshaped(config, view, &item.subnets) {
+        return Decision::Reshape(item.entry.key.clone(), reshaped);
+    }
+    // In a directory every lease is one without an end; only a reservation that an operator made is nobody's to drop.
+    let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
+    if made_by_operator && !table::inside(&item.subnets, &config.networks) {
+        return Decision::Refuse(words::reservation_outside(config, item));
+    }
+    Decision::Allocate(wishes(claim, config, view))
+}
+
+/// The same subnets with a family more or less, the IPv4 subnet kept; none where that is not what differs.
+fn reshaped(config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
+    if have.same_families(&config.pools) {
+        return None;
+    }
+    let wanted = match (&config.pools, have) {
+        (Dual::V4(_), Dual::Both(v4, _)) => Dual::V4(*v4),
+        (Dual::V6(_), Dual::Both(_, v6)) => Dual::V6(*v6),
+        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &view.taken(), have)?,
+        _ => return None,
+    };
+    config.fits(&wanted).then_some(wanted)
+}
+
+/// The subnets to try first: the one that subnet.env names, when it is free and fits.
+fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
+    let Some(previous) = &claim.previous else { return Vec::new() };
+    let wanted = match (&config.pools, previous) {
+        (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),
+        (Dual::V6(_), Dual::Both(_, v6)) => Some(Dual::V6(*v6)),
+        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &view.taken(), previous),
+        _ => Some(*previous),
+    };
+    wanted.filter(|wanted| config.fits(wanted) && !view.items.iter().any(|item| item.subnets.overlaps(wanted))).into_iter().collect()
+}

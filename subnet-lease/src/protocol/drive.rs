@@ -1,0 +1,62 @@
+//! Drives a protocol coroutine with a real store: asks its requests, tells it notices and the time.
+
+use super::coroutine::{Coroutine, Step};
+use super::registry::{Answer, Failure, Notice, Request};
+use crate::manager::{Held, boot_time};
+use async_trait::async_trait;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// A store that answers the protocol's requests; every one ends within a deadline of the store's own.
+#[async_trait]
+pub trait Registry: Send + Sync {
+    /// Carries out one request.
+    async fn request(&self, request: Request) -> Result<Answer, Failure>;
+}
+
+/// Runs the coroutine to its end.
+///
+/// # Cancel safety
+/// Dropping the future abandons the coroutine; what was asked may or may not have been done.
+pub async fn drive<T>(
+    mut coroutine: Coroutine<T>,
+    registry: &dyn Registry,
+    notices: &mut mpsc::UnboundedReceiver<Notice>,
+    state: Option<&watch::Sender<Held>>,
+) -> T {
+    let mut open = true;
+    loop {
+        while let Ok(notice) = notices.try_recv() {
+            coroutine.notify(notice);
+        }
+        let step = coroutine.step(boot_time());
+        if let Some(state) = state {
+            let held = coroutine.held();
+            state.send_if_modified(|present| {
+                let news = *present != held;
+                if news {
+                    *present = held;
+                }
+                news
+            });
+        }
+        match step {
+            Step::Done(result) => return result,
+            Step::Ask(request) => {
+                let answer = registry.request(request).await;
+                coroutine.answer(answer);
+            }
+            Step::Wait(until) => {
+                // tokio's clock stands still while the machine sleeps: look at the boot-time clock now and then.
+                let nap = until.map_or(Duration::from_secs(30), |until| until.saturating_sub(boot_time()).min(Duration::from_secs(30)));
+                tokio::select! {
+                    notice = notices.recv(), if open => match notice {
+                        Some(notice) => coroutine.notify(notice),
+                        None => open = false,
+                    },
+                    () = tokio::time::sleep(nap) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the protocol asks of a store, and what comes back.
+
+use crate::dual::Subnets;
+use crate::wire;
+use std::time::Duration;
+
+/// Seconds for which a lease is granted; the same as Go flannel's.
+pub const TTL: Duration = Duration::from_secs(86_400);
+
+/// One key under `subnets/` as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The part of the key behind `subnets/`.
+    pub key: String,
+    /// The bytes of the value.
+    pub value: Vec<u8>,
+    /// When the key was created, in the store's order.
+    pub created: i64,
+    /// When the key was last written: what a compare-and-swap compares.
+    pub modified: i64,
+    /// The store's lease that the key hangs on; 0 for none.
+    pub lease: i64,
+}
+
+/// Every key at one revision.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// The revision of the store at which the list was taken.
+    pub revision: i64,
+    /// The keys in order.
+    pub entries: Vec<Entry>,
+}
+
+/// One request to the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// All keys.
+    List,
+    /// A lease for a key to hang on.
+    Grant,
+    /// How long ago the holder of that key was last heard of.
+    Heard {
+        /// The key.
+        key: String,
+        /// The lease that its holder keeps alive; 0 for none.
+        lease: i64,
+    },
+    /// Compare and, if everything holds, write.
+    Txn {
+        /// All of these must hold.
+        compare: Vec<Compare>,
+        /// Then these are done, all or none.
+        write: Vec<Write>,
+        /// Else this key is read.
+        key: String,
+    },
+    /// Renews a lease; in a directory: touches the file.
+    KeepAlive {
+        /// The key, for stores that have nothing but keys.
+        key: String,
+        /// The lease.
+        lease: i64,
+    },
+    /// Gives a lease back that no key hangs on.
+    Revoke {
+        /// The lease.
+        lease: i64,
+    },
+}
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// The key is as it was when it was read.
+    Unchanged {
+        /// The key.
+        key: String,
+        /// Its modification revision.
+        modified: i64,
+    },
+    /// The key has this value: in a restored store another write may bear the revision that ours had.
+    Holds {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+    /// The key hangs on this lease.
+    HangsOn {
+        /// The key.
+        key: String,
+        /// The lease.
+        lease: i64,
+    },
+    /// No key begins so.
+    NoneUnder(String),
+}
+
+/// A write of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Creates or replaces a key.
+    Put {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The lease that the key hangs on; 0 for none.
+        lease: i64,
+    },
+    /// Deletes a key.
+    Delete {
+        /// The key.
+        key: String,
+    },
+}
+
+/// What the store answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To `List`.
+    Listing(Listing),
+    /// To `Grant`: the lease.
+    Granted(i64),
+    /// To `Heard`: how long ago; none when the lease is gone or there is nothing to ask.
+    Heard(Option<Duration>),
+    /// To `Txn`.
+    Txn {
+        /// Whether the writes were made.
+        done: bool,
+        /// The store's revision: of the writes, when they were made.
+        revision: i64,
+        /// When they were not: the key that was asked for.
+        present: Option<Entry>,
+    },
+    /// To `KeepAlive`: whether the lease still lives.
+    Alive(bool),
+    /// To `Revoke`.
+    Revoked,
+}
+
+/// A request that got no answer: it may or may not have been carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+/// What the protocol is told without having asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The own key was written; by us or by somebody else.
+    Written(Entry),
+    /// The own key was deleted, at that revision.
+    Deleted(i64),
+    /// The watch of the own key stands again; nothing was missed that it could tell.
+    Reconnected,
+    /// Events may have been missed, or the store may have another history.
+    Discontinuity,
+    /// The daemon wants these attributes published.
+    Publish(Box<crate::lease::LeaseAttrs>),
+}
+
+impl Entry {
+    /// The subnets that the key names, when it is a lease's key.
+    pub fn subnets(&self) -> Option<Subnets> {
+        wire::parse_key(&self.key)
+    }
+}

@@ -1,0 +1,102 @@
+//! A list of the store's keys, read: which lease is whose.
+
+use super::registry::{Entry, Listing};
+use crate::config::NetworkConfig;
+use crate::dual::{Addresses, Subnets};
+use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
+use crate::{table, wire};
+
+/// A list with its values read.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The revision of the list.
+    pub revision: i64,
+    /// The keys that are leases' keys, readable or not.
+    pub items: Vec<Item>,
+}
+
+/// One key of the list.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// As the store has it.
+    pub entry: Entry,
+    /// What the key names.
+    pub subnets: Subnets,
+    /// What the value says; none where it cannot be read.
+    pub attrs: Option<LeaseAttrs>,
+}
+
+impl View {
+    /// Reads a list; keys that name no subnet are left out.
+    pub fn of(listing: Listing) -> Self {
+        let items = listing.entries.into_iter().filter_map(Item::of).collect();
+        Self { revision: listing.revision, items }
+    }
+
+    /// The item of a key.
+    pub fn get(&self, key: &str) -> Option<&Item> {
+        self.items.iter().find(|item| item.entry.key == key)
+    }
+
+    /// The subnets of all keys: what a new lease must not overlap.
+    pub fn taken(&self) -> Vec<Subnets> {
+        self.items.iter().map(|item| item.subnets).collect()
+    }
+}
+
+impl Item {
+    /// Reads one entry.
+    pub fn of(entry: Entry) -> Option<Self> {
+        let subnets = entry.subnets()?;
+        let attrs = wire::parse_value(&entry.value).ok();
+        Some(Self { entry, subnets, attrs })
+    }
+
+    /// The node that wrote it, where it says so.
+    pub fn node(&self) -> Option<&NodeId> {
+        self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
+    }
+
+    /// Whether it publishes the given node's address. IPv4 decides where there is one, as in Go flannel.
+    pub fn publishes(&self, public: &Addresses) -> bool {
+        self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
+    }
+
+    /// Whether no lease limits it.
+    pub fn reserved(&self) -> bool {
+        self.entry.lease == 0
+    }
+
+    /// The store's lease by which its holder shows that it lives; 0 for none.
+    pub fn pulse(&self) -> i64 {
+        if self.reserved() { self.node().and_then(|node| node.lease).unwrap_or(0) } else { self.entry.lease }
+    }
+
+    /// Whether it can be in force in this network at all: strictly inside.
+    pub fn admissible(&self, config: &NetworkConfig) -> bool {
+        admissible(&self.subnets, config)
+    }
+
+    /// The lease, when it can be read.
+    pub fn lease(&self) -> Option<Lease> {
+        let term = if self.reserved() { Term::Reserved } else { Term::Leased };
+        self.attrs.clone().map(|attrs| Lease { subnets: self.subnets, attrs, term, since: self.entry.created })
+    }
+}
+
+/// Whether these attributes publish that address.
+pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
+    match (public.v4(), public.v6()) {
+        (Some(v4), _) => attrs.public_ip == Some(*v4),
+        (None, Some(v6)) => attrs.public_ip.is_none() && attrs.public_ipv6 == Some(*v6),
+        (None, None) => false,
+    }
+}
+
+/// Whether subnets lie inside the configured networks and are smaller than them.
+pub fn admissible(subnets: &Subnets, config: &NetworkConfig) -> bool {
+    let smaller = |half: Option<u8>, network: Option<u8>| half.zip(network).is_none_or(|(half, network)| half > network);
+    table::inside(subnets, &config.networks)
+        && smaller(subnets.v4().map(ipnet::Ipv4Net::prefix_len), config.networks.v4().map(ipnet::Ipv4Net::prefix_len))
+        && smaller(subnets.v6().map(ipnet::Ipv6Net::prefix_len), config.networks.v6().map(ipnet::Ipv6Net::prefix_len))
+}

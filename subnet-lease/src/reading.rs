@@ -1,0 +1,50 @@
+//! Store entries read into leases; what cannot be read is counted and told once.
+
+use crate::dual::Subnets;
+use crate::lease::Lease;
+use crate::manager::Counters;
+use crate::protocol::registry::{Entry, Listing};
+use crate::protocol::view::Item;
+use crate::table::LeaseEvent;
+use crate::wire;
+use std::collections::BTreeSet;
+
+/// Reads an entry into a lease, counting and telling (once) what cannot be read.
+pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
+    let key = entry.key.clone();
+    let why = |why: String| {
+        if counters.unreadable(&key, &why) {
+            tracing::warn!(key = %key, "the store has an unusable lease, which is passed over: {why}");
+        }
+    };
+    let Some(subnets) = entry.subnets() else {
+        why("the key names no subnet in canonical form (such as 10.5.34.0-24)".to_owned());
+        return None;
+    };
+    match wire::parse_value(&entry.value) {
+        Ok(_) => {
+            counters.readable(&key);
+            Item::of(entry).and_then(|item| item.lease()).map(Ok)
+        }
+        Err(reason) => {
+            why(reason);
+            Some(Err(subnets))
+        }
+    }
+}
+
+/// A complete list as an event.
+pub fn reset(counters: &Counters, listing: Listing) -> LeaseEvent {
+    let mut leases = Vec::with_capacity(listing.entries.len());
+    let mut unreadable = BTreeSet::new();
+    for entry in listing.entries {
+        match read(counters, entry) {
+            Some(Ok(lease)) => leases.push(lease),
+            Some(Err(subnets)) => {
+                unreadable.insert(subnets);
+            }
+            None => {}
+        }
+    }
+    LeaseEvent::Reset { leases, unreadable }
+}

@@ -1,0 +1,60 @@
+//! The lease protocol under faults: many nodes on one model store, by seed, in simulated time.
+//!
+//! `SIMULATION_SEED=n` replays one seed and prints its history; `SIMULATION_SEEDS=n` sets how many are run.
+
+#[path = "simulation/node.rs"]
+mod node;
+#[path = "simulation/store.rs"]
+mod store;
+#[path = "simulation/world.rs"]
+mod world;
+
+use world::{Scenario, World};
+
+fn run(seed: u64, talk: bool) -> Result<(), String> {
+    let mut world = World::new(seed, talk);
+    world.run().map_err(|why| {
+        format!(
+            "seed {seed} ({:?}): {why}; replay with SIMULATION_SEED={seed} cargo test -p subnet-lease --test simulation -- --nocapture",
+            world.scenario
+        )
+    })
+}
+
+#[test]
+fn leases_survive_faults() {
+    if let Some(seed) = std::env::var("SIMULATION_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        run(seed, true).unwrap();
+        return;
+    }
+    let seeds: u64 = std::env::var("SIMULATION_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(4_000);
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let halves: Vec<_> = (0..2)
+            .map(|half| scope.spawn(move || (0..seeds).filter(|seed| seed % 2 == half).filter_map(|seed| run(seed, false).err()).collect::<Vec<_>>()))
+            .collect();
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+    });
+    for failure in &failures {
+        println!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} of {seeds} seeds failed; the first: {}", failures.len(), failures[0]);
+}
+
+/// The simulation sees what it should: with the compare-and-swap taken away from the store, it must fail.
+#[test]
+fn the_simulation_can_fail() {
+    let broken = (0..60).filter(|seed| {
+        let mut world = World::new(*seed, false);
+        world.store.ignores_compares = true;
+        world.run().is_err()
+    });
+    assert!(broken.count() > 5);
+}
+
+#[test]
+fn every_scenario_is_met() {
+    let mut met: Vec<Scenario> = (0..60).map(|seed| World::new(seed, false).scenario).collect();
+    met.sort();
+    met.dedup();
+    assert_eq!(met.len(), Scenario::ALL.len());
+}

@@ -1,0 +1,271 @@
+//! One node: its machine, its process (a protocol coroutine), and the network between it and the store.
+
+use super::store::Store;
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::manager::{Claim, Lost};
+use subnet_lease::protocol::acquire::{Tenure, acquire};
+use subnet_lease::protocol::coroutine::{Coroutine, Step};
+use subnet_lease::protocol::hold::hold;
+use subnet_lease::protocol::registry::{Answer, Failure, Request};
+use subnet_lease::{Dual, Lease, LeaseAttrs, NetworkConfig, NodeId, Subnets};
+
+/// What runs on the machine.
+pub enum Process {
+    Off { restart: Duration },
+    Acquiring(Coroutine<Result<Tenure, String>>),
+    Holding(Coroutine<Lost>, String),
+}
+
+enum Travel {
+    /// On its way to the store.
+    Out(Request),
+    /// Carried out; the answer is on its way back.
+    Back(Result<Answer, Failure>),
+}
+
+pub struct Node {
+    pub name: usize,
+    pub id: String,
+    pub address: Ipv4Addr,
+    pub named: bool,
+    pub process: Process,
+    pub instance: u32,
+    /// What subnet.env names.
+    pub previous: Option<Subnets>,
+    travel: Option<(Duration, Travel)>,
+    pub wait: Option<Duration>,
+    pub stopped: Duration,
+    pub cut: Duration,
+    /// Number of events of the store's present history that were seen, and which history.
+    pub seen: (u32, usize),
+    pub refusals: u32,
+    pub last_words: String,
+}
+
+impl Node {
+    pub fn new(name: usize, id: String, address: Ipv4Addr, named: bool, start: Duration) -> Self {
+        Self {
+            name,
+            id,
+            address,
+            named,
+            process: Process::Off { restart: start },
+            instance: 0,
+            previous: None,
+            travel: None,
+            wait: None,
+            stopped: Duration::ZERO,
+            cut: Duration::ZERO,
+            seen: (0, 0),
+            refusals: 0,
+            last_words: String::new(),
+        }
+    }
+
+    fn claim(&self) -> Claim {
+        let named = self.named;
+        Claim {
+            node: NodeId {
+                id: self.id.clone(),
+                name: format!("n{}", self.name),
+                instance: format!("i{}-{}", self.name, self.instance),
+                ..NodeId::default()
+            },
+            public: Dual::V4(self.address),
+            previous: self.previous,
+            macs: Vec::new(),
+            named,
+            store_via_underlay: named,
+            via_underlay: Arc::new(move |_| named),
+            underlay: Vec::new(),
+            shared_address: false,
+            advice: String::new(),
+        }
+    }
+
+    fn attrs(&self) -> LeaseAttrs {
+        LeaseAttrs { public_ip: Some(self.address), backend: "host-gw".into(), ..LeaseAttrs::default() }
+    }
+
+    /// What the node believes to hold.
+    pub fn held(&self) -> Option<Lease> {
+        match &self.process {
+            Process::Holding(coroutine, _) => coroutine.held().lease,
+            _ => None,
+        }
+    }
+
+    pub fn healthy(&self, now: Duration) -> bool {
+        self.stopped <= now && self.cut <= now
+    }
+
+    pub fn crash(&mut self, restart: Duration) {
+        self.process = Process::Off { restart };
+        // A request under way may still arrive.
+        if let Some((_, Travel::Back(_))) = self.travel {
+            self.travel = None;
+        }
+    }
+
+    /// When something happens here next.
+    pub fn next(&self, store: &Store) -> Option<Duration> {
+        let mut times = Vec::new();
+        if let Some((at, _)) = &self.travel {
+            times.push(*at);
+        }
+        match &self.process {
+            Process::Off { restart } => times.push((*restart).max(self.stopped)),
+            _ => {
+                let awake = self.stopped;
+                if self.travel.is_none()
+                    && let Some(wait) = self.wait
+                {
+                    times.push(wait.max(awake));
+                }
+                if self.unseen(store) {
+                    times.push(
+                        self.stopped
+                            .max(self.cut)
+                            .max(store.events.get(self.seen.1).map_or(Duration::ZERO, |event| event.at + Duration::from_millis(40))),
+                    );
+                }
+            }
+        }
+        times.into_iter().min()
+    }
+
+    fn unseen(&self, store: &Store) -> bool {
+        matches!(self.process, Process::Holding(..)) && (self.seen.0 != store.history || self.seen.1 < store.events.len())
+    }
+
+    /// Does what is due; returns a line for the history.
+    pub fn act(&mut self, now: Duration, store: &mut Store, config: &NetworkConfig, rng: &mut StdRng, talk: bool) -> Option<String> {
+        let mut line = None;
+        if let Some((at, travel)) = self.travel.take() {
+            if at > now {
+                self.travel = Some((at, travel));
+            } else {
+                match travel {
+                    Travel::Out(request) => {
+                        let answer = if rng.random_bool(0.02) && self.healthy(now) {
+                            Err(Failure("connection reset".into()))
+                        } else if self.cut > now {
+                            Err(Failure("deadline exceeded".into()))
+                        } else {
+                            store.carry_out(&request, now)
+                        };
+                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::Heard { .. }) {
+                            println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
+                        }
+                        let lost = rng.random_bool(0.02);
+                        let answer = if lost { Err(Failure("connection reset".into())) } else { answer };
+                        if !matches!(self.process, Process::Off { .. }) {
+                            self.travel = Some((now + Duration::from_millis(rng.random_range(1..40)), Travel::Back(answer)));
+                        }
+                    }
+                    Travel::Back(answer) if self.stopped > now => self.travel = Some((self.stopped, Travel::Back(answer))),
+                    Travel::Back(answer) => {
+                        match &mut self.process {
+                            Process::Acquiring(coroutine) => coroutine.answer(answer),
+                            Process::Holding(coroutine, _) => coroutine.answer(answer),
+                            Process::Off { .. } => {}
+                        }
+                        line = self.go_on(now, store, config, rng);
+                    }
+                }
+            }
+            return line;
+        }
+        if self.stopped > now {
+            return None;
+        }
+        if let Process::Off { restart } = self.process {
+            if restart > now {
+                return None;
+            }
+            self.instance += 1;
+            let (claim, config2, attrs) = (self.claim(), config.clone(), self.attrs());
+            self.process = Process::Acquiring(Coroutine::new(move |io| acquire(io, claim, config2, attrs)));
+            return self.go_on(now, store, config, rng);
+        }
+        self.deliver(now, store);
+        self.go_on(now, store, config, rng)
+    }
+
+    /// Hands over what the watch has to tell.
+    fn deliver(&mut self, now: Duration, store: &Store) {
+        let Process::Holding(coroutine, key) = &mut self.process else { return };
+        if self.cut > now {
+            return;
+        }
+        if self.seen.0 != store.history {
+            self.seen = (store.history, store.events.len());
+            coroutine.notify(subnet_lease::protocol::registry::Notice::Discontinuity);
+            return;
+        }
+        for event in store.events.iter().skip(self.seen.1) {
+            if event.key == *key {
+                coroutine.notify(event.notice.clone());
+            }
+        }
+        self.seen.1 = store.events.len();
+    }
+
+    fn go_on(&mut self, now: Duration, store: &mut Store, config: &NetworkConfig, rng: &mut StdRng) -> Option<String> {
+        loop {
+            let ended = match &mut self.process {
+                Process::Off { .. } => return None,
+                Process::Acquiring(coroutine) => match coroutine.step(now) {
+                    Step::Done(Ok(tenure)) => Ok(tenure),
+                    Step::Done(Err(text)) => Err((text, 1)),
+                    Step::Ask(request) => return self.send(request, now, rng),
+                    Step::Wait(until) => {
+                        self.wait = until;
+                        return None;
+                    }
+                },
+                Process::Holding(coroutine, _) => match coroutine.step(now) {
+                    Step::Done(Lost::Taken(text)) => Err((text, 5)),
+                    Step::Done(Lost::Displaced(text)) => Err((text, 1)),
+                    Step::Ask(request) => return self.send(request, now, rng),
+                    Step::Wait(until) => {
+                        self.wait = until;
+                        return None;
+                    }
+                },
+            };
+            match ended {
+                Ok(tenure) => {
+                    self.previous = Some(tenure.subnets);
+                    let line = format!("n{} holds {}", self.name, tenure.subnets);
+                    // The watch of the own key begins behind our own last write; what came since is told.
+                    let after = store.events.iter().position(|event| event.revision > tenure.modified).unwrap_or(store.events.len());
+                    self.seen = (store.history, after);
+                    let (claim, used, key) = (self.claim(), config.clone(), tenure.key.clone());
+                    let config = used.clone();
+                    self.process = Process::Holding(Coroutine::new(move |io| hold(io, claim, config, tenure)), key);
+                    let _ = self.go_on(now, store, &used, rng);
+                    return Some(line);
+                }
+                Err((text, code)) => {
+                    self.refusals += 1;
+                    self.process = Process::Off { restart: now + Duration::from_millis(rng.random_range(1_000..10_000)) };
+                    self.travel = None;
+                    let line = format!("n{} exits {code}: {text}", self.name);
+                    self.last_words = text;
+                    return Some(line);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, request: Request, now: Duration, rng: &mut StdRng) -> Option<String> {
+        let delay = if self.cut > now { Duration::from_secs(5) } else { Duration::from_millis(rng.random_range(1..40)) };
+        self.travel = Some((now + delay, Travel::Out(request)));
+        None
+    }
+}

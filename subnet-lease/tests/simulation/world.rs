@@ -1,0 +1,304 @@
+//! Nodes, an operator and a Go-like node on one store; faults by seed; what must hold.
+
+use super::node::{Node, Process};
+use super::store::Store;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use subnet_lease::protocol::registry::Write;
+use subnet_lease::{NetworkConfig, wire};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scenario {
+    Plain,
+    SmallPool,
+    SharedAddress,
+    Clones,
+    ClonesWithOneAddress,
+    MovingAddresses,
+}
+
+impl Scenario {
+    pub const ALL: [Scenario; 6] =
+        [Scenario::Plain, Scenario::SmallPool, Scenario::SharedAddress, Scenario::Clones, Scenario::ClonesWithOneAddress, Scenario::MovingAddresses];
+}
+
+pub fn config() -> NetworkConfig {
+    NetworkConfig::parse(r#"{"Network":"10.5.0.0/20"}"#).unwrap()
+}
+
+pub struct World {
+    pub scenario: Scenario,
+    pub store: Store,
+    nodes: Vec<Node>,
+    rng: StdRng,
+    now: Duration,
+    talk: bool,
+    config: NetworkConfig,
+    backups: Vec<Store>,
+    /// Keys that the operator made reservations.
+    reserved: Vec<(String, Ipv4Addr)>,
+    /// For each pair of nodes since when both believe to hold what overlaps.
+    overlap: Vec<(usize, usize, Duration)>,
+    restored: bool,
+    go_acts: bool,
+}
+
+/// Two healthy owners of one subnet may meet for this long: the grace after a discontinuity, a minute between two
+/// write-backs, and the back-off of what gets no answer.
+const ALLOWED: Duration = Duration::from_secs(150);
+const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
+const END: Duration = Duration::from_secs(3_000 + 1_500);
+
+impl World {
+    pub fn new(seed: u64, talk: bool) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
+        let count = rng.random_range(2..=6);
+        let nodes = (0..count)
+            .map(|name| {
+                let twin = name < 2;
+                let address = match scenario {
+                    Scenario::SharedAddress | Scenario::ClonesWithOneAddress if twin => Ipv4Addr::new(10, 0, 2, 15),
+                    _ => Ipv4Addr::new(192, 168, 56, 101 + name as u8),
+                };
+                let id = match scenario {
+                    Scenario::Clones | Scenario::ClonesWithOneAddress if twin => "clone".to_owned(),
+                    _ => format!("id{name}"),
+                };
+                let named = scenario != Scenario::SharedAddress || !twin;
+                Node::new(name, id, address, named, Duration::from_millis(rng.random_range(0..3_000)))
+            })
+            .collect();
+        let config = match scenario {
+            Scenario::SmallPool => NetworkConfig::parse(r#"{"Network":"10.5.0.0/20","SubnetMin":"10.5.1.0","SubnetMax":"10.5.4.0"}"#).unwrap(),
+            _ => config(),
+        };
+        let go_acts = rng.random_bool(0.15);
+        Self {
+            scenario,
+            store: Store { revision: 1, ..Store::default() },
+            nodes,
+            rng,
+            now: Duration::ZERO,
+            talk,
+            config,
+            backups: Vec::new(),
+            reserved: Vec::new(),
+            overlap: Vec::new(),
+            restored: false,
+            go_acts,
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if self.talk {
+            println!("{:>9.3} {line}", self.now.as_secs_f64());
+        }
+    }
+
+    pub fn run(&mut self) -> Result<(), String> {
+        let mut fault = Duration::from_secs(5);
+        let mut steps = 0u64;
+        let mut writes_before_quiet = 0;
+        let quiet = END - Duration::from_secs(400);
+        while self.now < END {
+            steps += 1;
+            if steps > 400_000 {
+                return Err(format!("{steps} steps by {:?}: a busy loop", self.now));
+            }
+            let next = self.nodes.iter().filter_map(|node| node.next(&self.store)).min().unwrap_or(END);
+            let mut to = next.max(self.now + Duration::from_millis(1));
+            if fault < FAULTS_UNTIL {
+                to = to.min(fault);
+            }
+            if self.now < quiet && to >= quiet {
+                writes_before_quiet = self.store.writes;
+            }
+            self.now = to;
+            if fault <= self.now && fault < FAULTS_UNTIL {
+                self.fault();
+                fault = self.now + Duration::from_millis(self.rng.random_range(50..120_000));
+            }
+            for at in 0..self.nodes.len() {
+                if self.nodes[at].next(&self.store).is_some_and(|next| next <= self.now) {
+                    let line = self.nodes[at].act(self.now, &mut self.store, &self.config, &mut self.rng, self.talk);
+                    if let Some(line) = line {
+                        self.say(&line);
+                    }
+                }
+            }
+            self.check()?;
+        }
+        self.check_end(self.store.writes - writes_before_quiet)
+    }
+
+    fn fault(&mut self) {
+        let at = self.rng.random_range(0..self.nodes.len());
+        let now = self.now;
+        let span = Duration::from_millis(self.rng.random_range(100..400_000));
+        let short = Duration::from_millis(self.rng.random_range(10..20_000));
+        let line = match self.rng.random_range(0..100) {
+            0..=24 => {
+                self.nodes[at].crash(now + short);
+                format!("n{at} crashes")
+            }
+            25..=31 => {
+                self.nodes[at].crash(now + span);
+                self.nodes[at].previous = None;
+                format!("n{at} reboots, up after {span:?}")
+            }
+            32..=46 => {
+                self.nodes[at].stopped = now + span;
+                if self.rng.random_bool(0.5)
+                    && let Some(lease) =
+                        self.nodes[at].held().and_then(|held| self.store.keys.get(&wire::render_key(&held.subnets)).map(|entry| entry.lease))
+                {
+                    self.store.drop_lease(lease, now);
+                }
+                format!("n{at} stopped for {span:?}")
+            }
+            47..=61 => {
+                self.nodes[at].cut = now + span;
+                format!("n{at} cut off for {span:?}")
+            }
+            62..=68 => {
+                let keys: Vec<String> = self.store.keys.keys().cloned().collect();
+                let Some(key) = pick(&mut self.rng, &keys) else { return };
+                // An operator who deletes a reservation gives it up.
+                self.reserved.retain(|(reserved, _)| *reserved != key);
+                self.store.delete(&key, now);
+                format!("operator deletes {key}")
+            }
+            69..=75 => {
+                let keys: Vec<String> = self.store.keys.keys().filter(|key| wire::parse_key(key).is_some()).cloned().collect();
+                let Some(key) = pick(&mut self.rng, &keys) else { return };
+                let Some(entry) = self.store.keys.get(&key).cloned() else { return };
+                let value = String::from_utf8_lossy(&entry.value).into_owned();
+                let _ = self.store.write(&Write::Put { key: key.clone(), value: value.clone(), lease: 0 }, now);
+                if let Ok(attrs) = wire::parse_value(value.as_bytes())
+                    && let Some(address) = attrs.public_ip
+                {
+                    self.reserved.retain(|(reserved, _)| *reserved != key);
+                    self.reserved.push((key.clone(), address));
+                }
+                format!("operator reserves {key}")
+            }
+            76..=79 => {
+                let key = format!("10.5.{}.0-24.bak", self.rng.random_range(1..16));
+                let _ = self.store.write(&Write::Put { key: key.clone(), value: "x".into(), lease: 0 }, now);
+                format!("operator leaves {key}")
+            }
+            80..=83 => {
+                self.backups.push(self.store.clone());
+                "backup".to_owned()
+            }
+            84..=87 => {
+                let Some(old) = self.backups.last().cloned() else { return };
+                self.store.restore(&old, now);
+                self.restored = true;
+                self.reserved.clear();
+                "store restored".to_owned()
+            }
+            88..=91 if self.scenario == Scenario::MovingAddresses && self.nodes.len() > 2 => {
+                let (a, b) = (self.nodes[0].address, self.nodes[1].address);
+                self.nodes[0].address = b;
+                self.nodes[1].address = a;
+                self.nodes[0].crash(now + short);
+                self.nodes[1].crash(now + short + Duration::from_secs(1));
+                self.reserved.clear();
+                "n0 and n1 swap their addresses".to_owned()
+            }
+            92..=95 if self.go_acts => {
+                let address = self.nodes[at].address;
+                let keys: Vec<String> = self
+                    .store
+                    .keys
+                    .values()
+                    .filter(|entry| wire::parse_value(&entry.value).is_ok_and(|attrs| attrs.public_ip == Some(address)))
+                    .map(|entry| entry.key.clone())
+                    .collect();
+                let Some(key) = pick(&mut self.rng, &keys) else { return };
+                self.store.next_lease += 1;
+                let lease = self.store.next_lease;
+                self.store.leases.insert(lease, now);
+                let _ = self.store.write(
+                    &Write::Put {
+                        key: key.clone(),
+                        value: format!(r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"host-gw"}}"#),
+                        lease,
+                    },
+                    now,
+                );
+                self.reserved.retain(|(reserved, _)| *reserved != key);
+                format!("a Go flannel writes over {key}")
+            }
+            _ => return,
+        };
+        self.say(&line);
+    }
+
+    /// No two healthy nodes hold what overlaps for longer than allowed.
+    fn check(&mut self) -> Result<(), String> {
+        let now = self.now;
+        let mut seen = Vec::new();
+        for a in 0..self.nodes.len() {
+            for b in a + 1..self.nodes.len() {
+                let (one, two) = (&self.nodes[a], &self.nodes[b]);
+                let both = one.healthy(now) && two.healthy(now);
+                let Some((held_a, held_b)) = one.held().zip(two.held()).filter(|_| both) else { continue };
+                if held_a.subnets.overlaps(&held_b.subnets) {
+                    let since = self.overlap.iter().find(|(x, y, _)| (*x, *y) == (a, b)).map_or(now, |(_, _, since)| *since);
+                    if now - since > ALLOWED {
+                        return Err(format!("at {now:?} n{a} and n{b} both hold {} since {since:?}", held_a.subnets));
+                    }
+                    seen.push((a, b, since));
+                }
+            }
+        }
+        self.overlap = seen;
+        Ok(())
+    }
+
+    /// After a quiet time everybody who can has a lease, reservations stand, and nobody writes any more.
+    fn check_end(&self, late_writes: u64) -> Result<(), String> {
+        let twins = matches!(self.scenario, Scenario::SharedAddress | Scenario::Clones | Scenario::ClonesWithOneAddress);
+        let pool = if self.scenario == Scenario::SmallPool { 4 } else { 15 };
+        for node in &self.nodes {
+            let excused = (twins && node.name < 2) || self.nodes.len() > pool || self.store.keys.len() >= pool;
+            if !excused && node.held().is_none() {
+                return Err(format!("n{} has no lease at the end; its last words: {}", node.name, node.last_words));
+            }
+            if let (Process::Holding(..), Some(held)) = (&node.process, node.held()) {
+                let key = wire::render_key(&held.subnets);
+                let Some(entry) = self.store.keys.get(&key) else { return Err(format!("n{} holds {key}, which is not in the store", node.name)) };
+                let attrs = wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
+                if attrs.node.as_ref().is_none_or(|id| id.id != node.id) {
+                    return Err(format!("n{} believes to hold {key}, which is {:?}'s", node.name, attrs.node));
+                }
+            }
+        }
+        if twins && !self.go_acts && !self.nodes[..2].iter().any(|node| node.held().is_some()) {
+            return Err(format!("neither of the twins has a lease; their last words: {} / {}", self.nodes[0].last_words, self.nodes[1].last_words));
+        }
+        let allowed = 12 + if twins { 40 } else { 0 };
+        if late_writes > allowed {
+            return Err(format!("{late_writes} writes in the last 400 quiet seconds: a livelock"));
+        }
+        for (key, address) in &self.reserved {
+            match self.store.keys.get(key) {
+                Some(entry) if entry.lease == 0 => {}
+                other => {
+                    let value = other.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+                    return Err(format!("the reservation {key} of {address} is lost: {value:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pick(rng: &mut StdRng, keys: &[String]) -> Option<String> {
+    if keys.is_empty() { None } else { Some(keys[rng.random_range(0..keys.len())].clone()) }
+}
