@@ -1,0 +1,160 @@
+//! A real etcd on loopback, with its data in a temporary folder.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Debian's.
+    V3_4,
+    /// Built by `make setup`.
+    V3_6,
+}
+
+pub struct EtcdServer {
+    pub version: Version,
+    pub folder: tempfile::TempDir,
+    pub port: u16,
+    peer_port: u16,
+    extra: Vec<String>,
+    pub tls: bool,
+    child: Option<Child>,
+}
+
+pub fn programs(version: Version) -> PathBuf {
+    match version {
+        Version::V3_4 => PathBuf::from("/usr/bin"),
+        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR")
+            .map(PathBuf::from)
+            .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache/flannel-rs/etcd-3.6")),
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl EtcdServer {
+    pub fn new(version: Version) -> Self {
+        Self { version, folder: tempfile::tempdir().unwrap(), port: free_port(), peer_port: free_port(), extra: Vec::new(), tls: false, child: None }
+    }
+
+    pub fn with(mut self, extra: &[String], tls: bool) -> Self {
+        self.extra = extra.to_vec();
+        self.tls = tls;
+        self
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http{}://127.0.0.1:{}", if self.tls { "s" } else { "" }, self.port)
+    }
+
+    pub fn start(&mut self) {
+        let program = programs(self.version).join("etcd");
+        assert!(program.exists(), "{} is missing: run `make setup`", program.display());
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["--name", "t", "--data-dir"]).arg(self.data());
+        command.args(["--listen-client-urls", &self.endpoint(), "--advertise-client-urls", &self.endpoint()]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("t={peer}")]);
+        command.args(["--unsafe-no-fsync"]).args(&self.extra);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.child = Some(command.spawn().unwrap());
+        let begun = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "etcd does not start: {}",
+                std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut tries = 0;
+        while !self.tls && self.try_ctl(&["get", "nothing"]).is_err() {
+            tries += 1;
+            assert!(tries < 300, "etcd does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
+        let output = Command::new(programs(self.version).join("etcdctl"))
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint(), "--command-timeout=5s"])
+            .args(args)
+            .output()
+            .map_err(|error| error.to_string())?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Puts a value of any size and content.
+    pub fn put(&self, key: &str, value: &str) {
+        let mut child = Command::new(programs(self.version).join("etcdctl"))
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint(), "put", key])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), value.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "etcdctl put {key}");
+    }
+
+    pub fn ctl(&self, args: &[&str]) -> String {
+        self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    /// Takes a snapshot, to be restored later.
+    pub fn snapshot(&self) -> PathBuf {
+        let file = self.folder.path().join("snapshot.db");
+        let _ = std::fs::remove_file(&file);
+        self.ctl(&["snapshot", "save", file.to_str().unwrap()]);
+        file
+    }
+
+    /// Stops, puts the snapshot's data in place and starts again.
+    pub fn restore(&mut self, snapshot: &Path) {
+        self.kill();
+        std::fs::remove_dir_all(self.data()).unwrap();
+        let tool = match self.version {
+            Version::V3_4 => "etcdctl",
+            Version::V3_6 => "etcdutl",
+        };
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let status = Command::new(programs(self.version).join(tool))
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore", snapshot.to_str().unwrap(), "--name", "t", "--data-dir"])
+            .arg(self.data())
+            .args(["--initial-cluster", &format!("t={peer}"), "--initial-advertise-peer-urls", &peer])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        self.start();
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
