@@ -1,0 +1,175 @@
+//! Where etcd listens, and where in it our keys are.
+
+use std::fmt;
+
+/// One of etcd's client addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where to connect.
+    pub target: Target,
+    /// Whether TLS is spoken.
+    pub tls: bool,
+}
+
+/// Where to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A host name or address (IPv6 without brackets), and a port.
+    Host(String, u16),
+    /// A unix socket.
+    Unix(String),
+}
+
+impl Endpoint {
+    /// Reads one endpoint; one without a scheme speaks TLS where `tls_by_default`.
+    ///
+    /// # Errors
+    /// Says what is wrong with the text and what it should look like.
+    pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, String> {
+        let bad = |why: &str| format!("etcd endpoint {text:?}: {why}; it should look like http://10.0.0.1:2379");
+        for (scheme, tls) in [("unix://", false), ("unixs://", true), ("unix:", false), ("unixs:", true)] {
+            if let Some(path) = text.strip_prefix(scheme) {
+                return if path.is_empty() {
+                    Err(bad("the path of the socket is missing"))
+                } else {
+                    Ok(Self { target: Target::Unix(path.to_owned()), tls })
+                };
+            }
+        }
+        let (tls, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some((scheme, _)) => return Err(bad(&format!("unknown scheme {scheme:?} (http, https and unix are known)"))),
+            None => (tls_by_default, text),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        if rest.contains('@') {
+            return Err(bad("a user is given with --etcd-username and --etcd-password, not in the address"));
+        }
+        if rest.contains(['/', '?', '#']) || rest.contains(char::is_whitespace) {
+            return Err(bad("there is more than a host and a port"));
+        }
+        let (host, port) = match rest.strip_prefix('[') {
+            Some(v6) => {
+                let (host, port) = v6.split_once(']').ok_or_else(|| bad("the closing bracket is missing"))?;
+                let host = host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
+                let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(|| bad("after the bracket comes a port"))?) };
+                (host.to_string(), port)
+            }
+            None => match rest.rsplit_once(':') {
+                Some((host, _)) if host.contains(':') => return Err(bad("an IPv6 address needs brackets: http://[fd00::1]:2379")),
+                Some((host, port)) => (host.to_owned(), Some(port)),
+                None => (rest.to_owned(), None),
+            },
+        };
+        if host.is_empty() {
+            return Err(bad("the host is missing"));
+        }
+        let port = match port {
+            None => 2379,
+            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad(&format!("{port:?} is not a port")))?,
+        };
+        Ok(Self { target: Target::Host(host, port), tls })
+    }
+
+    /// The host and port to look up; none for a unix socket.
+    pub fn host(&self) -> Option<(&str, u16)> {
+        match &self.target {
+            Target::Host(host, port) => Some((host, *port)),
+            Target::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.tls { "s" } else { "" };
+        match &self.target {
+            Target::Host(host, port) if host.contains(':') => write!(f, "http{s}://[{host}]:{port}"),
+            Target::Host(host, port) => write!(f, "http{s}://{host}:{port}"),
+            Target::Unix(path) => write!(f, "unix{s}:{path}"),
+        }
+    }
+}
+
+/// A path cleaned as Go's `path.Clean` does: doubled slashes, `.` and `..` vanish, and so does the slash at the end.
+pub fn clean(path: &str) -> String {
+    let rooted = path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            ".." if rooted => {}
+            _ => parts.push(part),
+        }
+    }
+    let joined = parts.join("/");
+    if rooted {
+        format!("/{joined}")
+    } else if joined.is_empty() {
+        ".".to_owned()
+    } else {
+        joined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for (text, tls, want) in [
+            ("http://127.0.0.1:4001", true, "http://127.0.0.1:4001"),
+            ("https://etcd.example:2379/", false, "https://etcd.example:2379"),
+            ("HTTP://a:1", false, "http://a:1"),
+            ("10.0.0.1:2379", false, "http://10.0.0.1:2379"),
+            ("10.0.0.1:2379", true, "https://10.0.0.1:2379"),
+            ("etcd", false, "http://etcd:2379"),
+            ("http://[fd00::1]:2379", false, "http://[fd00::1]:2379"),
+            ("[::1]", false, "http://[::1]:2379"),
+            ("unix:/run/etcd.sock", false, "unix:/run/etcd.sock"),
+            ("unix:///run/etcd.sock", false, "unix:/run/etcd.sock"),
+            ("unixs:///run/etcd.sock", false, "unixs:/run/etcd.sock"),
+        ] {
+            assert_eq!(Endpoint::parse(text, tls).unwrap().to_string(), want, "{text}");
+        }
+        for (text, part) in [
+            ("ftp://a", "unknown scheme"),
+            ("http://", "host is missing"),
+            ("http://a:0", "not a port"),
+            ("http://a:x", "not a port"),
+            ("http://a:99999", "not a port"),
+            ("fd00::1:2379", "brackets"),
+            ("http://user:pw@a:1", "--etcd-username"),
+            ("http://a:1/v2", "more than a host"),
+            ("http://[fd00::1", "closing bracket"),
+            ("http://[x]:1", "no IPv6 address"),
+            ("unix:", "path of the socket"),
+        ] {
+            let error = Endpoint::parse(text, false).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_cleaned_as_go_does() {
+        for (path, want) in [
+            ("/coreos.com/network", "/coreos.com/network"),
+            ("/coreos.com/network/", "/coreos.com/network"),
+            ("//coreos.com//network//", "/coreos.com/network"),
+            ("/a/../b", "/b"),
+            ("/../b", "/b"),
+            ("a/./b", "a/b"),
+            ("../a", "../a"),
+            ("a/../..", ".."),
+            ("/", "/"),
+            ("", "."),
+        ] {
+            assert_eq!(clean(path), want, "{path}");
+        }
+    }
+}

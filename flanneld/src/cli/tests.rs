@@ -1,0 +1,229 @@
+//! Command line and environment, from texts to settings.
+
+use super::*;
+use crate::underlay::Selector;
+use std::time::Duration;
+
+fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
+    read(args.iter().map(OsString::from), |name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+}
+
+fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
+    match with(args, environment) {
+        Invocation::Run(settings) => *settings,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+fn mistakes(args: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
+    match with(args, environment) {
+        Invocation::Mistakes(list) => list,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+fn etcd(settings: &Settings) -> &Etcd {
+    match &settings.store {
+        Store::Etcd(etcd) => etcd,
+        Store::Dir(dir) => panic!("{dir:?}"),
+    }
+}
+
+fn endpoints(settings: &Settings) -> Vec<String> {
+    etcd(settings).endpoints.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn defaults_are_go_flannel_s() {
+    let settings = settings(&[], &[]);
+    assert_eq!(endpoints(&settings), ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(etcd(&settings).prefix, "/coreos.com/network");
+    assert_eq!(settings.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(settings.renew_margin, Duration::from_secs(3600));
+    assert_eq!((settings.health, settings.ip_masq, settings.iface_wait), (None, false, None));
+    assert_eq!((settings.audit, settings.route_protocol), (Some(Duration::from_secs(10)), 241));
+    assert!(settings.selectors.is_empty() && settings.warnings.is_empty());
+}
+
+#[test]
+fn command_line_before_environment_before_default() {
+    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_FILE", ""), ("FLANNELD_IFACE", "a,b"), ("FLANNELD_VERSION", "true")];
+    assert_eq!(etcd(&settings(&["--etcd-prefix=/line"], &environment)).prefix, "/line");
+    let from_environment = settings(&[], &environment);
+    assert_eq!(etcd(&from_environment).prefix, "/env");
+    assert_eq!(from_environment.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(from_environment.selectors, [Selector::Name("a,b".to_owned())]);
+    assert_eq!(settings(&["--iface=eth7"], &environment).selectors, [Selector::Name("eth7".to_owned())]);
+    assert_eq!(etcd(&settings(&["-etcd-prefix=/a", "-etcd-prefix=/b"], &[])).prefix, "/b");
+}
+
+#[test]
+fn every_mistake_at_once() {
+    let list = mistakes(
+        &["--healthz-port=abc", "--nosuch", "--ip-masq=maybe", "--subnet-lease-renew-margin=1440", "--public-ip=fd00::1", "--log-format=xml"],
+        &[("FLANNELD_IPTABLES_RESYNC", "abc"), ("FLANNELD_ROUTE_PROTOCOL", "4"), ("FLANNELD_VMODULE", "x")],
+    );
+    for part in [
+        "--healthz-port: \"abc\" is not an integer",
+        "flag provided but not defined: --nosuch",
+        "--ip-masq: \"maybe\" is neither true nor false",
+        "--subnet-lease-renew-margin: 1440 is out of range",
+        "invalid public IP address: fd00::1",
+        "FLANNELD_IPTABLES_RESYNC: \"abc\" is not an integer",
+        "FLANNELD_ROUTE_PROTOCOL: 4 is out of range",
+        "FLANNELD_VMODULE",
+        "xml",
+    ] {
+        assert_eq!(list.iter().filter(|mistake| mistake.contains(part)).count(), 1, "{part} in {list:#?}");
+    }
+    assert_eq!(list.len(), 9, "{list:#?}");
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    for (args, environment) in [
+        (&["--ip-masq"][..], &[][..]),
+        (&["--kube-subnet-mgr=true"], &[]),
+        (&["-ip-blackhole-route=1"], &[]),
+        (&["--iptables-forward-rules=true"], &[]),
+        (&["--iptables-forward-rules"], &[]),
+        (&[], &[("FLANNELD_IP_MASQ", "true")]),
+        (&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T")]),
+    ] {
+        let list = mistakes(args, environment);
+        assert!(list.len() == 1 && list[0].contains("is not built yet in this version"), "{list:?}");
+    }
+    settings(
+        &[
+            "--ip-masq=false",
+            "--kube-subnet-mgr=0",
+            "--ip-blackhole-route=f",
+            "--iptables-forward-rules=false",
+            "--kube-api-url=https://x",
+            "--kube-annotation-prefix=y",
+            "--kubeconfig-file=/k",
+            "--net-config-path=/n",
+            "--set-node-network-unavailable=false",
+            "--iptables-resync=0x5",
+            "--ip-masq-fully-random-disable",
+            "--vmodule=a=1,b/*=2",
+            "--log_backtrace_at=main.go:12",
+            "-v=10",
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn endpoints_and_tls() {
+    let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
+    let both = settings(&[&["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..], &tls].concat(), &[]);
+    assert_eq!(endpoints(&both), ["https://a:1", "https://b:2", "unix:/s"]);
+    assert!(etcd(&both).tls.as_ref().is_some_and(|tls| tls.client.is_some() && tls.ca.is_none()));
+    let ca = settings(&["--etcd-endpoints=https://b:2", "--etcd-cafile=/ca"], &[]);
+    assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
+    let plain = settings(&["--etcd-endpoints=http://b:2", "--etcd-cafile=/ca"], &[]);
+    assert!(etcd(&plain).tls.is_none() && plain.warnings[0].contains("http://b:2"), "{:?}", plain.warnings);
+    assert!(mistakes(&["--etcd-certfile=/c"], &[])[0].contains("--etcd-keyfile"));
+    assert!(mistakes(&["--etcd-keyfile=/c"], &[])[0].contains("--etcd-certfile"));
+    assert!(mistakes(&["--etcd-endpoints=,"], &[])[0].contains("no endpoint"));
+    assert_eq!(mistakes(&["--etcd-endpoints=ftp://a,fd00::1:1"], &[]).len(), 2);
+}
+
+#[test]
+fn a_password_is_never_printed() {
+    let settings = settings(&["--etcd-username=u"], &[("FLANNELD_ETCD_PASSWORD", "hunter2")]);
+    assert_eq!(etcd(&settings).user.as_ref().map(|(_, secret)| secret.reveal()), Some("hunter2"));
+    assert!(!format!("{settings:?}").contains("hunter2"));
+    for list in [mistakes(&["--etcd-password=hunter2"], &[]), mistakes(&["--etcd-username=u"], &[])] {
+        assert!(list.len() == 1 && !list[0].contains("hunter2"), "{list:?}");
+    }
+}
+
+#[test]
+fn a_directory_excludes_etcd() {
+    let dir = settings(&["--subnet-dir=/shared"], &[]);
+    assert!(matches!(dir.store, Store::Dir(_)) && dir.store_host().is_none());
+    let list = mistakes(&["--subnet-dir=/shared", "--etcd-prefix=/x"], &[("FLANNELD_ETCD_USERNAME", "u")]);
+    assert_eq!(list.len(), 2, "{list:?}");
+    assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));
+}
+
+#[test]
+fn selectors_in_order() {
+    let args = [
+        "--iface-can-reach=10.0.0.9",
+        "--iface-regex=^10\\.",
+        "--iface-cidr=10.1.2.3/16",
+        "--iface=eth1",
+        "--iface=10.0.0.1",
+        "--iface=fd00::1",
+        "--iface=auto",
+        "--iface=",
+        "--iface-regex=",
+    ];
+    let texts: Vec<String> = settings(&args, &[]).selectors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "--iface=eth1",
+            "--iface=10.0.0.1",
+            "--iface=fd00::1",
+            "--iface=auto",
+            "--iface= (empty: the default route's)",
+            "--iface-cidr=10.1.0.0/16",
+            "--iface-regex=^10\\.",
+            "--iface-regex= (empty: the default route's)",
+            "--iface-can-reach=10.0.0.9",
+        ]
+    );
+    assert!(mistakes(&["--iface-regex=("], &[])[0].contains("could not compile the IP address regex '('"));
+    assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is no network"));
+    assert!(mistakes(&["--iface-can-reach=host"], &[])[0].contains("not an IP address"));
+}
+
+#[test]
+fn health_address() {
+    let address = |args: &[&str]| settings(args, &[]).health.map(|address| address.to_string());
+    assert_eq!(address(&["--healthz-port=8471"]).as_deref(), Some("0.0.0.0:8471"));
+    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=::1"]).as_deref(), Some("[::1]:8471"));
+    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=[::1]"]).as_deref(), Some("[::1]:8471"));
+    assert_eq!(address(&["--healthz-port=-1", "--healthz-ip=nonsense"]), None);
+    assert!(mistakes(&["--healthz-port=65536"], &[])[0].contains("65535"));
+    assert!(mistakes(&["--healthz-port=1", "--healthz-ip=nonsense"], &[])[0].contains("nonsense"));
+}
+
+#[test]
+fn numbers_within_bounds() {
+    let both = settings(&["--audit-interval=0", "--iface-wait=30", "--route-protocol=186", "--subnet-lease-renew-margin=1_439"], &[]);
+    assert_eq!((both.audit, both.iface_wait), (None, Some(Duration::from_secs(30))));
+    assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
+    for bad in ["--audit-interval=-1", "--iface-wait=-1", "--route-protocol=256", "--route-protocol=2", "--subnet-lease-renew-margin=0"] {
+        assert!(mistakes(&[bad], &[])[0].contains("out of range"), "{bad}");
+    }
+    assert_eq!(settings(&["--node-id=node-7"], &[]).node_id.as_deref(), Some("node-7"));
+    assert_eq!(mistakes(&["--node-id=a b"], &[]).len(), 1);
+}
+
+#[test]
+fn prefix_is_cleaned() {
+    assert_eq!(etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix, "/a/b");
+    assert_eq!(etcd(&settings(&["--etcd-prefix=/"], &[])).prefix, "");
+    assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("no root for keys"));
+}
+
+#[test]
+fn help_and_version() {
+    assert!(matches!(with(&["--help", "--nosuch"], &[]), Invocation::Help(_)));
+    assert!(matches!(with(&["-h"], &[]), Invocation::Help(_)));
+    assert!(matches!(with(&["--version"], &[("FLANNELD_V", "abc")]), Invocation::Version(_)));
+    assert!(matches!(with(&["--version=false"], &[]), Invocation::Run(_)));
+    assert!(matches!(with(&["--version", "--nosuch"], &[]), Invocation::Mistakes(_)));
+    assert!(matches!(with(&[], &[("FLANNELD_VERSION", "true")]), Invocation::Run(_)));
+}
+
+#[test]
+fn words_behind_the_flags_are_ignored_with_a_warning() {
+    let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
+    assert!(settings.warnings[0].contains("\"rest\""), "{:?}", settings.warnings);
+}

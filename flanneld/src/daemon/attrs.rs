@@ -1,0 +1,110 @@
+//! What follows from what: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
+
+use crate::subnet_env::SubnetEnv;
+use backends::backend::{Announced, Underlay};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use subnet_lease::admission::Terms;
+use subnet_lease::manager::Held;
+use subnet_lease::{Lease, LeaseAttrs, NetworkConfig};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The lease's attributes; the protocol signs them.
+pub fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
+    LeaseAttrs {
+        public_ip: underlay.public.v4().copied(),
+        public_ipv6: underlay.public.v6().copied(),
+        backend: announced.backend.clone(),
+        data: announced.data.clone(),
+        v6_data: announced.v6_data.clone(),
+        ..LeaseAttrs::default()
+    }
+}
+
+/// Networks that no subnet may overlap: the underlay's, where they lie inside the flannel network; else this host's address alone,
+/// since a cluster may well live inside the wide network of its company.
+pub fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
+    let own = |address: &IpAddr| {
+        underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address) || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
+    };
+    let nets = underlay.local.iter().filter(|net| own(&net.addr()));
+    nets.map(|net| {
+        let inside = config.pools.v4().into_iter().chain(config.pools.v6()).any(|pool| pool.network.contains(&net.trunc()));
+        if inside { net.trunc() } else { IpNet::from(net.addr()) }
+    })
+    .collect()
+}
+
+/// What admission rests on.
+pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::backend::Accepts) -> Terms {
+    Terms {
+        config: config.clone(),
+        own: own.clone(),
+        local: underlay.local.iter().map(IpNet::addr).collect(),
+        underlay: underlay_networks(config, underlay),
+        accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
+    }
+}
+
+/// Keeps what is derived in step with what it is derived from.
+pub struct Following {
+    /// The network's configuration.
+    pub config: NetworkConfig,
+    /// What the backend announces.
+    pub announced: watch::Receiver<Announced>,
+    /// The underlay as it is.
+    pub underlay: watch::Receiver<Underlay>,
+    /// The own lease as it stands.
+    pub held: watch::Receiver<Held>,
+    /// To `hold`.
+    pub attrs: watch::Sender<LeaseAttrs>,
+    /// To `feed`.
+    pub terms: watch::Sender<Arc<Terms>>,
+    /// To the keeper of subnet.env.
+    pub env: watch::Sender<SubnetEnv>,
+    /// What the backend can use.
+    pub accepts: backends::backend::Accepts,
+}
+
+impl Following {
+    /// Follows until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let announced = self.announced.borrow_and_update().clone();
+            let underlay = self.underlay.borrow_and_update().clone();
+            let own = self.held.borrow_and_update().lease.clone();
+            replace(&self.attrs, of(&announced, &underlay));
+            let mut env = self.env.borrow().clone();
+            env.mtu = announced.mtu;
+            replace(&self.env, env);
+            if let Some(own) = own {
+                let now = terms(&self.config, &own, &underlay, self.accepts.clone());
+                self.terms.send_if_modified(|present| {
+                    let same = present.own == now.own && present.local == now.local && present.underlay == now.underlay;
+                    if !same {
+                        *present = Arc::new(now);
+                    }
+                    !same
+                });
+            }
+            tokio::select! {
+                changed = self.announced.changed() => if changed.is_err() { return stop.cancelled().await },
+                changed = self.underlay.changed() => if changed.is_err() { return stop.cancelled().await },
+                changed = self.held.changed() => if changed.is_err() { return stop.cancelled().await },
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|present| {
+        let news = *present != value;
+        if news {
+            *present = value;
+        }
+        news
+    });
+}

@@ -1,0 +1,137 @@
+//! The figures behind /metrics and /status.
+
+use backends::backend::Status;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use subnet_lease::feed::Reading;
+use subnet_lease::manager::{Counters, boot_time};
+
+/// What is counted and measured; the tasks set it, the server reads it.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Peers that the backend serves.
+    pub peers: u64,
+    /// Leases of other nodes in the store, whether used or not.
+    pub leases: u64,
+    /// Leases that are not used at present, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// The manager's own counters.
+    pub store: Option<Arc<Counters>>,
+    /// When the own lease ends unless it is renewed, on the boot-time clock; none for a reservation, or without a lease.
+    pub lease_ends: Option<Duration>,
+    /// FLANNEL_MTU.
+    pub mtu: u32,
+    /// The running network's own counters.
+    pub network: Option<Arc<Status>>,
+}
+
+impl Figures {
+    /// Takes over how the reading of the store stands.
+    pub fn reading(&mut self, reading: &Reading) {
+        self.leases = u64::try_from(reading.seen).unwrap_or(u64::MAX);
+        self.refused = reading.refused.iter().map(|(reason, count)| (reason.label().to_owned(), u64::try_from(*count).unwrap_or(u64::MAX))).collect();
+    }
+
+    /// Requests to the store since the start, by kind.
+    fn requests(&self) -> BTreeMap<&'static str, u64> {
+        self.store.iter().flat_map(|store| store.calls()).collect()
+    }
+
+    /// Keys in the store that cannot be read.
+    fn unreadable(&self) -> u64 {
+        self.store.as_ref().map_or(0, |store| u64::try_from(store.unreadable_keys().len()).unwrap_or(u64::MAX))
+    }
+
+    /// Seconds until the own lease ends.
+    fn lease_left(&self) -> Option<u64> {
+        self.lease_ends.map(|end| end.saturating_sub(boot_time()).as_secs())
+    }
+
+    /// The OpenMetrics text.
+    pub(super) fn render(&self, ready: bool, uptime: Duration) -> String {
+        let mut registry = Registry::with_prefix("flannel");
+        registry.register("build", "Version of the daemon", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            let gauge: Gauge = Gauge::default();
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            registry.register(name, help, gauge);
+        };
+        gauge("ready", "1 while the node is ready", u64::from(ready));
+        gauge("uptime_seconds", "Seconds since the daemon started", uptime.as_secs());
+        gauge("peers", "Peers that the backend serves", self.peers);
+        gauge("leases", "Leases of other nodes in the store", self.leases);
+        gauge("leases_unreadable", "Keys in the store that cannot be read", self.unreadable());
+        gauge("mtu_bytes", "MTU of pods", u64::from(self.mtu));
+        if let Some(left) = self.lease_left() {
+            gauge("lease_expiry_seconds", "Seconds until the own lease ends unless it is renewed", left);
+        }
+        if let Some(status) = &self.network {
+            gauge("kernel_in_step", "1 while the kernel is as wanted", u64::from(status.in_step.load(Ordering::Relaxed)));
+        }
+        let refused = Family::<Vec<(String, String)>, Gauge>::default();
+        for (reason, count) in &self.refused {
+            refused.get_or_create(&vec![("reason".to_owned(), reason.clone())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+        registry.register("leases_refused", "Leases that are not used at present, by reason", refused);
+        registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
+        if let Some(status) = &self.network {
+            for (name, help, value) in [
+                ("kernel_passes", "Comparisons of the kernel with what is wanted", &status.passes),
+                ("kernel_writes", "Operations that changed the kernel", &status.writes),
+                ("kernel_failures", "Operations that the kernel refused", &status.failures),
+                ("kernel_repairs", "Operations that undid somebody else's change", &status.repairs),
+            ] {
+                let counter: Counter = Counter::default();
+                counter.inc_by(value.load(Ordering::Relaxed));
+                registry.register(name, help, counter);
+            }
+        }
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut out, &registry);
+        out
+    }
+
+    /// The figures for /status.
+    pub(super) fn json(&self) -> serde_json::Value {
+        let mut out = serde_json::json!({
+            "peers": self.peers,
+            "leases": self.leases,
+            "refused": self.refused,
+            "unreadable": self.unreadable(),
+            "store_requests": self.requests(),
+            "lease_expiry_seconds": self.lease_left(),
+            "mtu": self.mtu,
+        });
+        if let (Some(status), Some(out)) = (&self.network, out.as_object_mut()) {
+            let trouble = status.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let kernel = serde_json::json!({
+                "in_step": status.in_step.load(Ordering::Relaxed),
+                "trouble": trouble,
+                "passes": status.passes.load(Ordering::Relaxed),
+                "writes": status.writes.load(Ordering::Relaxed),
+                "failures": status.failures.load(Ordering::Relaxed),
+                "repairs": status.repairs.load(Ordering::Relaxed),
+            });
+            out.insert("kernel".to_owned(), kernel);
+        }
+        out
+    }
+}
+
+/// A counter a kind.
+fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Vec<(String, String)>, Counter> {
+    let family = Family::<Vec<(String, String)>, Counter>::default();
+    for (kind, count) in counts {
+        family.get_or_create(&vec![("kind".to_owned(), (*kind).to_owned())]).inc_by(*count);
+    }
+    family
+}

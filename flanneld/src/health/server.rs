@@ -1,0 +1,106 @@
+//! The HTTP server that answers for [`Health`].
+
+use super::Health;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Json, Router};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// How long open requests may take once the daemon stops.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// The health server's address cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("the health server cannot listen on {address}: {why}; {}", remedy(why, *address))]
+pub struct BindError {
+    address: SocketAddr,
+    why: io::Error,
+}
+
+fn remedy(why: &io::Error, address: SocketAddr) -> String {
+    match why.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("see who does with `ss -ltnp sport = :{0}`, or choose another port with --healthz-port (0: no server)", address.port())
+        }
+        io::ErrorKind::AddrNotAvailable => "--healthz-ip must be an address of this host (0.0.0.0: all of them)".to_owned(),
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with --healthz-port".to_owned(),
+        _ => "check --healthz-ip and --healthz-port".to_owned(),
+    }
+}
+
+/// A server that listens but does not answer yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    health: Health,
+}
+
+impl Server {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Names the address and what to do.
+    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, BindError> {
+        let listener = TcpListener::bind(address).await.map_err(|why| BindError { address, why })?;
+        info!("health server listens on http://{address}: /healthz /readyz /metrics /status");
+        Ok(Self { listener, health })
+    }
+
+    /// Where it listens; the port that the system chose where 0 was asked for.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until `stop`, then lets open requests end for at most 3 seconds.
+    pub async fn serve(self, stop: CancellationToken) {
+        let router = Router::new()
+            .route("/healthz", any(healthz))
+            .route("/readyz", any(readyz))
+            .route("/metrics", any(metrics))
+            .route("/status", any(status))
+            .with_state(self.health);
+        let served = axum::serve(self.listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            result = async { served.await } => if let Err(error) = result { warn!("the health server ended: {error}") },
+            () = late => info!("open requests to the health server are cut off"),
+        }
+    }
+}
+
+async fn healthz(State(health): State<Health>) -> Response {
+    match health.alive() {
+        Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
+        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{silent}\n")).into_response(),
+    }
+}
+
+async fn readyz(State(health): State<Health>) -> Response {
+    let reasons = health.reasons();
+    if reasons.is_empty() {
+        return (StatusCode::OK, "flanneld is ready").into_response();
+    }
+    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+    (StatusCode::SERVICE_UNAVAILABLE, format!("flanneld is not ready yet\n{}\n", lines.join("\n"))).into_response()
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], health.metrics()).into_response()
+}
+
+async fn status(State(health): State<Health>) -> Response {
+    Json(health.status()).into_response()
+}

@@ -1,0 +1,106 @@
+//! The answers over HTTP, and the port that is taken.
+
+use super::*;
+use backends::backend::Status;
+use std::sync::atomic::Ordering;
+use subnet_lease::manager::{Counters, boot_time};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn answers() {
+    let health = Health::new();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone()).await.unwrap();
+    let address = server.address().unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.serve(stop.clone()));
+
+    for method in ["GET", "POST"] {
+        assert_eq!(get(address, method, "/healthz").await, (200, "flanneld is running".to_owned()));
+    }
+    health.condition("lease", Some("the pool is exhausted"));
+    assert_eq!(get(address, "GET", "/readyz").await, (503, "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()));
+    health.condition("lease", None);
+    health.condition("start", None);
+    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
+    assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
+
+    health.beat_within("network", Duration::ZERO);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let (code, text) = get(address, "GET", "/healthz").await;
+    assert!(code == 500 && text.contains("network has not moved"), "{code} {text}");
+    health.rest("network");
+    health.beat("network");
+    assert_eq!(get(address, "GET", "/healthz").await.0, 200);
+
+    let status = Arc::new(Status::default());
+    status.repairs.store(3, Ordering::Relaxed);
+    health.fact("subnet", "10.5.72.0/24");
+    health.figures(|figures| {
+        figures.network = Some(status);
+        figures.peers = 7;
+        figures.mtu = 1450;
+        figures.refused.insert("overlap".to_owned(), 2);
+        let counters = Counters::default();
+        counters.call("txn");
+        counters.call("txn");
+        counters.unreadable("10.5.1.0-24", "no JSON");
+        figures.store = Some(Arc::new(counters));
+        figures.lease_ends = Some(boot_time() + Duration::from_secs(86_400));
+    });
+    let (_, metrics) = get(address, "GET", "/metrics").await;
+    for line in [
+        "flannel_ready 1",
+        "flannel_peers 7",
+        "flannel_mtu_bytes 1450",
+        "flannel_leases_refused{reason=\"overlap\"} 2",
+        "flannel_store_requests_total{kind=\"txn\"} 2",
+        "flannel_leases_unreadable 1",
+        "flannel_kernel_repairs_total 3",
+        "# EOF",
+    ] {
+        assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
+    }
+    assert!(metrics.contains("flannel_build_info{version="), "{metrics}");
+    assert!(metrics.contains("flannel_lease_expiry_seconds 86"), "{metrics}");
+    let (_, text) = get(address, "GET", "/status").await;
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(status["ready"], true);
+    assert_eq!(status["subnet"], "10.5.72.0/24");
+    assert_eq!(status["figures"]["kernel"]["repairs"], 3);
+
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(2), task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_holds_the_end_for_three_seconds_only() {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let mut stream = TcpStream::connect(server.address().unwrap()).await.unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.serve(stop.clone()));
+    stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told_with_the_remedy() {
+    let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let address = first.address().unwrap();
+    let error = Server::bind(address, Health::new()).await.unwrap_err().to_string();
+    assert!(error.contains(&address.to_string()) && error.contains("--healthz-port"), "{error}");
+    let error = Server::bind("192.0.2.1:1".parse().unwrap(), Health::new()).await.unwrap_err().to_string();
+    assert!(error.contains("--healthz-ip"), "{error}");
+}

@@ -1,0 +1,85 @@
+//! Which node this is: an id that outlives restarts and address changes, and what this host knows of its earlier self.
+
+use futures_util::TryStreamExt;
+use netlink_packet_route::link::LinkAttribute;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use subnet_lease::NodeId;
+
+/// This node: `given` by `--node-id`, else a hash of what tells machines apart. A file would be shared by hosts that share a file system.
+pub fn node(given: Option<&str>) -> NodeId {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let id = match given {
+        Some(given) => given.to_owned(),
+        None => derived(&name, |path| fs::read_to_string(path).ok(), namespace()),
+    };
+    NodeId { id, name, instance: format!("{:016x}", rand::random::<u64>()), ..NodeId::default() }
+}
+
+/// The hash of the machine-id, the firmware's UUID, the hostname and, in a network namespace that is not the first process's, of that namespace.
+fn derived(hostname: &str, read: impl Fn(&str) -> Option<String>, namespace: Option<u64>) -> String {
+    let mut hash = Sha256::new();
+    for path in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
+        hash.update(read(path).unwrap_or_default().trim().to_ascii_lowercase());
+        hash.update([0]);
+    }
+    hash.update(hostname);
+    if let Some(inode) = namespace {
+        hash.update([0]);
+        hash.update(inode.to_be_bytes());
+    }
+    hash.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The inode of this network namespace where it is another than the first process's: labs run many nodes on one machine.
+fn namespace() -> Option<u64> {
+    /// Namespaces made while the kernel boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
+    const BOOT: u64 = 0xF000_0000 + 200;
+    let own = fs::metadata("/proc/self/ns/net").ok()?.ino();
+    let elsewhere = match fs::metadata("/proc/1/ns/net") {
+        Ok(first) => own != first.ino(),
+        // Hardened hosts hide the first process even from root.
+        Err(_) => own >= BOOT,
+    };
+    elsewhere.then_some(own)
+}
+
+/// The MACs of flannel's devices on this host: whoever has them was the holder of the lease that names them.
+pub async fn flannel_macs() -> Vec<String> {
+    let Ok((connection, handle, _)) = rtnetlink::new_connection() else { return Vec::new() };
+    let task = tokio::spawn(connection);
+    let links: Vec<_> = handle.link().get().execute().try_collect().await.unwrap_or_default();
+    task.abort();
+    links
+        .iter()
+        .filter(|link| link.attributes.iter().any(|attr| matches!(attr, LinkAttribute::IfName(name) if name.starts_with("flannel"))))
+        .flat_map(|link| &link.attributes)
+        .filter_map(|attr| match attr {
+            LinkAttribute::Address(mac) if mac.len() == 6 => Some(mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_rests_on_the_machine_and_the_namespace() {
+        let read = |path: &str| (path == "/etc/machine-id").then(|| "ABC\n".to_owned());
+        let id = derived("host", read, None);
+        assert_eq!(id, derived("host", |path| (path == "/etc/machine-id").then(|| "abc".to_owned()), None));
+        assert_eq!(id.len(), 32);
+        for other in [derived("other", read, None), derived("host", read, Some(7)), derived("host", |_| None, None)] {
+            assert_ne!(id, other);
+        }
+        assert_eq!(node(Some("me")).id, "me");
+        assert_ne!(node(None).instance, node(None).instance);
+    }
+}

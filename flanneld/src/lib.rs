@@ -1,0 +1,12 @@
+//! The node daemon: the only crate where stores and backends meet.
+
+pub mod cli;
+pub mod daemon;
+pub mod health;
+pub mod identity;
+pub mod instance;
+pub mod logging;
+pub mod store;
+pub mod subnet_env;
+pub mod systemd;
+pub mod underlay;

@@ -1,0 +1,52 @@
+//! Log lines on stderr, for people or for machines.
+
+use crate::cli::{LogFormat, Logging};
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging; RUST_LOG, where it is set and can be read, decides instead of the verbosity.
+pub fn init(logging: Logging) {
+    let (filter, complaint) = match std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()) {
+        None => (EnvFilter::new(directives(logging.verbosity)), None),
+        Some(text) => match EnvFilter::try_new(&text) {
+            Ok(filter) => (filter, None),
+            Err(error) => (EnvFilter::new(directives(logging.verbosity)), Some(format!("RUST_LOG={text:?} is ignored: {error}"))),
+        },
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A subscriber that is set already (tests) stays.
+    let _ = match logging.format {
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            builder.with_ansi(colours).with_target(logging.verbosity > 0).try_init()
+        }
+    };
+    if let Some(complaint) = complaint {
+        tracing::warn!("{complaint}");
+    }
+}
+
+/// klog's level as filter directives: our own crates speak up, libraries only from level 4 on.
+fn directives(verbosity: i32) -> &'static str {
+    match verbosity {
+        ..=0 => "info",
+        1..=3 => "info,flanneld=debug,backends=debug,subnet_lease=debug",
+        4.. => "debug,flanneld=trace,backends=trace,subnet_lease=trace",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbosity_maps_to_levels() {
+        for (verbosity, want) in
+            [(-1, "info"), (0, "info"), (1, "flanneld=debug"), (3, "flanneld=debug"), (4, "flanneld=trace"), (10, "flanneld=trace")]
+        {
+            assert!(directives(verbosity).contains(want), "{verbosity}");
+            EnvFilter::try_new(directives(verbosity)).unwrap();
+        }
+    }
+}

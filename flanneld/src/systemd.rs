@@ -1,0 +1,69 @@
+//! What systemd is told: ready, status, stopping, and that the daemon lives.
+
+use crate::health::Health;
+use sd_notify::NotifyState;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+
+/// The daemon is up, with one line for `systemctl status`.
+pub fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
+}
+
+/// One line for `systemctl status`.
+pub fn status(status: &str) {
+    tell(&[NotifyState::Status(&line(status))]);
+}
+
+/// The daemon ends.
+pub fn stopping(status: &str) {
+    tell(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
+}
+
+/// A status is one line: a newline would begin another assignment.
+fn line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    // Nothing depends on it: without systemd there is nobody to tell.
+    if let Err(error) = sd_notify::notify(states) {
+        debug!("systemd is not reached: {error}");
+    }
+}
+
+/// Feeds systemd's watchdog at half its period while every heart beats, until `stop`; ends at once where no watchdog is set.
+pub async fn watchdog(health: Health, stop: CancellationToken) {
+    let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else { return };
+    let mut told = false;
+    let run = async {
+        let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match health.alive() {
+                Ok(()) => {
+                    tell(&[NotifyState::Watchdog]);
+                    told = false;
+                }
+                Err(silent) if !told => {
+                    error!("systemd's watchdog is not fed any more, it will restart this daemon: {}", line(&silent));
+                    told = true;
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    stop.run_until_cancelled(run).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_line() {
+        assert_eq!(line("a\nREADY=1\r\n b "), "a READY=1 b");
+    }
+}

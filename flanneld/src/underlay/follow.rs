@@ -1,0 +1,55 @@
+//! How the chosen interface changes while the daemon runs: followed by index, else by name; never without an address.
+
+use super::{Chosen, HostFacts, Interface, Rule};
+use backends::backend::Underlay;
+use std::net::IpAddr;
+use subnet_lease::Addresses;
+
+/// The underlay as it is now, given how it was chosen and how it was last.
+///
+/// INVARIANT: the families of the addresses never change, and an address that is absent is kept (its host may only be rebooting a switch);
+/// what was told to the peers follows the interface only where no `--public-ip` says otherwise.
+pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
+    let mut now = last.clone();
+    // A name given to another interface in the meantime does not count while ours still exists.
+    let Some(interface) = facts.by_index(last.index).or_else(|| facts.by_name(&last.name)) else {
+        now.local = facts.local(last.index);
+        return now;
+    };
+    now.index = interface.index;
+    now.name = interface.name.clone();
+    if interface.mtu > 0 {
+        now.mtu = interface.mtu;
+    }
+    now.addresses = addresses(chosen, last, interface, facts);
+    now.public = now.addresses.map(|v4| chosen.told.0.unwrap_or(v4), |v6| chosen.told.1.unwrap_or(v6));
+    now.local = facts.local(now.index);
+    now
+}
+
+fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &HostFacts) -> Addresses {
+    let next = |current: IpAddr, rule: &Rule| -> IpAddr {
+        let usable = interface.usable(current.is_ipv6());
+        // An address that sources packets may be another interface's (a router's lo).
+        if usable.contains(&current) || !interface.owns(current) && facts.owner(current).is_some() {
+            return current;
+        }
+        let new = match rule {
+            Rule::Exactly => None,
+            Rule::Best => usable.first().copied(),
+            Rule::Matching(pattern) => usable.into_iter().find(|ip| pattern.matches(&ip.to_string())),
+            Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
+        };
+        new.unwrap_or(current)
+    };
+    last.addresses.map(
+        |v4| match next(IpAddr::V4(v4), &chosen.rule_v4) {
+            IpAddr::V4(new) => new,
+            IpAddr::V6(_) => v4,
+        },
+        |v6| match next(IpAddr::V6(v6), &chosen.rule_v6) {
+            IpAddr::V6(new) => new,
+            IpAddr::V4(_) => v6,
+        },
+    )
+}

@@ -1,0 +1,59 @@
+//! The Vagrant trap told before it bites: the default route's interface is often not the one that reaches the other nodes.
+
+use super::{Chosen, HostFacts, Interface, Request, Selector, StoreAt};
+use std::net::IpAddr;
+
+/// The interface that reaches the store, and the store's address; none where the store is on this host or not reachable.
+fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface, IpAddr)> {
+    let StoreAt::There(addresses) = store else { return None };
+    if addresses.iter().any(IpAddr::is_loopback) {
+        return None;
+    }
+    addresses
+        .iter()
+        .find_map(|address| facts.towards(*address).ok().map(|(interface, _)| (interface, *address)))
+        .filter(|(interface, _)| !interface.loopback)
+}
+
+/// A warning where the default route's interface was chosen without being named and the store is reached through another one.
+pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
+    if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
+        return None;
+    }
+    let (interface, store) = reaching(&request.store, facts).filter(|(interface, _)| interface.index != chosen.underlay.index)?;
+    Some(format!(
+        "packets between nodes will use {} ({}), because it holds the default route; but the store at {store} is reached through {} ({}). \
+         If every node has the same address on {}, as with Vagrant or VirtualBox NAT, nothing will work: start with --iface={} (or --iface=auto on every node)",
+        chosen.underlay.name,
+        chosen.underlay.addresses,
+        interface.name,
+        interface.addresses_text(),
+        chosen.underlay.name,
+        interface.name
+    ))
+}
+
+/// Whether packets to the store leave by the chosen interface; a store on this host counts as reached.
+pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts) -> bool {
+    match &request.store {
+        StoreAt::Here => true,
+        StoreAt::Unknown(_) => false,
+        StoreAt::There(addresses) if addresses.iter().any(IpAddr::is_loopback) => true,
+        StoreAt::There(_) => reaching(&request.store, facts).is_some_and(|(interface, _)| interface.index == chosen.underlay.index),
+    }
+}
+
+/// This host's interfaces with their addresses, a line each, for errors about the wrong one; the store's is marked.
+pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
+    let reaching = reaching(store, facts);
+    let mut out = String::new();
+    for interface in facts.interfaces.iter().filter(|interface| !interface.loopback && !interface.addresses.is_empty()) {
+        let mark = match reaching {
+            Some((other, address)) if other.index == interface.index => format!("  <- reaches the store at {address}: --iface={}", interface.name),
+            _ => String::new(),
+        };
+        let down = if interface.up { "" } else { " (down)" };
+        out.push_str(&format!("  {:<15} {}{down}{mark}\n", interface.name, interface.addresses_text()));
+    }
+    out
+}

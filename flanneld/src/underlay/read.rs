@@ -1,0 +1,357 @@
+//! Reads the facts from the kernel, waits for an interface that is not there, and follows the one that was chosen.
+
+use super::{
+    Address, Chosen, DefaultRoute, Families, Found, HostFacts, Interface, Request, RouteAnswer, SelectError, Selector, StoreAt, followed, select,
+};
+use backends::backend::Underlay;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use ipnet::IpNet;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+/// How long events are gathered before the kernel is read: a link that comes up sends a handful.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often the kernel is read without an event, in case one was lost.
+const AUDIT: Duration = Duration::from_secs(30);
+/// How often what is waited for is looked for without an event (a name server tells nobody that it answers again).
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The kernel could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[error("reading {what} from the kernel (netlink): {why}; is this process allowed to open netlink sockets?")]
+pub struct ReadError {
+    what: &'static str,
+    why: String,
+}
+
+impl ReadError {
+    fn of(what: &'static str) -> impl Fn(rtnetlink::Error) -> Self {
+        move |error| Self { what, why: error.to_string() }
+    }
+}
+
+/// A netlink socket; its connection ends with it.
+struct Socket<M> {
+    handle: Handle,
+    messages: M,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl<M> Drop for Socket<M> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Opens a netlink socket that also tells the events of the groups.
+fn open(groups: &[MulticastGroup]) -> Result<Socket<impl Stream<Item = RouteNetlinkMessage> + Unpin + Send + use<>>, ReadError> {
+    let (connection, handle, messages) =
+        rtnetlink::new_multicast_connection(groups).map_err(|error| ReadError { what: "events", why: error.to_string() })?;
+    let task = tokio::spawn(connection);
+    // Whatever is not a message (an overrun) means that something was lost: tell it as an event of nothing in particular.
+    let messages = messages.map(|(message, _)| match message.payload {
+        NetlinkPayload::InnerMessage(inner) => inner,
+        _ => RouteNetlinkMessage::NewRoute(RouteMessage::default()),
+    });
+    Ok(Socket { handle, messages, task })
+}
+
+/// Reads everything that the choice of an interface rests on, with the routes to `targets`.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub async fn facts(targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
+    let socket = open(&[])?;
+    read(&socket.handle, targets).await
+}
+
+async fn read(handle: &Handle, targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
+    let mut facts = HostFacts { interfaces: interfaces(handle).await?, ..HostFacts::default() };
+    for (ipv6, query) in [(false, RouteMessageBuilder::<Ipv4Addr>::new().build()), (true, RouteMessageBuilder::<Ipv6Addr>::new().build())] {
+        let mut routes = Box::pin(handle.route().get(query).execute());
+        while let Some(route) = routes.next().await {
+            match route {
+                Ok(route) => facts.defaults.extend(defaults(ipv6, &route)),
+                // A kernel without IPv6 refuses its dump.
+                Err(error) if ipv6 => {
+                    debug!("IPv6 routes cannot be read: {error}");
+                    break;
+                }
+                Err(error) => return Err(ReadError::of("routes")(error)),
+            }
+        }
+    }
+    facts.defaults.sort_by_key(|route| (route.ipv6, route.metric));
+    for target in targets {
+        let answer = look_up(handle, *target).await;
+        facts.routes.push((*target, answer));
+    }
+    Ok(facts)
+}
+
+async fn interfaces(handle: &Handle) -> Result<Vec<Interface>, ReadError> {
+    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.map_err(ReadError::of("interfaces"))?;
+    let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await.map_err(ReadError::of("addresses"))?;
+    let mut interfaces: Vec<Interface> = links.iter().map(interface).collect();
+    interfaces.sort_by_key(|interface| interface.index);
+    for message in &addresses {
+        if let Some(interface) = interfaces.iter_mut().find(|interface| interface.index == message.header.index) {
+            interface.addresses.extend(address(message));
+        }
+    }
+    Ok(interfaces)
+}
+
+fn interface(link: &LinkMessage) -> Interface {
+    let flags = link.header.flags;
+    let mut out = Interface {
+        index: link.header.index,
+        up: flags.contains(LinkFlags::Up),
+        loopback: flags.contains(LinkFlags::Loopback),
+        ..Interface::default()
+    };
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => out.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => out.mtu = *mtu,
+            _ => {}
+        }
+    }
+    out
+}
+
+fn address(message: &AddressMessage) -> Option<Address> {
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
+    let (mut local, mut peer) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            // On a point-to-point link the first is ours, the other the peer's; elsewhere IPv6 has the second alone.
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => peer = Some(*ip),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    let ip = local.or(peer)?;
+    Some(Address {
+        net: IpNet::new(ip, message.header.prefix_len).ok()?,
+        permanent: flags.contains(AddressFlags::Permanent),
+        deprecated: flags.contains(AddressFlags::Deprecated),
+        // One bit with two names: IFA_F_SECONDARY of IPv4 is IFA_F_TEMPORARY of IPv6.
+        temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
+        tentative: flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic),
+        dad_failed: flags.contains(AddressFlags::Dadfailed),
+    })
+}
+
+/// The default routes of the main table in one message: one a path.
+fn defaults(ipv6: bool, route: &RouteMessage) -> Vec<DefaultRoute> {
+    let mut table = u32::from(route.header.table);
+    let (mut metric, mut index, mut paths) = (0, None, Vec::new());
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::Oif(number) => index = Some(*number),
+            RouteAttribute::MultiPath(hops) => paths.extend(hops.iter().map(|hop| hop.interface_index)),
+            _ => {}
+        }
+    }
+    if route.header.destination_prefix_length != 0 || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return Vec::new();
+    }
+    let one = |index| DefaultRoute { ipv6, index, metric, carries: route.header.kind == RouteType::Unicast };
+    if paths.is_empty() { vec![one(index)] } else { paths.into_iter().map(|index| one(Some(index))).collect() }
+}
+
+/// Where the kernel would send a packet to an address.
+async fn look_up(handle: &Handle, target: IpAddr) -> Result<RouteAnswer, String> {
+    let query = match target {
+        IpAddr::V4(ip) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(ip, 32).build(),
+        IpAddr::V6(ip) => RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(ip, 128).build(),
+    };
+    let route = match Box::pin(handle.route().get(query).execute()).next().await {
+        Some(Ok(route)) => route,
+        Some(Err(error)) => return Err(error.to_string()),
+        None => return Err("the kernel gave no answer".to_owned()),
+    };
+    let index = route.attributes.iter().find_map(|attribute| if let RouteAttribute::Oif(index) = attribute { Some(*index) } else { None });
+    let source = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    });
+    index.map(|index| RouteAnswer { index, source }).ok_or_else(|| "the route leaves by no interface".to_owned())
+}
+
+/// What is wanted, before the store's name is resolved.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The families the network uses.
+    pub families: Families,
+    /// Ways of naming the interface.
+    pub selectors: Vec<Selector>,
+    /// `--public-ip`.
+    pub public_ip: Option<Ipv4Addr>,
+    /// `--public-ipv6`.
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// Host and port of the store's first endpoint; none where it is on this host by its nature.
+    pub store: Option<(String, u16)>,
+    /// How long to wait for what is absent; `None` for ever.
+    pub wait: Option<Duration>,
+}
+
+impl Wish {
+    /// What the settings say about a network of these families.
+    pub fn of(settings: &crate::cli::Settings, families: Families) -> Self {
+        Self {
+            families,
+            selectors: settings.selectors.clone(),
+            public_ip: settings.public_ip,
+            public_ipv6: settings.public_ipv6,
+            store: settings.store_host().map(|(host, port)| (host.to_owned(), port)),
+            wait: settings.iface_wait,
+        }
+    }
+
+    async fn request(&self) -> Request {
+        // A choice that does not depend on the store shall not wait long for a name server.
+        let patience = if self.selectors.contains(&Selector::Auto) { RETRY } else { Duration::from_secs(2) };
+        Request {
+            families: self.families,
+            selectors: self.selectors.clone(),
+            public_ip: self.public_ip,
+            public_ipv6: self.public_ipv6,
+            store: store_at(self.store.as_ref(), patience).await,
+        }
+    }
+}
+
+/// Where the store is, with its name resolved.
+async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
+    let Some((host, port)) = host else { return StoreAt::Here };
+    let addresses: Vec<IpAddr> = match host.parse() {
+        Ok(ip) => vec![ip],
+        Err(_) => match tokio::time::timeout(patience, tokio::net::lookup_host((host.as_str(), *port))).await {
+            Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
+            Ok(Err(error)) => return StoreAt::Unknown(format!("{host}: {error}")),
+            Err(_) => return StoreAt::Unknown(format!("{host}: the name server does not answer")),
+        },
+    };
+    if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) { StoreAt::Here } else { StoreAt::There(addresses) }
+}
+
+/// Chooses the interface; where something is absent, waits for it by events. `waiting` is told why, at first and when the reason changes.
+///
+/// # Errors
+/// When waiting cannot help, or has lasted as long as it may.
+///
+/// # Cancel safety
+/// Nothing is changed; it can be dropped at any time.
+pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Result<Found, SelectError> {
+    let fatal = |error: ReadError| SelectError { text: error.to_string(), may_come: false };
+    let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
+    let mut socket = open(&groups).map_err(fatal)?;
+    let start = Instant::now();
+    let mut told = String::new();
+    loop {
+        let request = wish.request().await;
+        let facts = read(&socket.handle, &request.targets()).await.map_err(fatal)?;
+        let error = match select(&request, &facts) {
+            Ok(chosen) => return Ok(Found { chosen, request, facts }),
+            Err(error) if !error.may_come => return Err(error),
+            Err(error) => error,
+        };
+        let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let text = format!("{}; waited {} s for it (--iface-wait)", error.text, start.elapsed().as_secs());
+            return Err(SelectError { text, may_come: true });
+        }
+        if error.text != told {
+            warn!("no interface to use yet, waiting for it: {}", error.text);
+            waiting(&error.text);
+            told = error.text;
+        }
+        let pause = left.map_or(RETRY, |left| left.min(RETRY));
+        if let Ok(None) = tokio::time::timeout(pause, socket.messages.next()).await {
+            socket = open(&groups).map_err(fatal)?;
+        }
+        settle(&mut socket.messages).await;
+    }
+}
+
+/// Takes what events are ready, so that a burst is read once.
+async fn settle(messages: &mut (impl Stream<Item = RouteNetlinkMessage> + Unpin)) {
+    tokio::time::sleep(SETTLE).await;
+    while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
+}
+
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and it itself when it is made anew.
+///
+/// # Cancel safety
+/// Nothing but `sender` is changed; it can be dropped at any time.
+pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, stop: CancellationToken) {
+    let run = async {
+        loop {
+            if let Err(error) = follow_once(&chosen, &sender).await {
+                warn!("the underlay cannot be followed, trying again: {error}");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    stop.run_until_cancelled(run).await;
+}
+
+/// Follows until the netlink socket fails.
+async fn follow_once(chosen: &Chosen, sender: &watch::Sender<Underlay>) -> Result<(), ReadError> {
+    let mut socket = open(&[MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr])?;
+    loop {
+        let facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
+        let last = sender.borrow().clone();
+        let now = followed(chosen, &last, &facts);
+        if now != last {
+            tell(&last, &now);
+            sender.send_replace(now);
+        }
+        let wake = Instant::now() + AUDIT;
+        loop {
+            match tokio::time::timeout_at(wake, socket.messages.next()).await {
+                Ok(Some(message)) if concerns(&message, &sender.borrow()) => break,
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(ReadError { what: "events", why: "the socket was closed".to_owned() }),
+                Err(_) => break,
+            }
+        }
+        settle(&mut socket.messages).await;
+    }
+}
+
+/// Whether an event can change the underlay: pods' links come and go all the time and do not.
+fn concerns(message: &RouteNetlinkMessage, underlay: &Underlay) -> bool {
+    match message {
+        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
+            let named = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if *name == underlay.name);
+            link.header.index == underlay.index || link.attributes.iter().any(named)
+        }
+        _ => true,
+    }
+}
+
+fn tell(last: &Underlay, now: &Underlay) {
+    if (last.index, &last.name, last.mtu, last.addresses) != (now.index, &now.name, now.mtu, now.addresses) {
+        info!(
+            "the underlay changed: {} (index {}, {}, MTU {}) is now {} (index {}, {}, MTU {})",
+            last.name, last.index, last.addresses, last.mtu, now.name, now.index, now.addresses, now.mtu
+        );
+    }
+}

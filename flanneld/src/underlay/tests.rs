@@ -1,0 +1,381 @@
+//! Spec 10 row by row, on made-up hosts.
+
+use super::*;
+use std::net::IpAddr;
+
+/// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.
+fn vagrant() -> HostFacts {
+    let interface = |index, name: &str, up, addresses: &[&str]| Interface {
+        index,
+        name: name.to_owned(),
+        up,
+        loopback: name == "lo",
+        mtu: 1500,
+        addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
+    };
+    HostFacts {
+        interfaces: vec![
+            interface(1, "lo", true, &["127.0.0.1/8", "::1/128"]),
+            interface(2, "enp0s3", true, &["10.0.2.15/24", "fe80::2/64", "fd17::2/64"]),
+            interface(3, "enp0s8", true, &["192.168.56.11/24", "192.168.56.12/24", "fe80::3/64", "fd00:56::11/64"]),
+            interface(4, "enp0s9", false, &["172.16.0.1/24"]),
+            interface(5, "v4only", true, &["198.51.100.1/24"]),
+        ],
+        defaults: vec![default(false, 2, 100), default(true, 2, 100)],
+        routes: vec![
+            (ip("192.168.56.10"), Ok(RouteAnswer { index: 3, source: Some(ip("192.168.56.11")) })),
+            (ip("fd00:56::10"), Ok(RouteAnswer { index: 3, source: Some(ip("fd00:56::11")) })),
+            (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
+            (ip("203.0.113.9"), Err("Network is unreachable (os error 101)".to_owned())),
+        ],
+    }
+}
+
+fn default(ipv6: bool, index: u32, metric: u32) -> DefaultRoute {
+    DefaultRoute { ipv6, index: Some(index), metric, carries: true }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+const V4: Families = Dual::V4(());
+const V6: Families = Dual::V6(());
+const BOTH: Families = Dual::Both((), ());
+
+fn request(families: Families, selectors: Vec<Selector>) -> Request {
+    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here }
+}
+
+fn name(text: &str) -> Selector {
+    Selector::Name(text.to_owned())
+}
+
+fn regex(text: &str) -> Selector {
+    Selector::Regex(Pattern::new(text).unwrap())
+}
+
+/// Name and addresses of the choice.
+fn chosen(request: &Request, facts: &HostFacts) -> String {
+    match select(request, facts) {
+        Ok(chosen) => format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
+        Err(error) => panic!("{request:?}: {error}"),
+    }
+}
+
+fn refused(request: &Request, facts: &HostFacts) -> SelectError {
+    match select(request, facts) {
+        Ok(chosen) => panic!("{request:?}: {chosen:?}"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn the_table_of_choices() {
+    let facts = vagrant();
+    let empty = || Selector::DefaultRoute("--iface".to_owned());
+    for (families, selectors, want) in [
+        (V4, vec![], "enp0s3 10.0.2.15"),
+        (V6, vec![], "enp0s3 fd17::2"),
+        (BOTH, vec![], "enp0s3 10.0.2.15 and fd17::2"),
+        (V4, vec![empty()], "enp0s3 10.0.2.15"),
+        (V4, vec![name("enp0s8")], "enp0s8 192.168.56.11"),
+        (BOTH, vec![name("enp0s8")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        // The first match wins; what fails is passed over.
+        (V4, vec![name("nosuch"), name("enp0s9"), name("enp0s8")], "enp0s8 192.168.56.11"),
+        (V4, vec![name("nosuch"), empty()], "enp0s3 10.0.2.15"),
+        (BOTH, vec![name("v4only"), regex("^enp0s8$")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        // An address fixes itself, and the interface only for the other family.
+        (V4, vec![Selector::Address(ip("192.168.56.12"))], "enp0s8 192.168.56.12"),
+        (BOTH, vec![Selector::Address(ip("192.168.56.12"))], "enp0s8 192.168.56.12 and fd00:56::11"),
+        (BOTH, vec![Selector::Address(ip("fd00:56::11"))], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (V4, vec![Selector::Address(ip("fd00:56::11"))], "enp0s8 192.168.56.11"),
+        (V6, vec![Selector::Address(ip("fe80::3"))], "enp0s8 fe80::3"),
+        // Patterns: addresses of all interfaces first, names then.
+        (V4, vec![regex(r"\.12$")], "enp0s8 192.168.56.12"),
+        (V4, vec![regex("enp0s")], "enp0s3 10.0.2.15"),
+        (V4, vec![regex("s8")], "enp0s8 192.168.56.11"),
+        (V6, vec![regex("^fd00")], "enp0s8 fd00:56::11"),
+        (BOTH, vec![regex("^fd00|^192")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (V4, vec![regex(".")], "enp0s3 10.0.2.15"),
+        (V4, vec![regex("^v4")], "v4only 198.51.100.1"),
+        // Networks.
+        (V4, vec![Selector::Cidr("192.168.56.0/24".parse().unwrap())], "enp0s8 192.168.56.11"),
+        (V4, vec![Selector::Cidr("192.168.56.12/32".parse().unwrap())], "enp0s8 192.168.56.12"),
+        (BOTH, vec![Selector::Cidr("fd00:56::/64".parse().unwrap())], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (BOTH, vec![Selector::Cidr("0.0.0.0/0".parse().unwrap())], "enp0s3 10.0.2.15 and fd17::2"),
+        // Routes, each family in its own place.
+        (V4, vec![Selector::CanReach(ip("192.168.56.10"))], "enp0s8 192.168.56.11"),
+        (V4, vec![Selector::CanReach(ip("fd00:56::10"))], "enp0s8 192.168.56.11"),
+        (BOTH, vec![Selector::CanReach(ip("fd00:56::10"))], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (V4, vec![Selector::CanReach(ip("192.168.56.12"))], "enp0s8 192.168.56.12"),
+    ] {
+        assert_eq!(chosen(&request(families, selectors.clone()), &facts), want, "{families:?} {selectors:?}");
+    }
+}
+
+#[test]
+fn the_table_of_refusals() {
+    let facts = vagrant();
+    for (families, selectors, part) in [
+        (V4, vec![name("nosuch")], "error looking up interface nosuch"),
+        (V4, vec![Selector::Address(ip("10.9.9.9"))], "error looking up interface 10.9.9.9: no interface with given IP found"),
+        (V6, vec![Selector::Address(ip("fd99::1"))], "error looking up v6 interface fd99::1: no interface with given IPv6 found"),
+        (V4, vec![regex("^11")], "could not match pattern ^11 to any of the available network interfaces (enp0s3:[10.0.2.15"),
+        (V4, vec![regex("^lo$")], "could not match pattern"),
+        (BOTH, vec![regex("^198")], "could not match pattern"),
+        (BOTH, vec![name("v4only")], "failed to find IPv6 address for interface v4only"),
+        (V4, vec![name("enp0s9")], "is down; bring it up with `ip link set enp0s9 up`"),
+        (V4, vec![name("lo")], "failed to find IPv4 address for interface lo"),
+        (V4, vec![Selector::Cidr("10.99.0.0/16".parse().unwrap())], "inside 10.99.0.0/16"),
+        (V4, vec![Selector::CanReach(ip("203.0.113.9"))], "couldn't lookup route to 203.0.113.9: Network is unreachable"),
+    ] {
+        let error = refused(&request(families, selectors.clone()), &facts);
+        assert!(error.text.contains(part), "{selectors:?}: {error}");
+        assert!(error.text.starts_with("Failed to find interface to use that matches the interfaces and/or regexes provided"), "{error}");
+        assert!(error.may_come, "{error}");
+    }
+}
+
+#[test]
+fn default_routes_that_lead_nowhere() {
+    let mut facts = vagrant();
+    // Best metric, but it refuses packets, leads to lo, to an interface that is down, or nowhere.
+    let refusing = DefaultRoute { carries: false, ..default(false, 3, 0) };
+    facts.defaults =
+        vec![refusing, default(false, 1, 1), default(false, 4, 2), DefaultRoute { index: None, ..default(false, 0, 3) }, default(false, 3, 50)];
+    assert_eq!(chosen(&request(V4, vec![]), &facts), "enp0s8 192.168.56.11");
+    facts.defaults.pop();
+    let error = refused(&request(V4, vec![]), &facts);
+    assert!(error.may_come && error.text.starts_with("Failed to find any valid interface to use: "), "{error}");
+    for part in ["unable to find default route", "refuses packets", "leads to lo", "enp0s9 is down", "could not determine interface", "--iface"] {
+        assert!(error.text.contains(part), "{part}: {error}");
+    }
+    facts.defaults.clear();
+    assert!(refused(&request(V6, vec![]), &facts).text.contains("failed to get default v6 interface"));
+}
+
+#[test]
+fn both_default_routes_on_one_interface() {
+    let mut facts = vagrant();
+    facts.defaults = vec![default(false, 2, 0), default(true, 3, 0)];
+    let error = refused(&request(BOTH, vec![]), &facts);
+    assert!(error.text.contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
+    assert!(!error.may_come);
+    facts.defaults.push(default(true, 2, 9));
+    assert_eq!(chosen(&request(BOTH, vec![]), &facts), "enp0s3 10.0.2.15 and fd17::2");
+    facts.defaults = vec![default(false, 2, 0)];
+    assert!(refused(&request(BOTH, vec![]), &facts).may_come, "the IPv6 one may come by an advertisement");
+}
+
+#[test]
+fn order_of_addresses() {
+    let mut facts = vagrant();
+    let plain = |net: &str| Address::plain(net.parse().unwrap());
+    let stage = |addresses: Vec<Address>, facts: &mut HostFacts| facts.interfaces[2].addresses = addresses;
+    let v6 = request(V6, vec![name("enp0s8")]);
+    stage(
+        vec![
+            plain("fe80::1/64"),
+            Address { dad_failed: true, ..plain("fd00::1/64") },
+            Address { tentative: true, ..plain("fd00::2/64") },
+            Address { deprecated: true, ..plain("fd00::3/64") },
+            Address { permanent: false, temporary: true, ..plain("fd00::4/64") },
+            Address { permanent: false, ..plain("fd00::5/64") },
+            Address { temporary: true, ..plain("fd00::6/64") },
+            plain("ff02::1/128"),
+            plain("fd00::7/64"),
+        ],
+        &mut facts,
+    );
+    for want in ["fd00::7", "fd00::6", "fd00::5", "fd00::4", "fe80::1"] {
+        assert_eq!(chosen(&v6, &facts), format!("enp0s8 {want}"));
+        facts.interfaces[2].addresses.retain(|address| address.ip() != ip(want));
+    }
+    let error = refused(&v6, &facts);
+    for part in ["fd00::1: another host has it (dadfailed)", "fd00::2: still tentative", "fd00::3: deprecated"] {
+        assert!(error.may_come && error.text.contains(part), "{error}");
+    }
+    // A deprecated address can still be named.
+    assert_eq!(chosen(&request(V6, vec![Selector::Address(ip("fd00::3"))]), &facts), "enp0s8 fd00::3");
+    stage(vec![plain("169.254.1.1/16"), plain("0.0.0.0/0"), plain("10.1.1.1/24")], &mut facts);
+    assert_eq!(chosen(&request(V4, vec![name("enp0s8")]), &facts), "enp0s8 10.1.1.1");
+    facts.interfaces[2].mtu = 0;
+    assert!(!refused(&request(V4, vec![name("enp0s8")]), &facts).may_come);
+}
+
+#[test]
+fn public_addresses() {
+    let facts = vagrant();
+    let public = |families, v4: Option<&str>, v6: Option<&str>, selectors| Request {
+        public_ip: v4.map(|text| text.parse().unwrap()),
+        public_ipv6: v6.map(|text| text.parse().unwrap()),
+        ..request(families, selectors)
+    };
+    for (request, want, told, named, warnings) in [
+        // A local one names its interface, and itself as the address.
+        (public(V4, Some("192.168.56.12"), None, vec![]), "enp0s8 192.168.56.12", "192.168.56.12", true, 0),
+        (public(V6, None, Some("fd00:56::11"), vec![]), "enp0s8 fd00:56::11", "fd00:56::11", true, 0),
+        (
+            public(BOTH, Some("192.168.56.12"), Some("fd00:56::11"), vec![]),
+            "enp0s8 192.168.56.12 and fd00:56::11",
+            "192.168.56.12 and fd00:56::11",
+            true,
+            0,
+        ),
+        (
+            public(BOTH, Some("203.0.113.7"), Some("fd00:56::11"), vec![]),
+            "enp0s8 192.168.56.11 and fd00:56::11",
+            "203.0.113.7 and fd00:56::11",
+            true,
+            0,
+        ),
+        // One that is not local: the default route's interface, with a warning.
+        (public(V4, Some("203.0.113.7"), None, vec![]), "enp0s3 10.0.2.15", "203.0.113.7", true, 1),
+        // Of the other family: neither used nor fatal.
+        (public(V6, Some("203.0.113.7"), None, vec![]), "enp0s3 fd17::2", "fd17::2", false, 0),
+        (public(V4, None, Some("2001:db8::7"), vec![]), "enp0s3 10.0.2.15", "10.0.2.15", false, 0),
+        // With an interface named it is only told.
+        (public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]), "enp0s8 192.168.56.11", "203.0.113.7", true, 0),
+        (public(V4, Some("10.0.2.15"), None, vec![name("enp0s8")]), "enp0s8 192.168.56.11", "10.0.2.15", true, 0),
+        (
+            public(BOTH, None, Some("2001:db8::7"), vec![Selector::Address(ip("192.168.56.11"))]),
+            "enp0s8 192.168.56.11 and fd00:56::11",
+            "192.168.56.11 and 2001:db8::7",
+            true,
+            0,
+        ),
+    ] {
+        let chosen = select(&request, &facts).unwrap();
+        assert_eq!(format!("{} {}", chosen.underlay.name, chosen.underlay.addresses), want, "{request:?}");
+        assert_eq!(chosen.underlay.public.to_string(), told, "{request:?}");
+        assert_eq!((chosen.named, chosen.warnings.len()), (named, warnings), "{request:?}");
+    }
+    let error = refused(&public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), vec![]), &facts);
+    assert!(!error.may_come && error.text.contains("v6 interface enp0s8 must be the same with v4 interface enp0s3"), "{error}");
+    let error = refused(&public(BOTH, None, Some("fd17::2"), vec![Selector::Address(ip("192.168.56.11"))]), &facts);
+    assert!(error.text.contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"), "{error}");
+    let error = refused(&public(V4, Some("172.16.0.1"), None, vec![]), &facts);
+    assert!(error.may_come && error.text.contains("enp0s9 is down"), "{error}");
+    let local = select(&request(V4, vec![name("enp0s8")]), &facts).unwrap().underlay.local;
+    assert!(local.contains(&"10.0.2.15/24".parse().unwrap()) && local.contains(&"127.0.0.1/8".parse().unwrap()));
+}
+
+#[test]
+fn auto_is_the_interface_that_reaches_the_store() {
+    let facts = vagrant();
+    let at =
+        |addresses: &[&str]| Request { store: StoreAt::There(addresses.iter().map(|text| ip(text)).collect()), ..request(V4, vec![Selector::Auto]) };
+    assert_eq!(chosen(&at(&["192.168.56.10"]), &facts), "enp0s8 192.168.56.11");
+    assert_eq!(chosen(&at(&["fd00:56::10"]), &facts), "enp0s8 192.168.56.11");
+    assert_eq!(chosen(&at(&["203.0.113.9", "192.168.56.10"]), &facts), "enp0s8 192.168.56.11");
+    // The store runs here: at an own address, or on loopback.
+    assert_eq!(chosen(&at(&["192.168.56.12"]), &facts), "enp0s8 192.168.56.12");
+    assert_eq!(chosen(&at(&["127.0.0.1"]), &facts), "enp0s3 10.0.2.15");
+    assert_eq!(chosen(&request(V4, vec![Selector::Auto]), &facts), "enp0s3 10.0.2.15");
+    let error = refused(&at(&["203.0.113.9"]), &facts);
+    assert!(error.may_come && error.text.contains("no route to the store (203.0.113.9: Network is unreachable"), "{error}");
+    let unknown = Request { store: StoreAt::Unknown("etcd: no such name".to_owned()), ..request(V4, vec![Selector::Auto]) };
+    assert!(refused(&unknown, &facts).may_come);
+}
+
+#[test]
+fn every_choice_says_why() {
+    let facts = vagrant();
+    for (selectors, why) in [
+        (vec![], "the default route's"),
+        (vec![name("enp0s8")], "named by --iface=enp0s8"),
+        (vec![regex("^192")], "named by --iface-regex=^192 (its address 192.168.56.11 matches)"),
+        (vec![regex("s8$")], "named by --iface-regex=s8$ (its name matches)"),
+        (vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())], "named by --iface-cidr=192.168.0.0/16 (its address 192.168.56.11 is inside)"),
+        (vec![Selector::CanReach(ip("8.8.8.8"))], "named by --iface-can-reach=8.8.8.8 (the kernel reaches it through this one)"),
+    ] {
+        assert_eq!(select(&request(V4, selectors), &facts).unwrap().why, why);
+    }
+}
+
+#[test]
+fn the_trap_is_told() {
+    let facts = vagrant();
+    let store = StoreAt::There(vec![ip("192.168.56.10")]);
+    let hint = |request: &Request| trap_hint(request, &select(request, &facts).unwrap(), &facts);
+    let trapped = Request { store: store.clone(), ..request(V4, vec![]) };
+    let text = hint(&trapped).unwrap();
+    for part in ["enp0s3 (10.0.2.15)", "192.168.56.10", "enp0s8 (192.168.56.11", "--iface=enp0s8", "--iface=auto"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let empty = Request { selectors: vec![Selector::DefaultRoute("--iface".to_owned())], ..trapped.clone() };
+    assert!(hint(&empty).is_some());
+    for quiet in [
+        Request { selectors: vec![name("enp0s3")], ..trapped.clone() },
+        Request { selectors: vec![Selector::Auto], ..trapped.clone() },
+        Request { store: StoreAt::Here, ..trapped.clone() },
+        Request { store: StoreAt::There(vec![ip("8.8.8.8")]), ..trapped.clone() },
+        Request { store: StoreAt::There(vec![ip("10.0.2.15")]), ..trapped.clone() },
+        Request { store: StoreAt::There(vec![ip("203.0.113.9")]), ..trapped.clone() },
+        Request { store: StoreAt::Unknown("x".to_owned()), ..trapped },
+    ] {
+        assert_eq!(hint(&quiet), None, "{quiet:?}");
+    }
+    let via = |request: &Request| store_via_underlay(request, &select(request, &facts).unwrap(), &facts);
+    assert!(!via(&Request { store: store.clone(), ..request(V4, vec![]) }));
+    assert!(via(&Request { store: store.clone(), ..request(V4, vec![name("enp0s8")]) }));
+    assert!(via(&request(V4, vec![])));
+    assert!(!via(&Request { store: StoreAt::Unknown("x".to_owned()), ..request(V4, vec![]) }));
+    let list = interfaces_text(&store, &facts);
+    assert_eq!(list.lines().count(), 4, "{list}");
+    assert!(list.lines().any(|line| line.contains("enp0s8") && line.contains("reaches the store at 192.168.56.10: --iface=enp0s8")), "{list}");
+    assert!(list.contains("enp0s9") && list.contains("(down)"));
+}
+
+#[test]
+fn following() {
+    let facts = vagrant();
+    let set = |facts: &mut HostFacts, nets: &[&str]| {
+        facts.interfaces[2].addresses = nets.iter().map(|net| Address::plain(net.parse().unwrap())).collect();
+    };
+    let start = |selector| select(&request(BOTH, vec![selector]), &facts).unwrap();
+    let best = start(name("enp0s8"));
+    let last = &best.underlay;
+    assert_eq!(followed(&best, last, &facts), *last);
+
+    let mut now = facts.clone();
+    now.interfaces[2].name = "lan0".to_owned();
+    now.interfaces[2].mtu = 9000;
+    let renamed = followed(&best, last, &now);
+    assert_eq!((renamed.index, renamed.name.as_str(), renamed.mtu), (3, "lan0", 9000));
+
+    // Made anew: by its name. Gone: all is kept.
+    now = facts.clone();
+    now.interfaces[2].index = 77;
+    assert_eq!(followed(&best, last, &now).index, 77);
+    now.interfaces.remove(2);
+    let gone = followed(&best, last, &now);
+    assert_eq!((gone.index, gone.addresses, gone.mtu), (3, last.addresses, 1500));
+
+    // A new address beside the old one changes nothing; instead of it, it is followed, family by family.
+    now = facts.clone();
+    set(&mut now, &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"]);
+    assert_eq!(followed(&best, last, &now).addresses, last.addresses);
+    set(&mut now, &["192.168.56.99/24", "fd00:56::11/64"]);
+    let moved = followed(&best, last, &now);
+    assert_eq!((moved.addresses.to_string(), moved.public), ("192.168.56.99 and fd00:56::11".to_owned(), moved.addresses));
+    set(&mut now, &[]);
+    assert_eq!(followed(&best, last, &now).addresses, last.addresses);
+
+    // How it was found decides what may follow it.
+    set(&mut now, &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"]);
+    for (selector, want) in [
+        (name("enp0s8"), "10.7.7.7 and fd00:56::99"),
+        (regex("^192|^fd00"), "192.168.56.99 and fd00:56::99"),
+        (Selector::Cidr("192.168.56.0/24".parse().unwrap()), "192.168.56.99 and fd00:56::99"),
+        (Selector::Address(ip("192.168.56.11")), "192.168.56.11 and fd00:56::99"),
+    ] {
+        let chosen = start(selector.clone());
+        assert_eq!(followed(&chosen, &chosen.underlay, &now).addresses.to_string(), want, "{selector}");
+    }
+
+    // What a flag tells the peers stays, even where it was the interface's own address.
+    let told = select(&Request { public_ip: Some("192.168.56.11".parse().unwrap()), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
+    assert_eq!(followed(&told, &told.underlay, &now).public.to_string(), "192.168.56.11 and fd00:56::99");
+}

@@ -1,0 +1,59 @@
+//! What lies in conf/ is what this version understands.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use flanneld::cli::{self, Invocation};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use subnet_lease::NetworkConfig;
+
+fn conf() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf")
+}
+
+#[test]
+fn every_network_configuration_is_valid() {
+    let mut seen = Vec::new();
+    for entry in std::fs::read_dir(conf().join("net-conf")).unwrap() {
+        let path = entry.unwrap().path();
+        let config = NetworkConfig::parse(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(name.starts_with(&config.backend), "{name} configures {}", config.backend);
+        assert_eq!(name.ends_with("-dual"), config.pools.v4().is_some() && config.pools.v6().is_some(), "{name}");
+        seen.push(name);
+    }
+    assert!(seen.len() >= 6, "{seen:?}");
+}
+
+fn run(variables: &BTreeMap<String, String>) -> Invocation {
+    cli::read([], |name| variables.get(name).cloned())
+}
+
+#[test]
+fn the_example_environment_names_real_variables() {
+    let text = std::fs::read_to_string(conf().join("default/flanneld")).unwrap();
+    let help = match cli::read(["--help".into()], |_| None) {
+        Invocation::Help(text) => text,
+        other => panic!("{other:?}"),
+    };
+    let assignments = |text: &str| -> BTreeMap<String, String> {
+        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    };
+    let commented = text.replace("#FLANNELD_", "FLANNELD_");
+    for variables in [assignments(&text), assignments(&commented)] {
+        for name in variables.keys().filter(|name| name.starts_with("FLANNELD_")) {
+            let flag = name.trim_start_matches("FLANNELD_").to_lowercase().replace('_', "-");
+            assert!(help.contains(&format!("--{flag}")), "{name}");
+        }
+        assert!(matches!(run(&variables), Invocation::Run(_)), "{:?}", run(&variables));
+    }
+}
+
+#[test]
+fn the_unit_keeps_run_flannel() {
+    let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
+    assert!(!unit.lines().any(|line| line.starts_with("RuntimeDirectory")));
+    for line in ["Type=notify", "Restart=always", "EnvironmentFile=-/etc/default/flanneld", "CapabilityBoundingSet=CAP_NET_ADMIN"] {
+        assert!(unit.lines().any(|have| have == line), "{line}");
+    }
+}
