@@ -1,1 +1,45 @@
-fn main() {}
+//! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
+
+mod lab;
+mod screen;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Look at a flannel network, mend it, or build one to play with.
+#[derive(Debug, Parser)]
+#[command(name = "flannelctl", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
+    Lab(lab::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Lab(args) => lab::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flannelctl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

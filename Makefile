@@ -1,0 +1,80 @@
+# Thin: each line is a command that anyone could type.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+# make demo
+BACKEND ?= vxlan
+STORE ?= dir
+HOSTS ?= 3
+ARGS ?=
+# make install
+PREFIX ?= /usr/local
+DESTDIR ?=
+# make test-interop
+GO_FLANNELD ?=
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# Tests that make network namespaces need root; cargo itself does not.
+ifneq ($(SUDO),)
+export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
+endif
+
+.PHONY: help setup build demo test lint unit e2e test-interop install clean
+
+help: ## What can be made
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## Get what is missing on this machine: packages, etcd, cargo-deny
+	./e2e/setup.sh test
+
+build: ## Build everything
+	./e2e/setup.sh build
+	cargo build --workspace
+
+demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
+	cargo build -p flanneld -p flannelctl
+	$(SUDO) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+
+test: setup ## All checks and all tests: what CI runs
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
+	cargo build --workspace
+	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
+
+lint: setup ## Format, clippy, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
+
+unit: ## Unit, property, contract and kernel tests, without the end-to-end ones
+	cargo test --workspace --exclude e2e --no-fail-fast
+
+e2e: ## End-to-end tests on hosts in namespaces
+	cargo build --workspace
+	cargo test -p e2e --no-fail-fast
+
+test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]
+ifeq ($(GO_FLANNELD),)
+	@echo "test-interop: skipped, because GO_FLANNELD does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)"
+else
+	cargo build --workspace
+	GO_FLANNELD=$(abspath $(GO_FLANNELD)) cargo test -p e2e --test interop
+endif
+
+install: ## Install the daemon, flannelctl, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
+	cargo build --release -p flanneld -p flannelctl
+	install -D -m 755 target/release/flanneld $(DESTDIR)$(PREFIX)/bin/flanneld
+	install -D -m 755 target/release/flannelctl $(DESTDIR)$(PREFIX)/bin/flannelctl
+	install -D -m 755 conf/mk-docker-opts.sh $(DESTDIR)$(PREFIX)/bin/mk-docker-opts.sh
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/flannel/net-conf
+	sed 's|/usr/local/|$(PREFIX)/|g' conf/flanneld.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/flanneld.service
+	install -m 644 conf/net-conf/*.json $(DESTDIR)$(PREFIX)/share/flannel/net-conf/
+	@# An operator's settings are not overwritten.
+	test -e $(DESTDIR)/etc/default/flanneld || install -D -m 644 conf/default/flanneld $(DESTDIR)/etc/default/flanneld
+
+clean: ## Remove what was built (downloads stay in ~/.cache/flannel-rs)
+	cargo clean

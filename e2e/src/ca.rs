@@ -1,0 +1,79 @@
+//! A certificate authority for the labs' etcd, and what it signs.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
+
+/// PEM files in a folder; clones are the same ones.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    folder: PathBuf,
+    issuer: Arc<Issuer<'static, KeyPair>>,
+}
+
+impl Certificates {
+    /// Makes an authority, a server's certificate for these addresses and a client's.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn create(folder: &Path, servers: &[IpAddr]) -> Result<Certificates> {
+        std::fs::create_dir_all(folder)?;
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "flannel lab CA");
+        std::fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;
+        let made = Certificates { folder: folder.to_owned(), issuer: Arc::new(Issuer::new(params, key)) };
+        made.sign("server", servers, &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth])?;
+        made.renew_client()?;
+        Ok(made)
+    }
+
+    /// Replaces the client's certificate and key by new ones.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn renew_client(&self) -> Result<()> {
+        self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth])
+    }
+
+    fn sign(&self, name: &str, addresses: &[IpAddr], usages: &[ExtendedKeyUsagePurpose]) -> Result<()> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = addresses.iter().map(|address| SanType::IpAddress(*address)).collect();
+        params.extended_key_usages = usages.to_vec();
+        std::fs::write(self.folder.join(format!("{name}-key.pem")), key.serialize_pem())?;
+        std::fs::write(self.folder.join(format!("{name}.pem")), params.signed_by(&key, &self.issuer)?.pem())?;
+        Ok(())
+    }
+
+    /// The authority's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("ca.pem")
+    }
+
+    /// The server's certificate.
+    pub fn server(&self) -> PathBuf {
+        self.folder.join("server.pem")
+    }
+
+    /// The server's key.
+    pub fn server_key(&self) -> PathBuf {
+        self.folder.join("server-key.pem")
+    }
+
+    /// The client's certificate.
+    pub fn client(&self) -> PathBuf {
+        self.folder.join("client.pem")
+    }
+
+    /// The client's key.
+    pub fn client_key(&self) -> PathBuf {
+        self.folder.join("client-key.pem")
+    }
+}

@@ -1,0 +1,146 @@
+//! What became of a stream of numbered packets.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+/// One packet. Times are counted from the start of its probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passage {
+    /// Its number, from 0.
+    pub number: u64,
+    /// When it was sent.
+    pub sent: Duration,
+    /// When it arrived first; never, when it was lost.
+    pub received: Option<Duration>,
+}
+
+/// The account of a [`crate::Probe`].
+#[derive(Debug, Clone, Default)]
+pub struct ProbeReport {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that arrived.
+    pub received: u64,
+    /// Packets that did not arrive.
+    pub lost: u64,
+    /// Packets that arrived once more.
+    pub duplicates: u64,
+    /// Packets that should not have arrived here, or not so: of another probe, from another address, or damaged.
+    pub wrong: u64,
+    /// Packets that the sender's kernel did not accept, for want of a route for instance; they count as lost too.
+    pub refused: u64,
+    /// The longest time without an arrival, between the first packet's sending and the last one's.
+    pub longest_gap: Duration,
+    /// The longest unbroken run of lost packets, in sending time: independent of how busy this machine is.
+    pub longest_outage: Duration,
+    /// Every packet.
+    pub passages: Vec<Passage>,
+}
+
+impl ProbeReport {
+    pub(crate) fn new(passages: Vec<Passage>, duplicates: u64, wrong: u64, refused: u64) -> ProbeReport {
+        let sent = passages.len() as u64;
+        let received = passages.iter().filter(|passage| passage.received.is_some()).count() as u64;
+        let (longest_gap, longest_outage) = (longest_gap(&passages), longest_outage(&passages));
+        ProbeReport { sent, received, lost: sent - received, duplicates, wrong, refused, longest_gap, longest_outage, passages }
+    }
+
+    /// The packets lost among those sent in a span of time.
+    pub fn lost_between(&self, from: Duration, to: Duration) -> u64 {
+        self.passages.iter().filter(|passage| passage.received.is_none() && from <= passage.sent && passage.sent < to).count() as u64
+    }
+
+    /// When the first packet that was sent at this time or later and got through was sent.
+    pub fn recovered_after(&self, time: Duration) -> Option<Duration> {
+        self.passages.iter().find(|passage| passage.sent >= time && passage.received.is_some()).map(|passage| passage.sent)
+    }
+
+    /// Demands that nothing was lost, and nothing arrived that should not.
+    ///
+    /// # Errors
+    /// When something was; the error is the account.
+    pub fn require_clean(&self) -> Result<()> {
+        if self.lost > 0 || self.wrong > 0 || self.received == 0 {
+            bail!("{self}");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ProbeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ProbeReport { sent, received, lost, duplicates, wrong, refused, .. } = self;
+        write!(f, "{received} of {sent} packets arrived, {lost} lost ({refused} refused), {duplicates} twice, {wrong} wrong; ")?;
+        write!(f, "longest outage {:.0?}, longest gap {:.0?}", self.longest_outage, self.longest_gap)
+    }
+}
+
+fn longest_gap(passages: &[Passage]) -> Duration {
+    let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Duration::ZERO };
+    let mut arrivals: Vec<Duration> = passages.iter().filter_map(|passage| passage.received).collect();
+    arrivals.sort();
+    let mut previous = first.sent;
+    let mut longest = Duration::ZERO;
+    for time in arrivals.into_iter().chain([last.sent]) {
+        longest = longest.max(time.saturating_sub(previous));
+        previous = time;
+    }
+    longest
+}
+
+fn longest_outage(passages: &[Passage]) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut began = None;
+    for passage in passages {
+        let began_at = *began.get_or_insert(passage.sent);
+        longest = longest.max(passage.sent - began_at);
+        if passage.received.is_some() {
+            began = None;
+        }
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passages(arrivals: &[Option<u64>]) -> Vec<Passage> {
+        let passage = |(number, arrival): (usize, &Option<u64>)| Passage {
+            number: number as u64,
+            sent: Duration::from_millis(number as u64 * 10),
+            received: arrival.map(Duration::from_millis),
+        };
+        arrivals.iter().enumerate().map(passage).collect()
+    }
+
+    #[test]
+    fn a_clean_stream_has_no_outage() {
+        let report = ProbeReport::new(passages(&[Some(1), Some(11), Some(21)]), 0, 0, 0);
+        assert_eq!((report.received, report.lost), (3, 0));
+        assert_eq!(report.longest_outage, Duration::ZERO);
+        assert_eq!(report.longest_gap, Duration::from_millis(10));
+        report.require_clean().unwrap();
+    }
+
+    #[test]
+    fn an_outage_lasts_from_the_first_lost_packet_to_the_next_that_arrives() {
+        let report = ProbeReport::new(passages(&[Some(1), None, None, Some(31), None]), 0, 0, 0);
+        assert_eq!(report.lost, 3);
+        assert_eq!(report.longest_outage, Duration::from_millis(20));
+        assert_eq!(report.longest_gap, Duration::from_millis(30));
+        assert_eq!(report.lost_between(Duration::from_millis(20), Duration::from_millis(40)), 1);
+        assert_eq!(report.recovered_after(Duration::from_millis(5)), Some(Duration::from_millis(30)));
+        assert_eq!(report.recovered_after(Duration::from_millis(31)), None);
+        assert!(report.require_clean().is_err());
+    }
+
+    #[test]
+    fn a_stream_that_never_arrives_is_one_outage() {
+        let report = ProbeReport::new(passages(&[None, None, None]), 0, 0, 3);
+        assert_eq!(report.longest_outage, Duration::from_millis(20));
+        assert_eq!(report.longest_gap, Duration::from_millis(20));
+    }
+}

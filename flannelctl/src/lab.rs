@@ -1,0 +1,78 @@
+//! `flannelctl lab`: a network of hosts on this machine, from nothing to traffic.
+
+mod build;
+mod checks;
+mod interrupt;
+mod plan;
+mod show;
+mod traffic;
+
+use anyhow::{Result, bail};
+
+use crate::lab::build::Network;
+use crate::lab::plan::{Backend, Plan, StoreKind};
+use crate::screen::Screen;
+
+/// The options of the demonstration.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How packets get from host to host.
+    #[arg(long, value_enum, default_value_t = Backend::Vxlan)]
+    backend: Backend,
+    /// How many hosts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
+    hosts: u8,
+    /// Where leases are kept: files in a directory, or a real etcd on a host of its own.
+    #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
+    store: StoreKind,
+    /// Give the pods IPv6 addresses too.
+    #[arg(long)]
+    ipv6: bool,
+    /// Build the hosts as Vagrant with VirtualBox does: all are 10.0.2.15 on their first interface.
+    #[arg(long)]
+    vagrant: bool,
+    /// How long the stream of packets runs during which a daemon is killed.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Leave everything running, to look around in it.
+    #[arg(long)]
+    keep: bool,
+    /// Only remove the labs that were kept.
+    #[arg(long, exclusive = true)]
+    remove: bool,
+}
+
+/// Builds, shows and removes.
+pub fn run(args: &Args) -> Result<()> {
+    if args.remove {
+        println!("removed {} lab(s)", e2e::remove_kept()?);
+        return Ok(());
+    }
+    interrupt::remove_labs_on_signals()?;
+    demonstrate(args).map_err(interrupt::give_way)
+}
+
+fn demonstrate(args: &Args) -> Result<()> {
+    let screen = Screen::open();
+    let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, ipv6: args.ipv6, vagrant: args.vagrant };
+    screen.heading(plan.title());
+    screen.step("what it needs is here", || checks::require(&plan).map(|()| ((), String::new())))?;
+    let mut network = Network::build(&plan, screen)?;
+    let pods = network.pods(screen)?;
+    let complete = if plan.backend == Backend::Alloc {
+        screen.say("  alloc leases subnets and leaves the packets to you: pods of different hosts do not reach each other");
+        true
+    } else {
+        traffic::demonstrate(&mut network, &pods, args.seconds, screen)?
+    };
+    show::store(&network, screen)?;
+    show::kernel(&network, &plan, screen)?;
+    if args.keep {
+        network.lab.keep()?;
+    }
+    show::hint(&network, &pods, args.keep, screen)?;
+    if !complete {
+        bail!("not every pod reaches every other; the daemons' logs end so:\n{}", network.lab.logs());
+    }
+    Ok(())
+}

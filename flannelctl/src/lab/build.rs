@@ -1,0 +1,89 @@
+//! The network: hosts, the store, the daemons and the pods.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Store, Uplink};
+
+use crate::lab::plan::{Plan, StoreKind};
+use crate::screen::Screen;
+
+const READY: Duration = Duration::from_secs(30);
+
+/// Everything that runs. What is named first is dropped first.
+pub struct Network {
+    /// One on each host, in the hosts' order.
+    pub daemons: Vec<Flanneld>,
+    /// When leases are kept in etcd.
+    pub etcd: Option<Etcd>,
+    /// Where leases are kept.
+    pub store: Store,
+    /// How each daemon was started.
+    pub options: FlanneldOptions,
+    /// `h1`, `h2`, …
+    pub hosts: Vec<Host>,
+    /// What holds it all.
+    pub lab: Lab,
+}
+
+impl Network {
+    /// Builds it step by step.
+    pub fn build(plan: &Plan, screen: Screen) -> Result<Network> {
+        let lab = Lab::new("demo")?;
+        let (lan, hosts) = screen.step("hosts", || {
+            let (lan, hosts) = if plan.vagrant {
+                let vagrant = lab.vagrant(plan.hosts)?;
+                (vagrant.lan, vagrant.hosts)
+            } else {
+                let lan = lab.switch("lan")?;
+                let hosts = lab.hosts(&lan, plan.hosts)?;
+                (lan, hosts)
+            };
+            let (first, last) = (hosts.first().context("no hosts")?, hosts.last().context("no hosts")?);
+            let result = format!("{} to {} on one switch, {} to {}", first.name(), last.name(), first.v4_of("enp0s8")?, last.v4_of("enp0s8")?);
+            Ok(((lan, hosts), result))
+        })?;
+        let (etcd, store) = match plan.store {
+            StoreKind::Dir => (None, Store::dir(&lab.folder("leases")?)),
+            StoreKind::Etcd => screen.step("etcd", || {
+                let host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+                let etcd = Etcd::start(&[&host], &EtcdOptions::default())?;
+                let client = etcd.client()?;
+                let result = format!("answers at {}", client.endpoints().join(","));
+                Ok(((Some(etcd), Store::etcd(&client)), result))
+            })?,
+        };
+        screen.step("the network's configuration", || store.configure(&plan.net_conf()).map(|()| ((), plan.net_conf())))?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut network = Network { daemons: Vec::new(), etcd, store, options, hosts, lab };
+        network.start_daemons(screen)?;
+        Ok(network)
+    }
+
+    /// All at once, as after a power cut.
+    fn start_daemons(&mut self, screen: Screen) -> Result<()> {
+        for host in &self.hosts {
+            self.daemons.push(host.start_flanneld(&self.options)?);
+        }
+        for (daemon, host) in self.daemons.iter_mut().zip(&self.hosts) {
+            screen.timed_step(&format!("flanneld on {} is ready", host.name()), || {
+                let took = daemon.wait_ready(READY)?;
+                let env = daemon.subnet_env()?;
+                let subnets = env.subnet.map(|net| net.trunc().to_string()).into_iter().chain(env.v6_subnet.map(|net| net.trunc().to_string()));
+                let subnets = subnets.collect::<Vec<_>>().join(" and ");
+                Ok(((), format!("{subnets}, MTU {}", env.mtu), took))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A pod on each host.
+    pub fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
+        screen.step("a pod on each host", || {
+            let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);
+            let pods = self.hosts.iter().zip(&self.daemons).map(pod).collect::<Result<Vec<_>>>()?;
+            let addresses: Vec<String> = pods.iter().map(|pod| pod.address().map(|address| address.to_string())).collect::<Result<_>>()?;
+            Ok((pods, addresses.join(", ")))
+        })
+    }
+}

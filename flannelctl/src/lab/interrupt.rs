@@ -1,0 +1,41 @@
+//! Ctrl-C: the labs go before the program does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Error, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
+pub fn remove_labs_on_signals() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Signals are caught from here on, not from when the thread gets to run.
+    let entered = runtime.enter();
+    let (mut int, mut term, mut hup) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    drop(entered);
+    let wait = move || {
+        let code = runtime.block_on(async {
+            tokio::select! {
+                _ = int.recv() => 130,
+                _ = term.recv() => 143,
+                _ = hup.recv() => 129,
+            }
+        });
+        INTERRUPTED.store(true, Ordering::SeqCst);
+        eprintln!("\nremoving the lab");
+        if let Err(error) = e2e::remove_of_process() {
+            eprintln!("flannelctl: {error:#}");
+        }
+        std::process::exit(code);
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).context("starting the thread that waits for signals")
+}
+
+/// Leaves the end to the signal's thread, when it was the one who made the work fail.
+pub fn give_way(error: Error) -> Error {
+    while INTERRUPTED.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+    error
+}

@@ -1,0 +1,81 @@
+//! What is to be built, as pure data.
+
+use clap::ValueEnum;
+
+/// How packets get from host to host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// In VXLAN, by the kernel.
+    Vxlan,
+    /// By routes between hosts on one switch.
+    HostGw,
+    /// Not at all: leases only.
+    Alloc,
+}
+
+/// Where leases are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    /// Files in a directory.
+    Dir,
+    /// etcd, on a host of its own.
+    Etcd,
+}
+
+/// The whole network.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// How packets get from host to host.
+    pub backend: Backend,
+    /// How many hosts.
+    pub hosts: u8,
+    /// Where leases are kept.
+    pub store: StoreKind,
+    /// Whether pods have IPv6 addresses too.
+    pub ipv6: bool,
+    /// Whether the hosts are as Vagrant makes them.
+    pub vagrant: bool,
+}
+
+impl Plan {
+    /// The backend's name in the network's configuration.
+    pub fn backend_type(&self) -> &'static str {
+        match self.backend {
+            Backend::Vxlan => "vxlan",
+            Backend::HostGw => "host-gw",
+            Backend::Alloc => "alloc",
+        }
+    }
+
+    /// The text of net-conf.json.
+    pub fn net_conf(&self) -> String {
+        let v6 = if self.ipv6 { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","# } else { "" };
+        format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"}}}}"#, self.backend_type())
+    }
+
+    /// One line that says it all.
+    pub fn title(&self) -> String {
+        let store = match self.store {
+            StoreKind::Dir => "leases in a directory",
+            StoreKind::Etcd => "leases in etcd",
+        };
+        let families = if self.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+        let hosts = if self.vagrant { "Vagrant hosts" } else { "hosts" };
+        format!("{} {hosts}, {}, {store}, {families}", self.hosts, self.backend_type())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_is_a_configuration_that_the_daemon_accepts() {
+        for backend in [Backend::Vxlan, Backend::HostGw, Backend::Alloc] {
+            for ipv6 in [false, true] {
+                let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, ipv6, vagrant: false };
+                subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What there is to see: the store's contents, a host's kernel state, and what to try next.
+
+use anyhow::{Context, Result};
+use e2e::Pod;
+
+use crate::lab::build::Network;
+use crate::lab::plan::{Backend, Plan};
+use crate::screen::{Screen, Style};
+
+/// The leases, as they lie in the store.
+pub fn store(network: &Network, screen: Screen) -> Result<()> {
+    if let Some(etcd) = &network.etcd {
+        let key = network.store.key("");
+        screen.heading(format!("etcdctl get --prefix {key}"));
+        screen.block(&etcd.client()?.etcdctl(&["get", "--prefix", &key])?);
+        return Ok(());
+    }
+    let folder = network.lab.folder("leases")?;
+    screen.heading(format!("The files in {}", folder.display()));
+    for (name, value) in network.store.subnets()? {
+        screen.block(&format!("{}  {}", screen.styled(Style::Good, name), value.trim()));
+    }
+    Ok(())
+}
+
+/// How the first host's kernel knows the way to the others.
+pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
+    let host = network.hosts.first().context("no hosts")?;
+    let show = |program: &str, args: &[&str]| -> Result<()> {
+        screen.heading(format!("{}: {program} {}", host.name(), args.join(" ")));
+        screen.block(&host.netns().exec(program, args)?);
+        Ok(())
+    };
+    show("ip", &["-4", "route"])?;
+    if plan.ipv6 {
+        show("ip", &["-6", "route", "show", "root", "fd00:5::/56"])?;
+    }
+    if plan.backend == Backend::Vxlan && host.netns().link("flannel.1")?.is_some() {
+        show("bridge", &["fdb", "show", "dev", "flannel.1"])?;
+        show("ip", &["neighbour", "show", "dev", "flannel.1"])?;
+    }
+    Ok(())
+}
+
+/// Commands to go on with.
+pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
+    screen.heading("What to try");
+    if !kept {
+        screen.commands(&[
+            ("flannelctl lab --keep".to_owned(), "leave it running and look around"),
+            ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),
+            ("flannelctl lab --store etcd --ipv6".to_owned(), "real etcd, both families"),
+            ("flannelctl lab --vagrant".to_owned(), "hosts that all call themselves 10.0.2.15"),
+        ]);
+        return Ok(());
+    }
+    let host = network.hosts.first().context("no hosts")?;
+    let (pod, other) = (pods.first().context("no pods")?, pods.last().context("no pods")?);
+    let (inside, log) =
+        (format!("ip netns exec {}", host.netns().name()), network.daemons.first().map(|daemon| daemon.log_path().display().to_string()));
+    let mut commands = vec![
+        (format!("{inside} bash"), "a shell on the first host"),
+        (format!("ip netns exec {} ping {}", pod.netns().name(), other.address()?), "from pod to pod"),
+        (format!("{inside} tcpdump -ni enp0s8"), "what the wire carries"),
+        (format!("tail -f {}", log.unwrap_or_default()), "what its daemon says"),
+    ];
+    if let Some(etcd) = &network.etcd {
+        let endpoints = etcd.client()?.endpoints().join(",");
+        commands.push((format!("{inside} etcdctl --endpoints={endpoints} watch --prefix {}", network.store.key("")), "leases as they change"));
+    }
+    commands.push(("flannelctl lab --remove".to_owned(), "and away with it"));
+    screen.commands(&commands);
+    Ok(())
+}
