@@ -1,0 +1,292 @@
+//! The laws of the model, by random cases: the wire, the table, admission, the damper; and Go flannel's own bytes.
+
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::admission::{Terms, admitted};
+use subnet_lease::damper::Damper;
+use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
+
+fn cases() -> ProptestConfig {
+    ProptestConfig { cases: 10_000, max_shrink_iters: 2_000, ..ProptestConfig::default() }
+}
+
+fn json_text() -> impl Strategy<Value = RawJson> {
+    prop_oneof![
+        any::<i64>().prop_map(|n| RawJson::parse(&n.to_string()).unwrap()),
+        any::<String>().prop_map(|text| RawJson::of(&text)),
+        any::<u8>().prop_map(|last| RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{last:02x}"}}"#)).unwrap()),
+        Just(RawJson::parse(r#"{"a":[1e999,true,null,{"b":"\u0026"}]}"#).unwrap()),
+    ]
+}
+
+fn node_id() -> impl Strategy<Value = NodeId> {
+    (any::<String>(), any::<String>(), any::<String>(), any::<i64>(), any::<Option<i64>>(), any::<bool>())
+        .prop_map(|(id, name, instance, rank, lease, contested)| NodeId { id, name, instance, rank, lease, contested })
+}
+
+fn attrs() -> impl Strategy<Value = LeaseAttrs> {
+    (
+        proptest::option::of(1u32..),
+        proptest::option::of(1u128 << 64..),
+        prop_oneof![Just(String::new()), Just("vxlan".to_owned()), any::<String>()],
+        proptest::option::of(json_text()),
+        proptest::option::of(json_text()),
+        proptest::collection::vec(("x[a-zA-Z&<]{0,6}", json_text()), 0..4),
+        proptest::option::of(node_id()),
+    )
+        .prop_map(|(v4, v6, backend, data, v6_data, unknown, node)| LeaseAttrs {
+            public_ip: v4.map(Ipv4Addr::from_bits),
+            public_ipv6: v6.map(Ipv6Addr::from_bits),
+            backend,
+            data,
+            v6_data,
+            unknown,
+            node,
+        })
+}
+
+/// Subnets inside and around 10.5.0.0/16, so that they meet.
+fn subnets() -> impl Strategy<Value = Subnets> {
+    let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31])
+        .prop_map(|(third, len)| ipnet::Ipv4Net::new([10, 5, third, 0].into(), len).unwrap().trunc());
+    let v6 = (0u16..8, prop_oneof![4 => Just(64u8), 1 => 46u8..100])
+        .prop_map(|(fourth, len)| ipnet::Ipv6Net::new(Ipv6Addr::new(0xfd00, 5, 0, fourth, 0, 0, 0, 0), len).unwrap().trunc());
+    prop_oneof![6 => v4.clone().prop_map(Dual::V4), 1 => v6.clone().prop_map(Dual::V6), 2 => (v4, v6).prop_map(|(a, b)| Dual::Both(a, b))]
+}
+
+fn lease() -> impl Strategy<Value = Lease> {
+    (subnets(), 1u8..20, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, host, since, reserved, mac)| Lease {
+        subnets,
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, host].into()),
+            public_ipv6: Some(Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, u16::from(host))),
+            backend: "vxlan".into(),
+            data: Some(RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:{host:02x}:{mac:02x}"}}"#)).unwrap()),
+            ..LeaseAttrs::default()
+        },
+        term: if reserved { Term::Reserved } else { Term::Leased },
+        since,
+    })
+}
+
+fn event() -> impl Strategy<Value = LeaseEvent> {
+    prop_oneof![
+        6 => lease().prop_map(LeaseEvent::Put),
+        2 => subnets().prop_map(LeaseEvent::Delete),
+        2 => subnets().prop_map(LeaseEvent::Unreadable),
+        1 => (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3)).prop_map(|(leases, unreadable)| LeaseEvent::Reset { leases, unreadable }),
+        1 => Just(LeaseEvent::Interrupted),
+        1 => Just(LeaseEvent::Resumed),
+    ]
+}
+
+fn terms() -> Terms {
+    let own = Lease {
+        subnets: Dual::Both("10.5.7.0/24".parse().unwrap(), "fd00:5:0:7::/64".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 1].into()), backend: "vxlan".into(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: 30,
+    };
+    Terms {
+        config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#).unwrap(),
+        own,
+        local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
+        underlay: vec!["10.5.6.0/24".parse().unwrap()],
+        accepts: Arc::new(
+            |lease| if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) { Err("bad MAC".into()) } else { Ok(()) },
+        ),
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// *wire*: decode ∘ encode = id.
+    #[test]
+    fn values_survive_the_wire(attrs in attrs()) {
+        let mapped = attrs.public_ipv6.is_some_and(|v6| v6.to_ipv4_mapped().is_some());
+        prop_assume!(!mapped);
+        let text = wire::render_value(&attrs);
+        let back = wire::parse_value(text.as_bytes()).unwrap();
+        prop_assert_eq!(wire::render_value(&back), text);
+        let (mut back, mut attrs) = (back, attrs);
+        // Raw JSON may be escaped otherwise; its text on the wire is compared above.
+        for attrs in [&mut back, &mut attrs] {
+            attrs.data = None;
+            attrs.v6_data = None;
+            attrs.unknown.iter_mut().for_each(|member| member.1 = RawJson::parse("0").unwrap());
+        }
+        prop_assert_eq!(back, attrs);
+    }
+
+    /// *wire*: keys too.
+    #[test]
+    fn keys_survive_the_wire(subnets in subnets()) {
+        prop_assert_eq!(wire::parse_key(&wire::render_key(&subnets)), Some(subnets));
+    }
+
+    /// *wire*: arbitrary bytes never panic, and what is read from them can be written and read again.
+    #[test]
+    fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some(subnets) = wire::parse_key(&text) {
+            prop_assert_eq!(wire::render_key(&subnets), text.clone());
+        }
+        if let Ok(attrs) = wire::parse_value(&bytes) {
+            prop_assert!(wire::parse_value(wire::render_value(&attrs).as_bytes()).is_ok());
+        }
+        let _ = NetworkConfig::parse(&text);
+    }
+
+    /// The same with bytes that are nearly right.
+    #[test]
+    fn damaged_values_are_read_or_refused(attrs in attrs(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = wire::render_value(&attrs).into_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(attrs) = wire::parse_value(&bytes) {
+            prop_assert!(wire::parse_value(wire::render_value(&attrs).as_bytes()).is_ok());
+        }
+        bytes.truncate(cut.index(bytes.len()));
+        let _ = wire::parse_value(&bytes);
+    }
+
+    /// Configurations that are nearly right never panic, and an accepted one has a pool that its own rules fit.
+    #[test]
+    fn configurations_are_accepted_or_refused(network in "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.0/[0-9]{1,2}", len in 0u16..40, min in "(10\\.[0-9]{1,3}\\.[0-9]{1,3}\\.0)?", v6 in "fd[0-9a-f]{0,2}:[0-9a-f]{0,4}::/[0-9]{1,3}", v6len in 0u16..140) {
+        let minimum = if min.is_empty() { String::new() } else { format!(r#","SubnetMin":"{min}""#) };
+        let text = format!(r#"{{"Network":"{network}","SubnetLen":{len}{minimum},"EnableIPv6":true,"IPv6Network":"{v6}","IPv6SubnetLen":{v6len}}}"#);
+        if let Ok(config) = NetworkConfig::parse(&text) {
+            for pool in config.pools.v4().into_iter().chain(config.pools.v6()) {
+                let first = pool.subnet(0).unwrap();
+                prop_assert_eq!(pool.index(&first), Some(0));
+                prop_assert!(pool.network.contains(&first));
+                let last = pool.subnet(pool.size() - 1).unwrap();
+                prop_assert!(pool.network.contains(&last));
+            }
+        }
+    }
+
+    /// *table*: twice is once; a `Reset` equals building from scratch, save for keys that it names unreadable.
+    #[test]
+    fn the_table_folds(events in proptest::collection::vec(event(), 0..20), last in (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3))) {
+        let mut table = LeaseTable::default();
+        for event in &events {
+            table.apply(event.clone());
+            let before = table.clone();
+            let changed = table.apply(event.clone());
+            prop_assert!(!changed);
+            prop_assert_eq!(&before, &table);
+        }
+        let reset = LeaseEvent::Reset { leases: last.0.clone(), unreadable: last.1.clone() };
+        let before = table.clone();
+        table.apply(reset.clone());
+        let mut scratch = LeaseTable::default();
+        scratch.apply(reset);
+        for lease in scratch.iter() {
+            prop_assert_eq!(table.get(&lease.subnets), Some(lease));
+        }
+        for lease in table.iter().filter(|lease| scratch.get(&lease.subnets).is_none()) {
+            prop_assert!(last.1.contains(&lease.subnets) && before.get(&lease.subnets) == Some(lease));
+        }
+    }
+
+    /// Admission: whatever the order, nobody overlaps, nothing of ours, and newer leases change nothing for older ones.
+    #[test]
+    fn admission_is_lawful(leases in proptest::collection::vec(lease(), 0..12), hostile in proptest::collection::vec(lease(), 0..6)) {
+        let terms = terms();
+        let nothing = LeaseTable::default();
+        let (table, _) = admitted(&LeaseTable::of(leases.clone(), BTreeSet::new()), &nothing, &terms);
+        let mut reversed = leases.clone();
+        reversed.reverse();
+        // Of two values of one key the later counts: keep one each.
+        let unique: BTreeSet<Subnets> = leases.iter().map(|lease| lease.subnets).collect();
+        if unique.len() == leases.len() {
+            let (other, _) = admitted(&LeaseTable::of(reversed, BTreeSet::new()), &nothing, &terms);
+            prop_assert_eq!(&table, &other);
+        }
+        let all: Vec<&Lease> = table.iter().collect();
+        for (at, lease) in all.iter().enumerate() {
+            prop_assert!(!lease.subnets.overlaps(&terms.own.subnets));
+            prop_assert!(lease.subnets.nets().all(|net| terms.config.pools.v4().into_iter().chain(terms.config.pools.v6()).any(|pool| pool.network.contains(&net))));
+            prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)));
+        }
+        let newer = hostile.into_iter().map(|lease| Lease { since: lease.since + 1_000, ..lease }).filter(|lease| !unique.contains(&lease.subnets));
+        let (with, _) = admitted(&LeaseTable::of(leases.iter().cloned().chain(newer), BTreeSet::new()), &nothing, &terms);
+        for lease in table.iter() {
+            prop_assert_eq!(with.get(&lease.subnets), Some(lease));
+        }
+    }
+
+    /// A value that becomes unusable keeps the last good one of its key in force.
+    #[test]
+    fn an_unusable_value_keeps_the_last_good_one(good in lease()) {
+        let terms = terms();
+        let (before, _) = admitted(&LeaseTable::of([good.clone()], BTreeSet::new()), &LeaseTable::default(), &terms);
+        let mut bad = good.clone();
+        bad.attrs.data = Some(RawJson::parse(r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:05"}"#).unwrap());
+        let (after, refused) = admitted(&LeaseTable::of([bad], BTreeSet::new()), &before, &terms);
+        for lease in before.iter() {
+            prop_assert_eq!(after.get(&lease.subnets), Some(lease));
+            prop_assert!(!refused.is_empty());
+        }
+    }
+
+    /// The damper: nothing admitted is missing, nobody overlaps, and in the end there is nothing else.
+    #[test]
+    fn the_damper_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
+        let terms = terms();
+        let mut damper = Damper::default();
+        let mut now = Duration::ZERO;
+        let mut last = LeaseTable::default();
+        for (leases, millis, discontinuity, interrupted) in steps {
+            now += Duration::from_millis(millis);
+            last = admitted(&LeaseTable::of(leases, BTreeSet::new()), &last, &terms).0;
+            let (published, next) = damper.published(&last, now, discontinuity, interrupted);
+            for lease in last.iter() {
+                prop_assert_eq!(published.get(&lease.subnets), Some(lease));
+            }
+            let all: Vec<&Lease> = published.iter().collect();
+            for (at, lease) in all.iter().enumerate() {
+                prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)), "{:?}", all);
+            }
+            prop_assert_eq!(next.is_some(), published.len() > last.len());
+        }
+        let mut published = LeaseTable::default();
+        for _ in 0..70 {
+            now += Duration::from_secs(1);
+            published = damper.published(&last, now, false, false).0;
+        }
+        prop_assert_eq!(published, last);
+    }
+}
+
+/// What Go flannel 0.28.9 wrote is read, and written again to the byte.
+#[test]
+fn golden_bytes() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for pair in lines.chunks(2) {
+            let [key, value] = pair else { panic!("{}: keys and values alternate", path.display()) };
+            let Some(key) = key.strip_prefix("/coreos.com/network/subnets/") else {
+                assert!(key.ends_with("/config"));
+                NetworkConfig::parse(value).unwrap();
+                continue;
+            };
+            let subnets = wire::parse_key(key).unwrap_or_else(|| panic!("{}: {key}", path.display()));
+            assert_eq!(wire::render_key(&subnets), key);
+            let attrs = wire::parse_value(value.as_bytes()).unwrap();
+            assert_eq!(&wire::render_value(&attrs), value, "{}", path.display());
+            assert!(attrs.unknown.is_empty() && attrs.node.is_none());
+            count += 1;
+        }
+    }
+    assert!(count >= 17, "{count}");
+}
