@@ -1,0 +1,89 @@
+//! The `host-gw` backend: one route a peer, over the underlay to the peer itself.
+
+use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
+use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::{Facts, KernelState, Key, LinkName, RouteKind, RouteSpec, Scope, Value};
+use crate::peers::peers;
+use crate::reconcile::{KernelNetwork, Plan};
+use crate::vxlan::metric;
+use async_trait::async_trait;
+use std::sync::Arc;
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets};
+
+/// The wire name.
+pub const KIND: &str = "host-gw";
+
+/// The backend before it has a lease; it has no keys of its own.
+pub struct HostGw {
+    setup: Setup,
+}
+
+impl HostGw {
+    /// Takes what it needs.
+    pub fn new(setup: &Setup) -> Self {
+        Self { setup: setup.clone() }
+    }
+}
+
+#[async_trait]
+impl Backend for HostGw {
+    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+        let networks = self.setup.config.networks;
+        // Peers route to the public address: it has to be one of this link. Go flannel looks at IPv4 only.
+        let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
+        let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(true) != Some((*ip).into()));
+        if v4 || v6 {
+            return Err(Error::Config(format!(
+                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {}, {} has {}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use vxlan or wireguard",
+                underlay.public, underlay.name, underlay.addresses
+            )));
+        }
+        Ok(announced(underlay))
+    }
+
+    fn accepts(&self) -> Accepts {
+        Arc::new(|_| Ok(()))
+    }
+
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
+        let scope = Scope { links: Vec::new(), networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
+        let plan = HostGwPlan { scope, own: own.subnets };
+        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?))
+    }
+}
+
+fn announced(underlay: &Underlay) -> Announced {
+    Announced { backend: KIND.to_owned(), data: None, v6_data: None, mtu: underlay.mtu }
+}
+
+/// What host-gw wants of the kernel.
+struct HostGwPlan {
+    scope: Scope,
+    own: Subnets,
+}
+
+impl Plan for HostGwPlan {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
+        let mut state = KernelState::default();
+        let Some(dev) = LinkName::parse(&facts.underlay.name) else { return state };
+        for peer in peers(leases, &self.own, KIND, &self.scope, &facts.underlay) {
+            let via = Some(peer.public_ip);
+            let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
+            state.set(Key::Route(peer.subnet, metric(peer.subnet.addr().is_ipv6())), Value::Route(route));
+        }
+        state
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        announced(&facts.underlay)
+    }
+}

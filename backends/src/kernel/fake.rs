@@ -1,0 +1,139 @@
+//! A kernel for tests: it keeps to the rules that matter (dependencies, exclusive adds, what vanishes with a link) and fails when told.
+
+use super::names::LinkName;
+use super::state::{KernelState, Key, Op, Scope, Value};
+use super::{Facts, Failure, Found, Kernel, KernelError, OpError};
+use crate::backend::Underlay;
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// What the fake holds; tests look at it and disturb it while it is in use.
+#[derive(Debug, Default)]
+pub struct World {
+    /// Our objects.
+    pub state: KernelState,
+    /// Routes of others.
+    pub foreign: BTreeSet<Key>,
+    /// Addresses that are on-link.
+    pub on_link: BTreeSet<IpAddr>,
+    /// Faults still to come: for each call, whether it fails.
+    pub faults: VecDeque<bool>,
+    /// Changes that were made through `apply`.
+    pub writes: usize,
+}
+
+/// A kernel that is none; clones share their world.
+#[derive(Clone, Debug, Default)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+    noise: Arc<Notify>,
+}
+
+impl World {
+    fn fault(&mut self) -> bool {
+        self.faults.pop_front().unwrap_or(false)
+    }
+
+    /// Does one operation as a kernel would.
+    ///
+    /// # Errors
+    /// What the kernel would object to.
+    pub fn apply(&mut self, op: &Op) -> Result<(), String> {
+        let (key, value) = match op {
+            Op::Refuse(..) => return Err("not ours".to_owned()),
+            Op::Delete(key, _) => {
+                self.state.0.remove(key);
+                if let Key::Link(name) = key {
+                    self.forget(*name, |_| true);
+                }
+                return Ok(());
+            }
+            Op::Add(key, value) | Op::Replace(key, value) => (key, value),
+        };
+        let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link().filter(|_| !matches!(key, Key::Link(_))) };
+        let ours = |name: &LinkName| name.as_str().starts_with("flannel");
+        if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up)) {
+            return Err("no such device, or it is down".to_owned());
+        }
+        // Over a learned entry FDB and neighbours are written; everything else is exclusive.
+        let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..));
+        if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
+            return Err("file exists".to_owned());
+        }
+        if matches!(op, Op::Replace(..)) && !self.state.0.contains_key(key) {
+            return Err("no such object".to_owned());
+        }
+        if let (Key::Link(name), Value::Link(spec)) = (key, value)
+            && let Some(old) = self.state.link(*name)
+            && spec.mac.is_some()
+            && old.mac != spec.mac
+        {
+            self.forget(*name, |key| matches!(key, Key::Neighbor(..)));
+        }
+        self.state.set(*key, value.clone());
+        Ok(())
+    }
+
+    /// Drops what hangs on a link.
+    fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
+        self.state.0.retain(|key, value| {
+            let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
+            on != Some(name) || !which(key) || matches!(key, Key::Link(_))
+        });
+    }
+}
+
+impl FakeKernel {
+    /// The world, locked.
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the world as somebody else, and is noticed.
+    pub fn disturb(&self, change: impl FnOnce(&mut World)) {
+        change(&mut self.world());
+        self.noise.notify_one();
+    }
+
+    fn answer(&self, what: &str) -> Result<MutexGuard<'_, World>, KernelError> {
+        let mut world = self.world();
+        if world.fault() { Err(KernelError { what: what.to_owned(), why: "injected".to_owned() }) } else { Ok(world) }
+    }
+}
+
+#[async_trait]
+impl Kernel for FakeKernel {
+    async fn read(&mut self, _scope: &Scope) -> Result<Found, KernelError> {
+        Ok(Found { ours: self.answer("read")?.state.clone(), leftovers: Vec::new() })
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        let world = self.answer("look at the underlay")?;
+        let on_link = asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
+        Ok(Facts { underlay: underlay.clone(), present: true, missing: Vec::new(), on_link, conceded: BTreeMap::new() })
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let mut world = self.world();
+        let mut errors = Vec::new();
+        for op in ops {
+            let result = if world.fault() { Err("injected".to_owned()) } else { world.apply(op) };
+            match result {
+                // Its own changes are heard, too.
+                Ok(()) => {
+                    world.writes += 1;
+                    self.noise.notify_one();
+                }
+                Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }),
+            }
+        }
+        errors
+    }
+
+    async fn disturbed(&mut self, _scope: &Scope) {
+        self.noise.notified().await;
+    }
+}

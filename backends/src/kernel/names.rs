@@ -1,0 +1,122 @@
+//! Names of interfaces and MACs: small values that a kernel's state repeats ten thousand times.
+
+use std::fmt;
+
+/// The name of a network interface, kept inline: state of ten thousand peers repeats it thirty thousand times.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LinkName([u8; 16]);
+
+impl LinkName {
+    /// The longest name that the kernel takes (IFNAMSIZ less the terminating zero).
+    pub const LONGEST: usize = 15;
+
+    /// Takes a name that the kernel can hold: 1 to 15 bytes, without slash, white space or zero.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = !text.is_empty() && text.len() <= Self::LONGEST && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
+        fits.then(|| {
+            let mut name = [0; 16];
+            name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
+            Self(name)
+        })
+    }
+
+    /// The name as text; empty for the default value, which names no link.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or("?")
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Reads the forms that Go's `net.ParseMAC` reads: colons, hyphens, or groups of four digits with dots; six bytes only.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
+            (Some(b':'), _) => (':', 2),
+            (Some(b'-'), _) => ('-', 2),
+            (_, Some(b'.')) => ('.', 4),
+            _ => return None,
+        };
+        let mut bytes = Vec::with_capacity(6);
+        for group in text.split(separator) {
+            if group.len() != digits || !group.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return None;
+            }
+            let value = u16::from_str_radix(group, 16).ok()?.to_be_bytes();
+            bytes.extend(if digits == 2 { value.get(1..)? } else { &value });
+        }
+        Some(Self(bytes.try_into().ok()?))
+    }
+
+    /// Whether a device can have this address: not a group's, not zero.
+    pub fn is_station(&self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macs_in_gos_forms() {
+        let mac = Mac([0x6a, 0x50, 0x3c, 0xfc, 0xdd, 0x7b]);
+        for text in ["6a:50:3c:fc:dd:7b", "6A-50-3C-FC-DD-7B", "6a50.3cfc.dd7b"] {
+            assert_eq!(Mac::parse(text), Some(mac), "{text}");
+        }
+        assert_eq!(mac.to_string(), "6a:50:3c:fc:dd:7b");
+        for text in [
+            "",
+            "6a",
+            "6a:50:3c:fc:dd",
+            "6a:50:3c:fc:dd:7b:00:11",
+            "6a:50-3c:fc:dd:7b",
+            "6a503cfcdd7b",
+            "+a:50:3c:fc:dd:7b",
+            "6a50.3cfc.dd7b.0000",
+            "ä:::::",
+        ] {
+            assert_eq!(Mac::parse(text), None, "{text}");
+        }
+        assert!(mac.is_station());
+        assert!(!Mac([0; 6]).is_station());
+        assert!(!Mac([1, 0, 0, 0, 0, 1]).is_station());
+    }
+
+    #[test]
+    fn names_fit_the_kernel() {
+        assert_eq!(LinkName::parse("flannel.1").unwrap().as_str(), "flannel.1");
+        for text in ["", "sixteen-bytes-xx", "a/b", "a b"] {
+            assert_eq!(LinkName::parse(text), None, "{text}");
+        }
+        assert!(LinkName::parse("a").unwrap() < LinkName::parse("ab").unwrap());
+    }
+}

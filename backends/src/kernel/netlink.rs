@@ -1,0 +1,125 @@
+//! The real kernel, over netlink: the one place that knows its messages.
+
+mod decode;
+mod ethtool;
+mod header;
+mod read;
+mod socket;
+mod watched;
+mod wire;
+mod write;
+
+use super::{Facts, Found, Kernel, KernelError, LinkName, Mac, Op, OpError, Scope};
+use crate::backend::Underlay;
+use async_trait::async_trait;
+use socket::{Notices, Requests};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// Numbers of the kernel's interface (linux/rtnetlink.h, if_link.h, neighbour.h).
+mod number {
+    pub const NEWLINK: u16 = 16;
+    pub const DELLINK: u16 = 17;
+    pub const GETLINK: u16 = 18;
+    pub const NEWADDR: u16 = 20;
+    pub const DELADDR: u16 = 21;
+    pub const GETADDR: u16 = 22;
+    pub const NEWROUTE: u16 = 24;
+    pub const DELROUTE: u16 = 25;
+    pub const GETROUTE: u16 = 26;
+    pub const NEWNEIGH: u16 = 28;
+    pub const DELNEIGH: u16 = 29;
+    pub const GETNEIGH: u16 = 30;
+
+    pub const REPLACE: u16 = 0x100;
+    pub const EXCLUSIVE: u16 = 0x200;
+    pub const CREATE: u16 = 0x400;
+
+    pub const INET: u8 = 2;
+    pub const BRIDGE: u8 = 7;
+    pub const INET6: u8 = 10;
+
+    pub const PERMANENT: u16 = 0x80;
+    pub const MAIN: u8 = 254;
+    pub const PROTOCOL_KERNEL: u8 = 2;
+    pub const PROTOCOL_BOOT: u8 = 3;
+    pub const ONLINK: u32 = 4;
+    pub const UP: u32 = 1;
+}
+
+/// A connection to the kernel of the network namespace in which it was opened.
+pub struct NetlinkKernel {
+    requests: Requests,
+    notices: Notices,
+    /// Our links as the last look found them.
+    links: Vec<(LinkName, u32)>,
+    /// The underlay as the last facts had it.
+    underlay: (u32, LinkName),
+    /// Whether anybody asks for on-link answers: then every route of the main table matters.
+    asking: bool,
+    /// The last on-link answers, for look-ups that fail.
+    on_link: BTreeSet<IpAddr>,
+    /// Links on which accept_ra cannot be written; it is not looked at again, or no pass would ever be the last.
+    fixed_ra: BTreeSet<LinkName>,
+    /// The same for the checksum switch.
+    fixed_checksum: BTreeSet<LinkName>,
+}
+
+impl NetlinkKernel {
+    /// Opens the sockets in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn open() -> Result<Self, KernelError> {
+        // RTMGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE.
+        const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+        Ok(Self {
+            notices: Notices::open(GROUPS)?,
+            requests: Requests::open()?,
+            links: Vec::new(),
+            underlay: (0, LinkName::default()),
+            asking: false,
+            on_link: BTreeSet::new(),
+            fixed_ra: BTreeSet::new(),
+            fixed_checksum: BTreeSet::new(),
+        })
+    }
+
+    /// The MAC of an existing vxlan or TUN interface of that name.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
+        Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
+    }
+}
+
+/// A link as the kernel describes it.
+struct SeenLink {
+    index: u32,
+    name: LinkName,
+    spec: super::LinkSpec,
+}
+
+type Links = BTreeMap<LinkName, SeenLink>;
+
+#[async_trait]
+impl Kernel for NetlinkKernel {
+    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+        self.read_all(scope).await
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        self.gather(underlay, asks).await
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        self.apply_all(ops).await
+    }
+
+    async fn disturbed(&mut self, scope: &Scope) {
+        let Self { notices, links, underlay, asking, .. } = self;
+        let seen = watched::Watched { links, underlay: underlay.0, asking: *asking, scope };
+        notices.until(|message| seen.concerns(message)).await;
+    }
+}

@@ -1,0 +1,26 @@
+//! The fixed parts of requests, as the kernel's headers lay them out.
+
+/// struct ifinfomsg
+pub fn link_header(index: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes.iter_mut().skip(4).zip(index.to_ne_bytes()).for_each(|(to, from)| *to = from);
+    bytes
+}
+
+/// struct ifaddrmsg
+pub fn address_header(family: u8, len: u8, index: u32) -> [u8; 8] {
+    let [a, b, c, d] = index.to_ne_bytes();
+    [family, len, 0, 0, a, b, c, d]
+}
+
+/// struct ndmsg
+pub fn neighbor_header(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12] {
+    let [a, b, c, d] = index.to_ne_bytes();
+    let [s, t] = state.to_ne_bytes();
+    [family, 0, 0, 0, a, b, c, d, s, t, flags, 0]
+}
+
+/// struct rtmsg
+pub fn route_header(family: u8, len: u8, protocol: u8, scope: u8, kind: u8, table: u8) -> [u8; 12] {
+    [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
+}

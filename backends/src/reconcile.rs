@@ -1,0 +1,344 @@
+//! The loop that keeps the kernel as the leases demand: facts, desired, actual, difference; one task, one select, no lock.
+
+mod report;
+
+use crate::backend::{Announced, Error, Inputs, Network, Status, Underlay};
+use crate::kernel::{Facts, Failure, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteSpec, Scope, Value, diff, spare};
+use async_trait::async_trait;
+use rand::Rng;
+use report::Report;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::{Kinds, LeaseTable, Subnets};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// Notices are collected until none came for this long ...
+const QUIET: Duration = Duration::from_millis(20);
+/// ... and at most this long.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The pause between repairs while somebody undoes them again and again.
+const TRUCE: Duration = Duration::from_millis(500);
+/// Back-off after failures.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How long a first pass that would delete many routes waits: the snapshot may be of a store that was just emptied.
+const RESERVE: Duration = Duration::from_secs(60);
+/// How often the first pass is tried before the data plane counts as impossible.
+const FIRST_TRIES: u32 = 6;
+
+/// What a kernel backend is; all of it is pure.
+pub trait Plan: Send + Sync {
+    /// Which links and objects are ours.
+    fn scope(&self) -> &Scope;
+
+    /// This node's own subnets.
+    fn own(&self) -> &Subnets;
+
+    /// Of which addresses the plan wants to know whether they are on-link.
+    fn asks(&self, _leases: &LeaseTable) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// What the kernel should hold.
+    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState;
+
+    /// What the world has to be told now.
+    fn announced(&self, facts: &Facts) -> Announced;
+}
+
+/// A data plane that is a plan and a kernel.
+pub struct KernelNetwork<P, K> {
+    plan: P,
+    kernel: K,
+    underlay: Underlay,
+    audit: Option<Duration>,
+    report: Report,
+    /// Facts of the last pass; what follows from new ones is no repair.
+    facts: Option<Facts>,
+    /// Whether the last pass left the kernel in step.
+    settled: bool,
+    guard: Guard,
+    macs: MacFights,
+    pace: Duration,
+}
+
+/// Whether many deletions at once are still suspicious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guard {
+    Armed,
+    Waiting(Instant),
+    Off,
+}
+
+/// What a pass ended with.
+struct Pass {
+    facts: Facts,
+    errors: Vec<OpError>,
+    /// When deletions that were held back are due.
+    held: Option<Instant>,
+}
+
+impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
+    /// Makes the first pass.
+    ///
+    /// # Errors
+    /// When links or their addresses cannot be made, or the kernel cannot be read.
+    pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, audit: Option<Duration>) -> Result<Self, Error> {
+        let mut network = Self {
+            plan,
+            kernel,
+            underlay: underlay.clone(),
+            audit,
+            report: Report::default(),
+            facts: None,
+            settled: false,
+            guard: Guard::Armed,
+            macs: MacFights::default(),
+            pace: QUIET,
+        };
+        let mut tries = 0;
+        loop {
+            let fatal = match network.pass(leases, true).await {
+                Ok(pass) => pass.errors.into_iter().find(|error| network.needs(&error.key)),
+                Err(error) => {
+                    network.report.unreadable(&error);
+                    tries += 1;
+                    if tries == FIRST_TRIES {
+                        return Err(Error::Host { what: error.what, why: error.why });
+                    }
+                    sleep(backoff(tries)).await;
+                    continue;
+                }
+            };
+            let Some(error) = fatal else { return Ok(network) };
+            tries += 1;
+            // What the kernel cannot do it cannot do a second later either; anything else may be in motion.
+            if tries == FIRST_TRIES || error.failure == Failure::Unsupported {
+                return Err(Error::Host { what: format!("cannot {} {}", error.verb, error.key), why: error.why });
+            }
+            sleep(backoff(tries)).await;
+        }
+    }
+
+    /// Whether there is no data plane without this object. Of two families one may fail: the other goes on.
+    fn needs(&self, key: &Key) -> bool {
+        match key {
+            Key::Link(_) => true,
+            Key::Address(..) => !matches!(self.plan.own(), Subnets::Both(..)),
+            Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..) => false,
+        }
+    }
+
+    /// One pass; `fresh` when it follows from new inputs.
+    async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
+        let began = Instant::now();
+        self.report.pass();
+        let mut facts = self.kernel.facts(&self.underlay, &self.plan.asks(leases)).await?;
+        facts.conceded = self.macs.conceded.clone();
+        let found = self.kernel.read(self.plan.scope()).await?;
+        let mut have = found.ours;
+        let mut want = self.plan.desired(leases, &facts);
+        if self.macs.give_in(&want, &have) {
+            facts.conceded = self.macs.conceded.clone();
+            want = self.plan.desired(leases, &facts);
+        }
+        adopt(&mut have, &want, &found.leftovers, leases, self.plan.own(), &facts);
+        spare(&mut want, &have, leases.unreadable());
+        let mut ops = diff(&want, &have);
+        let held = self.hold_back(&mut ops, &want, &have);
+        let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
+        let errors = self.kernel.apply(&ops).await;
+        let routes = want.0.range(Key::Route(subnet_floor(), 0)..).count();
+        self.report.applied(&ops, &errors, repair, routes);
+        self.report.state(&errors, &facts, held.is_some());
+        self.settled = errors.is_empty() && held.is_none();
+        self.facts = Some(facts.clone());
+        // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
+        self.pace = (began.elapsed() * 2).clamp(QUIET, PATIENCE);
+        Ok(Pass { facts, errors, held })
+    }
+
+    /// Takes deletions out of a first pass that would remove much of what it finds, until they are due.
+    fn hold_back(&mut self, ops: &mut Vec<Op>, want: &KernelState, have: &KernelState) -> Option<Instant> {
+        if self.guard == Guard::Off {
+            return None;
+        }
+        let protocol = self.plan.scope().protocol;
+        let ours = |value: &Value| matches!(value, Value::Route(route) if route.protocol == protocol);
+        let marked = have.0.values().filter(|value| ours(value)).count();
+        let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(value) && !want.0.contains_key(key))).count();
+        let now = Instant::now();
+        let due = if let Guard::Waiting(due) = self.guard { due } else { now + RESERVE };
+        if going <= 3 || going * 5 <= marked || now >= due {
+            self.guard = Guard::Off;
+            return None;
+        }
+        if self.guard == Guard::Armed {
+            tracing::warn!(
+                "{going} of the {marked} routes in the kernel have no lease any more: they are kept for {} s, in case the store is not complete",
+                RESERVE.as_secs()
+            );
+        }
+        self.guard = Guard::Waiting(due);
+        // A delete of what is wanted makes room for what follows it.
+        ops.retain(|op| !matches!(op, Op::Delete(key @ (Key::Route(..) | Key::Neighbor(..) | Key::Fdb(..)), _) if !want.0.contains_key(key)));
+        Some(due)
+    }
+
+    /// Waits until the notices have calmed down.
+    async fn settle(&mut self, inputs: &mut Inputs) -> bool {
+        let (quiet, patience) = if self.report.fighting() { (TRUCE, TRUCE) } else { (self.pace, PATIENCE) };
+        let end = Instant::now() + patience;
+        let mut fresh = false;
+        loop {
+            let until = end.min(Instant::now() + quiet);
+            tokio::select! {
+                () = inputs.stop.cancelled() => return fresh,
+                () = sleep_until(until) => return fresh,
+                () = changed(&mut inputs.leases) => fresh = true,
+                () = changed(&mut inputs.underlay) => fresh = true,
+                () = self.kernel.disturbed(self.plan.scope()) => {}
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
+    async fn run(mut self: Box<Self>, mut inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
+        let this = &mut *self;
+        let mut failures = 0;
+        // What came between joining and now.
+        let mut fresh = true;
+        loop {
+            this.underlay = inputs.underlay.borrow_and_update().clone();
+            let leases = inputs.leases.borrow_and_update().clone();
+            let now = Instant::now();
+            let mut wake = this.audit.map(|audit| now + audit);
+            let retry = match this.pass(&leases, fresh).await {
+                Ok(pass) => {
+                    publish(&out, this.plan.announced(&pass.facts));
+                    wake = wake.into_iter().chain(pass.held).min();
+                    !pass.errors.is_empty()
+                }
+                Err(error) => {
+                    this.report.unreadable(&error);
+                    this.settled = false;
+                    true
+                }
+            };
+            drop(leases);
+            failures = if retry && !fresh { failures + 1 } else { u32::from(retry) };
+            if retry {
+                wake = wake.into_iter().chain([Instant::now() + backoff(failures)]).min();
+            }
+            let timer = async {
+                match wake {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            fresh = tokio::select! {
+                () = inputs.stop.cancelled() => return Ok(()),
+                () = changed(&mut inputs.leases) => true,
+                () = changed(&mut inputs.underlay) => true,
+                () = this.kernel.disturbed(this.plan.scope()) => false,
+                () = timer => false,
+            };
+            fresh |= this.settle(&mut inputs).await;
+            if inputs.stop.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn status(&self) -> Arc<Status> {
+        self.report.status()
+    }
+}
+
+/// Passes on what the world has to be told, when that is new.
+pub(crate) fn publish(out: &watch::Sender<Announced>, announced: Announced) {
+    out.send_if_modified(|last| {
+        let new = *last != announced;
+        if new {
+            *last = announced;
+        }
+        new
+    });
+}
+
+/// Waits for a new value; for ever, when nobody can send one any more.
+pub(crate) async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// 50 ms, doubled with each failure up to 5 s, a quarter more or less.
+fn backoff(failures: u32) -> Duration {
+    let base = RETRY.0.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY.1);
+    base.mul_f64(rand::rng().random_range(0.75..1.25))
+}
+
+/// The lowest network there is: routes begin here.
+fn subnet_floor() -> ipnet::IpNet {
+    ipnet::IpNet::V4(ipnet::Ipv4Net::default())
+}
+
+/// Takes over routes that Go flannel left: to exactly a leased subnet, over the underlay to that peer's address or on a flannel
+/// device, and wanted. They are replaced in place, so that no packet misses them.
+fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
+    if leftovers.is_empty() {
+        return;
+    }
+    let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
+    for (key, route) in leftovers {
+        let Key::Route(net, _) = key else { continue };
+        let Some(public) = peers.get(net) else { continue };
+        let theirs = route.dev.as_str().starts_with("flannel") || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
+        if theirs && want.0.contains_key(key) {
+            have.0.entry(*key).or_insert(Value::Route(*route));
+        }
+    }
+}
+
+/// Who rewrites the MACs of our links, and how often.
+#[derive(Default)]
+struct MacFights {
+    seen: BTreeMap<LinkName, VecDeque<Instant>>,
+    conceded: BTreeMap<LinkName, Mac>,
+}
+
+impl MacFights {
+    /// Notes links whose MAC is not the wanted one; true when one was rewritten more than three times in ten seconds and its MAC
+    /// is accepted from now on.
+    fn give_in(&mut self, want: &KernelState, have: &KernelState) -> bool {
+        let now = Instant::now();
+        let mut gave = false;
+        for (key, value) in want.0.iter().take_while(|(key, _)| matches!(key, Key::Link(_))) {
+            let (Key::Link(name), Value::Link(spec)) = (key, value) else { continue };
+            let (Some(wanted), Some(found)) = (spec.mac, have.link(*name).and_then(|link| link.mac)) else { continue };
+            if wanted == found {
+                continue;
+            }
+            let times = self.seen.entry(*name).or_default();
+            times.retain(|at| now.duration_since(*at) < Duration::from_secs(10));
+            times.push_back(now);
+            if times.len() > 3 && found.is_station() {
+                tracing::warn!(
+                    "somebody keeps changing the MAC of {name} from {wanted} to {found} (systemd-udevd's MACAddressPolicy?): {found} is announced instead"
+                );
+                times.clear();
+                self.conceded.insert(*name, found);
+                gave = true;
+            }
+        }
+        gave
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! The `vxlan` backend: a tunnel device a family; for each peer an FDB entry, a neighbour and a route, or a plain route where it is on-link.
+
+mod config;
+
+use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
+use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::{Facts, KernelError, KernelState, Key, LinkKind, LinkName, LinkSpec, Mac, RouteKind, RouteSpec, Scope, Value, VxlanSpec};
+use crate::peers::peers;
+use crate::reconcile::{KernelNetwork, Plan};
+use async_trait::async_trait;
+use config::Config;
+use ipnet::IpNet;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::net::IpAddr;
+use std::sync::Arc;
+use subnet_lease::json::Object;
+use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+
+/// The wire name.
+pub const KIND: &str = "vxlan";
+
+/// What the tunnel's headers cost, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
+const OVERHEAD_V4: u32 = 50;
+const OVERHEAD_V6: u32 = 70;
+
+/// The backend before it has a lease.
+pub struct Vxlan {
+    setup: Setup,
+    config: Config,
+    macs: Option<Dual<Mac, Mac>>,
+}
+
+impl Vxlan {
+    /// Reads the backend's configuration.
+    ///
+    /// # Errors
+    /// Names the key that cannot be used.
+    pub fn new(setup: &Setup) -> Result<Self, Error> {
+        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
+        Ok(Self { setup: setup.clone(), config, macs: None })
+    }
+
+    /// The stored MAC, else the existing device's, else one derived from the node's id.
+    async fn mac(&self, kernel: &mut NetlinkKernel, stored: Option<&RawJson>, ipv6: bool) -> Result<Mac, Error> {
+        if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
+            return Ok(mac);
+        }
+        let existing = kernel.mac_of(self.config.link(ipv6)).await.map_err(host)?;
+        Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, ipv6)))
+    }
+
+    /// The pure half, for an own lease.
+    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
+        if !own.same_families(&self.setup.config.networks) {
+            return Err(Error::Config(format!("the lease {own} does not have the families of the network {}", self.setup.config.networks)));
+        }
+        let links = self.setup.config.networks.map(|_| self.config.link(false), |_| self.config.link(true));
+        let scope = Scope {
+            links: links.v4().into_iter().chain(links.v6()).copied().collect(),
+            networks: self.setup.config.networks,
+            protocol: self.setup.route_protocol,
+            checksum_offload: self.config.checksum_offload.is_some(),
+        };
+        Ok(VxlanPlan { scope, own, config: self.config.clone(), macs })
+    }
+}
+
+#[async_trait]
+impl Backend for Vxlan {
+    async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+        let networks = self.setup.config.networks;
+        let lacks_v4 = networks.v4().is_some() && (underlay.public.v4().is_none() || underlay.tunnel_source(false).is_none());
+        let lacks_v6 = networks.v6().is_some() && (underlay.public.v6().is_none() || underlay.tunnel_source(true).is_none());
+        if lacks_v4 || lacks_v6 {
+            return Err(Error::Config(format!(
+                "vxlan over {} needs an address of each family of the network {networks} on the interface {}; it has {}",
+                underlay.name, underlay.name, underlay.addresses
+            )));
+        }
+        let mut kernel = NetlinkKernel::open().map_err(host)?;
+        let v4 = match networks.v4() {
+            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), false).await?),
+            None => None,
+        };
+        let v6 = match networks.v6() {
+            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.v6_data.as_ref()), true).await?),
+            None => None,
+        };
+        let macs = Dual::from_options(v4, v6).ok_or_else(|| Error::Config("the network has no address family".to_owned()))?;
+        self.macs = Some(macs);
+        if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
+            tracing::warn!(
+                "MTU {} of the Backend is more than the {} of {}, which is used",
+                self.config.mtu.unwrap_or(0),
+                underlay.mtu,
+                underlay.name
+            );
+        }
+        Ok(announced(&self.config, &macs, underlay.mtu))
+    }
+
+    fn accepts(&self) -> Accepts {
+        let networks = self.setup.config.networks;
+        Arc::new(move |lease| accepted(lease, &networks))
+    }
+
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        let macs = self.macs.ok_or_else(|| Error::Config("vxlan: join comes after announce".to_owned()))?;
+        let plan = self.plan(own.subnets, macs)?;
+        let kernel = NetlinkKernel::open().map_err(host)?;
+        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?))
+    }
+}
+
+fn host(error: KernelError) -> Error {
+    Error::Host { what: error.what, why: error.why }
+}
+
+/// The backend's data in a lease, as Go flannel writes it.
+#[derive(Serialize)]
+struct Data {
+    #[serde(rename = "VNI")]
+    vni: u32,
+    #[serde(rename = "VtepMAC")]
+    vtep_mac: String,
+}
+
+fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Announced {
+    let data = |mac: Option<&Mac>| mac.map(|mac| RawJson::of(&Data { vni: config.vni, vtep_mac: mac.to_string() }));
+    let mtu = config.device_mtu(underlay_mtu, macs.v4().is_none());
+    Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
+}
+
+/// The MAC in a lease's data.
+fn mac_in(data: &RawJson) -> Result<Mac, String> {
+    let object = Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {error}"))?;
+    let text = object.read::<String>("VtepMAC")?.ok_or("its backend data has no VtepMAC")?;
+    let mac = Mac::parse(&text).ok_or_else(|| format!("its VtepMAC {} is not a MAC address", subnet_lease::json::excerpt(&text)))?;
+    if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is no address that a device can have")) }
+}
+
+/// A lease can be used when what it says for our families can be read, and it says something for one of them.
+fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
+    if lease.attrs.backend != KIND {
+        return Ok(());
+    }
+    let v4 = networks.v4().and(lease.subnets.v4()).and(lease.attrs.data.as_ref());
+    let v6 = networks.v6().and(lease.subnets.v6()).and(lease.attrs.v6_data.as_ref());
+    let mut usable = false;
+    for data in [v4, v6].into_iter().flatten().filter(|data| data.as_str() != "null") {
+        mac_in(data).map_err(Refusal)?;
+        usable = true;
+    }
+    if usable { Ok(()) } else { Err(Refusal("its backend data has no VtepMAC".to_owned())) }
+}
+
+/// A MAC that lasts as long as the node's id: locally administered, of one station.
+fn derived_mac(node: &str, vni: u32, ipv6: bool) -> Mac {
+    let mut hash = Sha256::new();
+    for part in ["flannel vxlan mac", node, &vni.to_string(), if ipv6 { "v6" } else { "v4" }] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let digest = hash.finalize();
+    let mut mac = [0; 6];
+    mac.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+    mac[0] = mac[0] & 0xfe | 0x02;
+    Mac(mac)
+}
+
+/// What vxlan wants of the kernel.
+struct VxlanPlan {
+    scope: Scope,
+    own: Subnets,
+    config: Config,
+    macs: Dual<Mac, Mac>,
+}
+
+impl VxlanPlan {
+    /// Our MAC of a family: the announced one, unless somebody insisted on another.
+    fn mac(&self, ipv6: bool, facts: &Facts) -> Option<Mac> {
+        let own = if ipv6 { self.macs.v6() } else { self.macs.v4() };
+        own.map(|own| facts.conceded.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
+    }
+
+    fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
+        let ipv6 = own.addr().is_ipv6();
+        let name = self.config.link(ipv6);
+        let vxlan = VxlanSpec {
+            vni: self.config.vni,
+            port: self.config.port,
+            local: facts.underlay.tunnel_source(ipv6),
+            lower: facts.underlay.index,
+            learning: self.config.learning,
+            gbp: self.config.gbp,
+        };
+        let link = LinkSpec {
+            kind: LinkKind::Vxlan(vxlan),
+            mac: self.mac(ipv6, facts),
+            mtu: self.config.device_mtu(facts.underlay.mtu, ipv6),
+            up: true,
+            accept_ra: Some(false),
+            checksum_offload: self.config.checksum_offload,
+        };
+        state.set(Key::Link(name), Value::Link(Box::new(link)));
+        state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
+    }
+
+    fn peer(&self, peer: &Peer<'_>, facts: &Facts, underlay: Option<LinkName>, state: &mut KernelState) {
+        let ipv6 = peer.subnet.addr().is_ipv6();
+        let route = |via, dev, onlink| {
+            Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
+        };
+        let key = Key::Route(peer.subnet, metric(ipv6));
+        if let Some(dev) = underlay.filter(|_| self.config.direct_routing && facts.on_link.contains(&peer.public_ip)) {
+            state.set(key, route(peer.public_ip, dev, false));
+            return;
+        }
+        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(ipv6, facts)) else { return };
+        let name = self.config.link(ipv6);
+        let via = peer.subnet.network();
+        // One FDB entry holds one destination: who took the MAC first keeps it, and the other is no peer.
+        let destination = Value::Fdb(peer.public_ip);
+        if *state.0.entry(Key::Fdb(name, mac)).or_insert_with(|| destination.clone()) != destination {
+            return;
+        }
+        state.set(Key::Neighbor(name, via), Value::Neighbor(mac));
+        state.set(key, route(via, name, true));
+    }
+}
+
+/// The metric that Go flannel's routes have: the kernel makes 1024 of none for IPv6.
+pub(crate) fn metric(ipv6: bool) -> u32 {
+    if ipv6 { 1024 } else { 0 }
+}
+
+impl Plan for VxlanPlan {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn asks(&self, leases: &LeaseTable) -> Vec<IpAddr> {
+        if !self.config.direct_routing {
+            return Vec::new();
+        }
+        let mut asks: Vec<IpAddr> = leases.peers(&self.own, subnet_lease::Kinds::Only(KIND)).map(|peer| peer.public_ip).collect();
+        asks.sort_unstable();
+        asks.dedup();
+        asks
+    }
+
+    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
+        let mut state = KernelState::default();
+        for own in self.own.nets() {
+            self.device(own, facts, &mut state);
+        }
+        let underlay = LinkName::parse(&facts.underlay.name);
+        let mut all: Vec<Peer<'_>> = peers(leases, &self.own, KIND, &self.scope, &facts.underlay).collect();
+        all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
+        for peer in &all {
+            self.peer(peer, facts, underlay, &mut state);
+        }
+        state
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        let macs = self.macs.map(|own| self.mac(false, facts).unwrap_or(own), |own| self.mac(true, facts).unwrap_or(own));
+        announced(&self.config, &macs, facts.underlay.mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The keys of the `Backend` object that vxlan understands.
+
+use super::{OVERHEAD_V4, OVERHEAD_V6};
+use crate::kernel::LinkName;
+use subnet_lease::Subnets;
+use subnet_lease::json::Object;
+
+/// vxlan's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The network identifier.
+    pub vni: u32,
+    /// The UDP port; `None` leaves it to the kernel, which takes 8472.
+    pub port: Option<u16>,
+    /// MTU to assume for the underlay instead of its own.
+    pub mtu: Option<u32>,
+    /// Group based policy.
+    pub gbp: bool,
+    /// Whether the kernel learns from traffic.
+    pub learning: bool,
+    /// Whether peers on the same link get a plain route.
+    pub direct_routing: bool,
+    /// Whether the device is trusted with transmit checksums; `None` leaves it as it is.
+    pub checksum_offload: Option<bool>,
+    names: (LinkName, LinkName),
+}
+
+impl Config {
+    /// Reads the `Backend` object of a network.
+    ///
+    /// # Errors
+    /// Go flannel's text, the key and the remedy.
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, String> {
+        let bad = |why: String| format!("error decoding VXLAN backend config: {why}");
+        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
+        let number = |name: &str, most: u32| -> Result<u32, String> {
+            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(0);
+            u32::try_from(value)
+                .ok()
+                .filter(|value| *value <= most)
+                .ok_or_else(|| bad(format!("{name} is {value}: it has to be between 0 and {most}")))
+        };
+        let switch = |name: &str| object.read::<bool>(name).map_err(bad).map(Option::unwrap_or_default);
+        let vni = if object.read::<i64>("VNI").map_err(bad)?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
+        let port = number("Port", 65535)?;
+        let mtu = number("MTU", 65535)?;
+        let least = if networks.v6().is_some() { 1280 + OVERHEAD_V6 } else { 68 + OVERHEAD_V4 };
+        if mtu != 0 && mtu < least {
+            return Err(bad(format!(
+                "MTU is {mtu}: it is the underlay's, and at least {least}, so that pods are left with enough; leave it out to follow the interface"
+            )));
+        }
+        let checksum_offload = match object.read::<String>("ChecksumOffload").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+            "" | "auto" => None,
+            "on" => Some(true),
+            "off" => Some(false),
+            other => return Err(bad(format!("ChecksumOffload is {other:?}: it has to be \"auto\", \"on\" or \"off\""))),
+        };
+        let name = |text: String, used: bool| match LinkName::parse(&text) {
+            Some(name) => Ok(name),
+            None if !used => Ok(LinkName::default()),
+            None => Err(bad(format!("VNI is {vni}: the name {text} of its interface is longer than the kernel's limit of 15; take a smaller VNI"))),
+        };
+        let v4 = name(format!("flannel.{vni}"), networks.v4().is_some())?;
+        let v6 = name(format!("flannel-v6.{vni}"), networks.v6().is_some())?;
+        Ok(Self {
+            vni,
+            port: u16::try_from(port).ok().filter(|port| *port != 0),
+            mtu: Some(mtu).filter(|mtu| *mtu != 0),
+            gbp: switch("GBP")?,
+            learning: switch("Learning")?,
+            direct_routing: switch("DirectRouting")?,
+            checksum_offload,
+            names: (v4, v6),
+        })
+    }
+
+    /// The name of a family's device.
+    pub fn link(&self, ipv6: bool) -> LinkName {
+        if ipv6 { self.names.1 } else { self.names.0 }
+    }
+
+    /// The MTU of a family's device. More than the underlay carries the kernel would refuse.
+    pub fn device_mtu(&self, underlay: u32, ipv6: bool) -> u32 {
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(if ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
+    }
+
+    #[test]
+    fn defaults_and_keys_in_any_case() {
+        let config = parse("{}").unwrap();
+        assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (1, None, None, None));
+        assert_eq!((config.link(false).as_str(), config.link(true).as_str()), ("flannel.1", "flannel-v6.1"));
+        assert!(!config.gbp && !config.learning && !config.direct_routing);
+        let text =
+            r#"{"type":"vxlan","vni":7,"PORT":4789,"mtu":1400,"gbp":true,"Learning":true,"directrouting":true,"ChecksumOffload":"OFF","Other":{}}"#;
+        let config = parse(text).unwrap();
+        assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (7, Some(4789), Some(1400), Some(false)));
+        assert!(config.gbp && config.learning && config.direct_routing);
+        assert_eq!((config.device_mtu(1500, false), config.device_mtu(1500, true), config.device_mtu(1300, false)), (1350, 1330, 1250));
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        for (text, part) in [
+            (r#"{"VNI":-1}"#, "VNI is -1"),
+            (r#"{"VNI":16777216}"#, "VNI is 16777216"),
+            (r#"{"VNI":10000}"#, "flannel-v6.10000"),
+            (r#"{"VNI":"1"}"#, "VNI"),
+            (r#"{"Port":65536}"#, "Port is 65536"),
+            (r#"{"MTU":1000}"#, "MTU is 1000"),
+            (r#"{"GBP":1}"#, "GBP"),
+            (r#"{"ChecksumOffload":"maybe"}"#, "ChecksumOffload"),
+            ("[]", "a JSON object"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with("error decoding VXLAN backend config: ") && error.contains(part), "{text}: {error}");
+        }
+    }
+}

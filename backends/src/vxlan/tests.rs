@@ -1,0 +1,184 @@
+//! The laws of what vxlan wants, and what it publishes and accepts.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use subnet_lease::{Addresses, NetworkConfig, Term};
+
+fn vxlan(backend: &str) -> Vxlan {
+    let text = format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#);
+    let setup = Setup { config: NetworkConfig::parse(&text).unwrap(), node_id: "n".into(), route_protocol: 241, audit: None };
+    Vxlan::new(&setup).unwrap()
+}
+
+fn plan(backend: &str) -> VxlanPlan {
+    vxlan(backend).plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201))).unwrap()
+}
+
+fn encapsulating() -> VxlanPlan {
+    plan(r#"{"Type":"vxlan"}"#)
+}
+
+fn mac(n: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, n])
+}
+
+fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
+    let data = |prefix| RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:{prefix}:00:00:00:{hardware:02x}"}}"#)).unwrap();
+    Lease {
+        subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, ip].into()),
+            public_ipv6: Some(format!("fd00:56::{ip:x}").parse().unwrap()),
+            backend: KIND.to_owned(),
+            data: Some(data("00")),
+            v6_data: Some(data("06")),
+            ..LeaseAttrs::default()
+        },
+        term: Term::Leased,
+        since: i64::from(n),
+    }
+}
+
+fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
+    let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
+    let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() };
+    Facts { underlay, present: true, missing: Vec::new(), on_link: on_link.into_iter().collect(), conceded: BTreeMap::new() }
+}
+
+fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
+    LeaseTable::of(leases, BTreeSet::new())
+}
+
+fn text(state: &KernelState) -> Vec<String> {
+    state.0.keys().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_peer_is_three_objects_a_family() {
+    let state = plan(r#"{"Type":"vxlan"}"#).desired(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
+    assert_eq!(
+        text(&state),
+        [
+            "link flannel-v6.1",
+            "link flannel.1",
+            "address fd10:244:0:1::/128 on flannel-v6.1",
+            "address 10.244.1.0/32 on flannel.1",
+            "FDB entry 02:06:00:00:00:02 on flannel-v6.1",
+            "FDB entry 02:00:00:00:00:02 on flannel.1",
+            "neighbour fd10:244:0:2:: on flannel-v6.1",
+            "neighbour 10.244.2.0 on flannel.1",
+            "route to 10.244.2.0/24",
+            "route to fd10:244:0:2::/64",
+        ]
+    );
+}
+
+#[test]
+fn direct_peers_need_a_route_only() {
+    let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
+    let leases = table([lease(2, 2, 2)]);
+    assert_eq!(plan.asks(&leases).len(), 2);
+    let state = plan.desired(&leases, &facts(plan.asks(&leases)));
+    assert_eq!(state.len(), 4 + 2);
+    let plan = encapsulating();
+    assert_eq!(plan.asks(&leases), Vec::<IpAddr>::new());
+}
+
+#[test]
+fn who_took_a_mac_first_keeps_it() {
+    let plan = plan(r#"{"Type":"vxlan"}"#);
+    let state = plan.desired(&table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
+    assert_eq!(state.0.get(&Key::Fdb(plan.config.link(false), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
+    assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
+}
+
+#[test]
+fn nothing_of_ones_own_is_a_peer() {
+    let plan = plan(r#"{"Type":"vxlan"}"#);
+    let bare = plan.desired(&table([]), &facts([]));
+    let mut own_mac = lease(2, 200, 2);
+    own_mac.attrs.v6_data = None;
+    let mut other_kind = lease(3, 3, 3);
+    other_kind.attrs.backend = "host-gw".to_owned();
+    let mut outside = lease(4, 4, 4);
+    outside.subnets = Dual::V4("10.99.4.0/24".parse().unwrap());
+    let mut overlapping = lease(5, 5, 5);
+    overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
+    for stranger in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
+        assert_eq!(plan.desired(&table([stranger.clone()]), &facts([])), bare, "{stranger:?}");
+    }
+}
+
+#[test]
+fn conceded_macs_are_wanted_and_announced() {
+    let plan = plan(r#"{"Type":"vxlan"}"#);
+    let mut facts = facts([]);
+    facts.conceded.insert(plan.config.link(false), mac(99));
+    assert_eq!(plan.desired(&table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
+    let announced = plan.announced(&facts);
+    assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
+    assert_eq!(announced.v6_data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:c9"}"#);
+}
+
+#[test]
+fn derived_macs_last_and_differ() {
+    let macs: BTreeSet<Mac> =
+        [("a", 1, false), ("a", 1, true), ("a", 2, false), ("b", 1, false)].map(|(node, vni, v6)| derived_mac(node, vni, v6)).into();
+    assert_eq!(macs.len(), 4);
+    assert!(macs.iter().all(|mac| mac.is_station() && mac.0[0] & 2 == 2));
+    assert_eq!(derived_mac("a", 1, false), derived_mac("a", 1, false));
+}
+
+#[test]
+fn unusable_leases_are_refused_with_their_reason() {
+    let accepts = vxlan(r#"{"Type":"vxlan"}"#).accepts();
+    assert_eq!(accepts(&lease(2, 2, 2)), Ok(()));
+    let with = |data: Option<&str>, v6_data: Option<&str>| {
+        let mut lease = lease(2, 2, 2);
+        lease.attrs.data = data.map(|text| RawJson::parse(text).unwrap());
+        lease.attrs.v6_data = v6_data.map(|text| RawJson::parse(text).unwrap());
+        accepts(&lease).map_err(|refusal| refusal.0)
+    };
+    let good = r#"{"vtepmac":"02-00-00-00-00-02"}"#;
+    assert_eq!(with(Some(good), None), Ok(()));
+    assert_eq!(with(None, Some(good)), Ok(()));
+    assert_eq!(with(Some("null"), Some(good)), Ok(()));
+    for (bad, part) in [
+        (r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#, "is not a MAC address"),
+        (r#"{"VtepMAC":""}"#, "is not a MAC address"),
+        (r#"{"VtepMAC":"01:00:5e:00:00:01"}"#, "no address that a device can have"),
+        (r#"{"VtepMAC":"00:00:00:00:00:00"}"#, "no address that a device can have"),
+        (r#"{"VtepMAC":7}"#, "VtepMAC"),
+        (r#"{"VNI":1}"#, "has no VtepMAC"),
+        ("[]", "not a JSON object"),
+    ] {
+        for result in [with(Some(bad), Some(good)), with(Some(good), Some(bad)), with(Some(bad), None)] {
+            assert!(result.clone().unwrap_err().contains(part), "{bad}: {result:?}");
+        }
+    }
+    assert!(with(None, None).is_err());
+    let mut other = lease(2, 2, 2);
+    (other.attrs.backend, other.attrs.data) = ("host-gw".to_owned(), None);
+    assert_eq!(accepts(&other), Ok(()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #[test]
+    fn the_order_of_leases_does_not_matter(peers in proptest::collection::vec((2u8..30, 0u8..6, 2u8..9), 0..12), near in any::<bool>()) {
+        let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
+        let peers: BTreeMap<u8, (u8, u8)> = peers.into_iter().map(|(n, hardware, ip)| (n, (hardware, ip))).collect();
+        let leases: Vec<Lease> = peers.iter().map(|(n, (hardware, ip))| lease(*n, *hardware, *ip)).collect();
+        let facts = facts(near.then_some(IpAddr::from([192, 168, 56, 4])));
+        let forwards = plan.desired(&table(leases.clone()), &facts);
+        let backwards = plan.desired(&table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
+        prop_assert_eq!(&forwards, &backwards);
+        // Every route that needs them has its neighbour and its FDB entry.
+        for value in forwards.0.values() {
+            let Value::Route(RouteSpec { via: Some(via), dev, onlink: true, .. }) = value else { continue };
+            let Some(Value::Neighbor(mac)) = forwards.0.get(&Key::Neighbor(*dev, *via)) else { panic!("no neighbour {via}") };
+            prop_assert!(forwards.0.contains_key(&Key::Fdb(*dev, *mac)));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Whatever somebody else breaks is repaired by its event alone: audits are off.
+
+use crate::bed::*;
+
+/// Breaks something of a dual-stack vxlan node with three peers and waits for the old state.
+fn heals(damage: &'static str) {
+    in_namespace(move || async move {
+        let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3, 4]).await;
+        node.silence().await;
+        let before = state();
+        sh(damage);
+        // What is on the underlay's side of the damage comes back by the test, not by us.
+        until(&format!("healed: {damage}"), || state() == before).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn link_deleted() {
+    heals("ip link del flannel.1; ip link del flannel-v6.1");
+}
+
+#[test]
+fn link_down() {
+    heals("ip link set flannel.1 down; ip link set flannel-v6.1 down");
+}
+
+#[test]
+fn link_down_and_up() {
+    heals("ip link set flannel.1 down; ip link set flannel.1 up");
+}
+
+#[test]
+fn routes_flushed() {
+    heals("ip route flush proto 241; ip -6 route flush proto 241");
+}
+
+#[test]
+fn route_changed() {
+    heals("ip route replace 10.244.2.0/24 via 192.168.56.7 dev eth0 proto 241");
+}
+
+#[test]
+fn ipv6_route_changed_or_made_multipath() {
+    heals("ip -6 route replace fd10:244:0:2::/64 via fd00:56::7 dev eth0 proto 241 metric 1024");
+    heals("ip -6 route append fd10:244:0:2::/64 via fd00:56::7 dev eth0 proto 241 metric 1024");
+}
+
+#[test]
+fn marked_routes_that_nobody_wants() {
+    heals("ip route add 10.244.99.0/24 via 192.168.56.7 dev eth0 proto 241 metric 7; ip route add blackhole 10.244.98.0/24 proto 241");
+    heals("ip -6 route add fd10:244:0:99::/64 proto 241 metric 9 nexthop via fd00:56::7 dev eth0 nexthop via fd00:56::8 dev eth0");
+}
+
+#[test]
+fn fdb_flushed() {
+    heals(
+        "for mac in $(bridge fdb show dev flannel.1 | cut -d' ' -f1); do bridge fdb del $mac dev flannel.1; done; bridge fdb del 02:00:06:00:00:03 dev flannel-v6.1",
+    );
+}
+
+#[test]
+fn fdb_changed() {
+    heals("bridge fdb replace 02:00:04:00:00:02 dev flannel.1 dst 192.168.56.77 self permanent");
+}
+
+#[test]
+fn fdb_extra() {
+    heals("bridge fdb add 02:00:04:00:00:99 dev flannel.1 dst 192.168.56.77 self permanent");
+}
+
+#[test]
+fn neighbors_flushed() {
+    heals("ip neigh flush dev flannel.1 nud permanent; ip -6 neigh flush dev flannel-v6.1 nud permanent");
+}
+
+#[test]
+fn neighbor_turned_stale() {
+    heals("ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:99 nud stale dev flannel.1");
+}
+
+#[test]
+fn address_removed() {
+    heals("ip addr del 10.244.1.0/32 dev flannel.1; ip addr del fd10:244:0:1::/128 dev flannel-v6.1");
+}
+
+#[test]
+fn address_inside_the_network_added() {
+    heals("ip addr add 10.244.77.1/24 dev flannel.1");
+}
+
+#[test]
+fn mac_changed() {
+    heals("ip link set flannel.1 address 02:11:22:33:44:55; ip link set flannel-v6.1 address 02:11:22:33:44:56");
+}
+
+#[test]
+fn mtu_changed() {
+    heals("ip link set flannel.1 mtu 1300");
+}
+
+#[test]
+fn vxlan_attributes_changed() {
+    heals("ip link set flannel.1 type vxlan learning local 192.168.56.55");
+}
+
+#[test]
+fn accept_ra_changed_with_something_else() {
+    in_namespace(|| async {
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        sh("sysctl -qw net.ipv6.conf.flannel/1.accept_ra=1; ip link set flannel.1 mtu 1300");
+        until("accept_ra is off", || sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim() == "0").await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn underlay_down_and_up() {
+    in_namespace(|| async {
+        let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
+        let before = state();
+        sh("ip link set eth0 down");
+        until("its trouble is told", || !node.status.trouble.lock().unwrap().is_empty()).await;
+        sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
+        until("the routes are back", || state() == before).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn underlay_renamed() {
+    for backend in [r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+        in_namespace(move || async move {
+            let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
+            node.silence().await;
+            let (before, writes) = (state(), node.writes());
+            sh("ip link property add dev eth0 altname keep; ip link set eth0 name uplink7");
+            node.silence().await;
+            assert_eq!(node.writes(), writes, "a name is not worth a write");
+            let after = state().into_iter().map(|line| line.replace("uplink7", "eth0")).collect();
+            assert_eq!(before, after);
+            sh("ip route flush proto 241");
+            until("routes heal under the new name", || state().iter().filter(|line| line.contains("dev uplink7 proto 241")).count() == 2).await;
+            node.stop().await;
+        });
+    }
+}
+
+#[test]
+fn underlay_mtu_is_followed() {
+    in_namespace(|| async {
+        let mut node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        for mtu in [1400, 9000, 1500] {
+            sh(&format!("ip link set eth0 mtu {mtu}"));
+            until("the devices follow", || {
+                let lines = state();
+                let has = |name: &str, mtu: u32| lines.iter().any(|line| line.starts_with(&format!("link {name} mtu {mtu} ")));
+                has("flannel.1", mtu - 50) && has("flannel-v6.1", mtu - 70)
+            })
+            .await;
+            node.out.wait_for(|announced| announced.mtu == mtu - 50).await.unwrap();
+        }
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn underlay_address_is_followed_in_place() {
+    in_namespace(|| async {
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        let index = json("ip -j link show flannel.1")[0]["ifindex"].clone();
+        sh("ip addr add 192.168.56.200/24 dev eth0");
+        node.underlay.send_modify(|underlay| {
+            let ip = "192.168.56.200".parse().unwrap();
+            underlay.addresses = subnet_lease::Addresses::V4(ip);
+            underlay.public = underlay.addresses;
+        });
+        until("the device's local address follows", || state().iter().any(|line| line.contains("local 192.168.56.200"))).await;
+        node.silence().await;
+        assert_eq!(json("ip -j link show flannel.1")[0]["ifindex"], index, "not rebuilt");
+        assert!(state().iter().any(|line| line.starts_with("fdb flannel.1 02:00:04:00:00:02")));
+        node.stop().await;
+    });
+}
+
+#[test]
+fn a_mac_that_somebody_insists_on_is_announced() {
+    in_namespace(|| async {
+        let mut node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        let theirs = "02:11:22:33:44:55";
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while mac_of(node.out.borrow().data.as_ref().unwrap()) != theirs {
+            assert!(std::time::Instant::now() < end, "never conceded");
+            if !state().iter().any(|line| line.contains(&format!("mac {theirs}"))) {
+                sh(&format!("ip link set flannel.1 address {theirs}"));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(node.out.has_changed().unwrap());
+        node.out.borrow_and_update();
+        node.silence().await;
+        assert!(state().iter().any(|line| line.contains(&format!("mac {theirs}"))));
+        assert!(state().iter().any(|line| line == "neighbour flannel.1 10.244.2.0 02:00:04:00:00:02"));
+        node.stop().await;
+    });
+}
+
+#[test]
+fn underlay_made_anew_under_another_index() {
+    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+        in_namespace(move || async move {
+            let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
+            node.silence().await;
+            let before = state();
+            sh("ip link del eth0");
+            until("its absence is told", || node.status.trouble.lock().unwrap().contains("eth0 (index")).await;
+            sh(
+                "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
+            );
+            sh("ip link del more; ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
+            node.underlay.send_replace(underlay(false));
+            until("everything is back", || state() == before).await;
+            node.silence().await;
+            node.stop().await;
+        });
+    }
+}
+
+#[test]
+fn more_notices_than_the_socket_holds() {
+    in_namespace(|| async {
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
+        node.silence().await;
+        let before = state();
+        // The runtime stands still meanwhile, so that nobody reads the notices: among them those of our own routes.
+        sh(
+            "for n in 1 2 3; do for i in $(seq 0 16000); do echo route add 11.$((i / 250)).$((i % 250)).0/24 dev eth0; done | ip -batch -; ip route flush root 11.0.0.0/8; done",
+        );
+        sh("ip route flush proto 241");
+        until("our routes are back", || state() == before).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}

@@ -1,0 +1,277 @@
+//! What is not ours stays as it is, and what Go flannel left is taken over without a gap.
+
+use crate::bed::*;
+use backends::{Error, create};
+use std::sync::atomic::Ordering::Relaxed;
+
+#[test]
+fn foreign_objects_stay() {
+    in_namespace(|| async {
+        let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        sh("ip route add 10.9.0.0/16 dev flannel.1; ip route add 10.244.200.0/24 via 192.168.56.9 dev eth0 proto static");
+        sh("ip route add 10.8.0.0/16 via 192.168.56.9 proto 241; ip addr add 10.9.0.1/32 dev flannel.1");
+        sh(
+            "ip neigh add 10.9.0.7 lladdr 02:00:00:00:00:07 nud permanent dev flannel.1; ip neigh add 192.168.56.9 lladdr 02:00:00:00:00:08 nud permanent dev eth0",
+        );
+        sh(
+            "ip route add 10.244.201.0/24 via 192.168.56.9 dev eth0 proto boot; ip -6 route add fd10:244:0:99::/64 via fd00:56::9 dev eth0 proto static",
+        );
+        sh("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic");
+        node.silence().await;
+        let before = state();
+        node.peers([1, 2, 3]);
+        until("peer 3 is there", || state().len() == before.len() + 6).await;
+        node.peers([1, 2]);
+        until("peer 3 is gone and nothing else", || state() == before).await;
+        node.stop().await;
+        let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        node.silence().await;
+        assert_eq!(state(), before);
+        assert_eq!(node.writes(), 0, "a warm restart writes nothing");
+        node.stop().await;
+    });
+}
+
+#[test]
+fn a_foreign_route_in_the_way_is_a_named_conflict() {
+    in_namespace(|| async {
+        sh(
+            "ip route add 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static; ip -6 route add fd10:244:0:2::/64 via fd00:56::9 dev eth0 proto static",
+        );
+        let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
+        until("it is told", || node.status.trouble.lock().unwrap().contains("10.244.2.0/24")).await;
+        assert!(!node.status.in_step.load(Relaxed));
+        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")));
+        assert!(state().iter().any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")), "others are not affected");
+        sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
+        until("ours takes the place", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2::"))).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn host_gw_peer_off_the_link_is_a_conflict_of_its_own() {
+    in_namespace(|| async {
+        let setup = setup(V4, r#"{"Type":"host-gw"}"#);
+        let mut far = lease(&setup, 3);
+        far.attrs.public_ip = Some("172.16.0.3".parse().unwrap());
+        let leases = subnet_lease::LeaseTable::of([lease(&setup, 2), far], Default::default());
+        let node = Node::start_with(setup, leases).await;
+        let trouble = node.status.trouble.lock().unwrap().clone();
+        assert!(trouble.contains("10.244.3.0/24") && trouble.contains("172.16.0.3 is not on the network of eth0"), "{trouble}");
+        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.2")));
+        sh("ip addr add 172.16.0.1/24 dev eth0");
+        until("it becomes reachable", || state().iter().any(|line| line.contains("10.244.3.0/24 via 172.16.0.3"))).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn routes_that_go_left_are_adopted() {
+    in_namespace(|| async {
+        // As Go's host-gw leaves them, and as its vxlan leaves them on a device of ours.
+        sh("ip route add 10.244.2.0/24 via 192.168.56.2 dev eth0 proto boot; ip route add 10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot");
+        sh(
+            "ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472 nolearning; ip link set flannel.1 up",
+        );
+        sh(
+            "ip route add 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink proto boot; ip route add 10.244.8.0/24 via 10.244.8.0 dev flannel.1 onlink proto boot",
+        );
+        let index = json("ip -j link show flannel.1")[0]["ifindex"].clone();
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
+        assert_eq!(mac_of(node.announced.data.as_ref().unwrap()), "02:aa:aa:aa:aa:aa", "the device's MAC is kept");
+        let lines = state();
+        for (line, there) in [
+            ("10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241", true),
+            ("10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241", true),
+            ("10.244.8.0/24", false),
+            ("10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot", true),
+        ] {
+            assert_eq!(lines.iter().any(|known| known.contains(line)), there, "{line}\n{lines:#?}");
+        }
+        assert_eq!(lines.iter().filter(|line| line.starts_with("route") && line.contains("10.244.2.0")).count(), 1);
+        assert_eq!(json("ip -j link show flannel.1")[0]["ifindex"], index);
+        node.stop().await;
+        let node = Node::start(setup(V4, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
+        until("and back", || state().iter().filter(|line| line.contains("dev eth0 proto 241")).count() == 2).await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn ipv6_routes_that_go_left_are_adopted() {
+    in_namespace(|| async {
+        sh(
+            "ip -6 route add fd10:244:0:2::/64 via fd00:56::1002 dev eth0 proto boot; ip -6 route add fd10:244:0:3::/64 via fd00:56::9 dev eth0 proto boot",
+        );
+        let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
+        node.silence().await;
+        let lines: Vec<String> = state().into_iter().filter(|line| line.contains("fd10:")).collect();
+        assert_eq!(
+            lines,
+            [
+                "route unicast fd10:244:0:2::/64 via fd00:56::1002 dev eth0 proto 241 scope global metric 1024 []",
+                "route unicast fd10:244:0:3::/64 via fd00:56::9 dev eth0 proto boot scope global metric 1024 []",
+            ]
+        );
+        node.stop().await;
+        // To the tunnel and back to direct routes.
+        for (backend, dev) in
+            [(r#"{"Type":"vxlan"}"#, "flannel-v6.1"), (r#"{"Type":"vxlan","DirectRouting":true}"#, "eth0"), (r#"{"Type":"vxlan"}"#, "flannel-v6.1")]
+        {
+            let node = Node::start(setup(DUAL, backend), [1, 2]).await;
+            node.silence().await;
+            assert_eq!(
+                state().iter().filter(|line| line.contains(" fd10:244:0:2::/64 ") && line.contains(&format!("dev {dev} proto 241"))).count(),
+                1
+            );
+            node.stop().await;
+        }
+    });
+}
+
+#[test]
+fn unreadable_subnets_keep_what_they_have() {
+    in_namespace(|| async {
+        let setup = setup(DUAL, r#"{"Type":"vxlan"}"#);
+        let node = Node::start(setup.clone(), [1, 2, 3]).await;
+        let before = state();
+        node.stop().await;
+        let leases = subnet_lease::LeaseTable::of([lease(&setup, 3)], [lease(&setup, 2).subnets].into());
+        let node = Node::start_with(setup, leases).await;
+        node.silence().await;
+        assert_eq!((state(), node.writes()), (before, 0));
+        node.stop().await;
+    });
+}
+
+#[test]
+fn rebuilt_only_where_it_must_be() {
+    in_namespace(|| async {
+        sh("ip link add flannel.1 mtu 1300 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.9 dev wire0 dstport 8472 learning");
+        let index = || json("ip -j link show flannel.1")[0]["ifindex"].clone();
+        let first = index();
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        assert_eq!(index(), first);
+        assert!(state().iter().any(|line| line.starts_with("link flannel.1 mtu 1450")
+            && line.ends_with("local 192.168.56.101 lower eth0 port 8472 learning false txqlen 0")
+            || line.contains("txqlen 1000")));
+        node.stop().await;
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
+        assert_ne!(index(), first);
+        node.silence().await;
+        node.stop().await;
+        // A TUN of another mode makes way.
+        sh("ip link del flannel.1; ip tuntap add dev flannel.1 mode tun");
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
+        assert!(state().iter().any(|line| line.starts_with("link flannel.1") && line.contains("port 4789")));
+        node.stop().await;
+    });
+}
+
+/// What joining says when it cannot.
+async fn refused(backend: &str) -> String {
+    let setup = setup(V4, backend);
+    let mut backend = create(&setup).unwrap();
+    let under = underlay(false);
+    backend.announce(&under, None).await.unwrap();
+    match backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await {
+        Ok(_) => panic!("it joined"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn another_kind_under_our_name_is_refused() {
+    in_namespace(|| async {
+        sh("ip link add flannel.1 type bridge; ip link set flannel.1 up; ip route add 10.244.7.0/24 dev flannel.1 proto static");
+        let text = refused(r#"{"Type":"vxlan"}"#).await;
+        assert!(text.contains("flannel.1") && text.contains("of kind bridge"), "{text}");
+        assert!(sh("ip -d link show flannel.1").contains("bridge"));
+        assert!(state().iter().any(|line| line.contains("10.244.7.0/24")), "what is on it is not ours");
+    });
+}
+
+#[test]
+fn a_taken_vni_or_port_is_named() {
+    in_namespace(|| async {
+        sh("ip link add other type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472; ip link set other up");
+        let text = refused(r#"{"Type":"vxlan"}"#).await;
+        assert!(text.contains("uses the VNI and UDP port of flannel.1"), "{text}");
+        sh("ip link del other");
+        let socket = std::net::UdpSocket::bind("0.0.0.0:8472").unwrap();
+        let text = refused(r#"{"Type":"vxlan"}"#).await;
+        assert!(text.contains("uses the VNI and UDP port of flannel.1"), "{text}");
+        drop(socket);
+    });
+}
+
+#[test]
+fn host_gw_behind_nat_is_refused() {
+    in_namespace(|| async {
+        let setup = setup(V4, r#"{"Type":"host-gw"}"#);
+        let mut under = underlay(false);
+        under.public = subnet_lease::Addresses::V4("203.0.113.7".parse().unwrap());
+        let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
+        assert!(
+            matches!(error, Error::Config(_))
+                && error.to_string().starts_with("your PublicIP differs from interface IP, meaning that probably you're on a NAT"),
+            "{error}"
+        );
+        // vxlan then takes the interface's address: the public one is not local.
+        let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
+        let mut backend = create(&setup).unwrap();
+        backend.announce(&under, None).await.unwrap();
+        backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await.unwrap();
+        assert!(state().iter().any(|line| line.contains("local 192.168.56.101")));
+    });
+}
+
+#[test]
+fn checksum_offload_is_switched_and_kept() {
+    in_namespace(|| async {
+        let off = || sh("ethtool -k flannel.1").contains("tx-checksum-ip-generic: off");
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan","ChecksumOffload":"off"}"#), [1, 2]).await;
+        assert!(off());
+        sh("ethtool -K flannel.1 tx on");
+        until("off again", off).await;
+        node.silence().await;
+        node.stop().await;
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        node.silence().await;
+        assert!(off(), "auto leaves it alone");
+        node.stop().await;
+    });
+}
+
+#[test]
+fn without_ipv6_on_the_device_ipv4_goes_on() {
+    in_namespace(|| async {
+        sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+        let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        until("it is told", || node.status.trouble.lock().unwrap().contains("IPv6 is switched off there")).await;
+        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
+        sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
+        until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;
+        node.silence().await;
+        node.stop().await;
+    });
+}
+
+#[test]
+fn noise_of_others_is_not_heard() {
+    in_namespace(|| async {
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        node.silence().await;
+        let passes = node.status.passes.load(Relaxed);
+        sh("ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0");
+        sh(
+            "for i in $(seq 1 200); do echo neigh add 172.16.0.$i lladdr 02:00:00:00:00:01 dev pod0; echo route add 172.17.$i.0/24 dev pod0; echo route add 10.244.1.$i/32 dev pod0; done | ip -batch -",
+        );
+        node.silence().await;
+        assert_eq!(node.status.passes.load(Relaxed), passes);
+        node.stop().await;
+    });
+}
