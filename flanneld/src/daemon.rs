@@ -207,6 +207,7 @@ async fn run_set(
         status,
         manager: manager.clone(),
         mtu: env_out.subscribe(),
+        audits: settings.audit.is_some_and(|audit| audit <= Duration::from_secs(20)),
         margin: settings.renew_margin,
         health: health.clone(),
     };

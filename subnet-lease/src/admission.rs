@@ -79,7 +79,7 @@ pub struct Refused {
 
 /// Admits leases of `raw`; where a value is unusable the one of `before` stays.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
-    let mut by_age: Vec<&Lease> = raw.iter().filter(|lease| lease.subnets != terms.own.subnets).collect();
+    let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| lease.subnets != terms.own.subnets).collect();
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
     let mut ground = Ground::default();
     let mut hardware = Hardware::of(&terms.own);
@@ -114,10 +114,11 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
             Ok(()) => hardware.take(lease).map_err(|why| (Reason::SameHardware, why)),
         };
         let lease = match usable {
-            Ok(()) => Some(Lease { subnets, ..lease.clone() }),
+            Ok(()) if subnets == lease.subnets => Some(lease.clone()),
+            Ok(()) => Some(Arc::new(Lease { subnets, ..Lease::clone(lease) })),
             Err((reason, why)) => {
                 refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
-                before.get(&subnets).filter(|good| good.attrs != lease.attrs && hardware.take(good).is_ok()).cloned()
+                before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && hardware.take(good).is_ok()).cloned()
             }
         };
         ground.take(&subnets);
@@ -148,12 +149,13 @@ fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
 }
 
-/// Subnets that are let, for overlap checks.
+/// Subnets that are let and overlap nobody, for fast overlap checks.
 #[derive(Default)]
-struct Ground(BTreeMap<IpAddr, IpNet>);
+pub(crate) struct Ground(BTreeMap<IpAddr, IpNet>);
 
 impl Ground {
-    fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
+    /// A network that overlaps one of these.
+    pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
             let before = self.0.range(..=net.network()).next_back();
             let after = self.0.range(net.network()..).next();
@@ -161,7 +163,8 @@ impl Ground {
         })
     }
 
-    fn take(&mut self, subnets: &Subnets) {
+    /// Lets these.
+    pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.insert(net.network(), net);
         }
@@ -204,6 +207,14 @@ impl Hardware {
 }
 
 fn hardware_id(data: &RawJson) -> Option<String> {
+    // As everybody writes it; ten thousand are looked at for every change.
+    const MAC: &str = "\"VtepMAC\":\"";
+    if let Some(at) = data.as_str().find(MAC)
+        && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
+        && mac.bytes().all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    {
+        return Some(mac.to_owned());
+    }
     let object = Object::parse(data.as_str()).ok()?;
     let text = ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())?;
     Some(if text.contains([':', '-']) { text.to_ascii_lowercase().replace('-', ":") } else { text })

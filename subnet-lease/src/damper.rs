@@ -4,10 +4,12 @@
 //! discontinuity, or when many vanish at once, 60 s; not at all when the subnet is let to another. Waiting counts only
 //! while the watch stands and this process runs.
 
+use crate::admission::Ground;
 use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_secs(5);
@@ -31,7 +33,7 @@ pub struct Damper {
 
 #[derive(Debug, Clone)]
 struct Held {
-    lease: Lease,
+    lease: Arc<Lease>,
     wait: Duration,
     since: Duration,
 }
@@ -50,7 +52,7 @@ impl Damper {
         if discontinuity {
             self.wary_until = now + LONG;
         }
-        let vanished: Vec<Lease> = self.last.iter().filter(|lease| admitted.get(&lease.subnets).is_none()).cloned().collect();
+        let vanished: Vec<Arc<Lease>> = self.last.shared_leases().filter(|lease| admitted.get(&lease.subnets).is_none()).cloned().collect();
         self.removals.retain(|at| now.saturating_sub(*at) <= WAVE);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
@@ -65,11 +67,13 @@ impl Damper {
             self.held.insert(lease.subnets, Held { lease, wait, since: now });
         }
         let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
-        // Only a few are ever held; the whole table is looked through for each.
-        self.held
-            .retain(|subnets, held| admitted.get(subnets).is_none() && !due(held) && !admitted.iter().any(|lease| lease.subnets.overlaps(subnets)));
+        if !self.held.is_empty() {
+            let mut ground = Ground::default();
+            admitted.iter().for_each(|lease| ground.take(&lease.subnets));
+            self.held.retain(|subnets, held| !due(held) && ground.taken(subnets).is_none());
+        }
         self.last = admitted.clone();
-        let leases = admitted.iter().cloned().chain(self.held.values().map(|held| held.lease.clone()));
+        let leases = admitted.shared_leases().cloned().chain(self.held.values().map(|held| held.lease.clone()));
         let next = self.held.values().map(|held| held.since + held.wait).min().map(|due| due.min(now + Duration::from_secs(1)));
         (LeaseTable::of(leases, admitted.unreadable().clone()), next)
     }

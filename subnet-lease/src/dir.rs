@@ -45,6 +45,11 @@ impl DirManager {
         self.files.list()
     }
 
+    /// How long ago the holder of a key touched its file; none where there is no file.
+    pub fn heard(&self, key: &str) -> Option<std::time::Duration> {
+        self.files.heard(key)
+    }
+
     /// Deletes a lease's file, unless it changed since it was listed.
     ///
     /// # Errors

@@ -24,6 +24,15 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, watch as channel};
 use watch::{Anchor, Broken, Change, Watch};
 
+/// How a lease of etcd's stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTime {
+    /// When it ends unless it is renewed.
+    pub left: Duration,
+    /// How long ago it was granted or renewed last.
+    pub heard: Duration,
+}
+
 /// Keeps leases in etcd.
 pub struct EtcdManager {
     registry: EtcdRegistry,
@@ -56,6 +65,30 @@ impl EtcdManager {
             Answer::Txn { done, .. } => Ok(done),
             _ => Ok(false),
         }
+    }
+
+    /// How a lease of etcd's stands; none when it is gone, or for 0.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    pub async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Failure> {
+        const DEADLINE: Duration = Duration::from_secs(5);
+        if lease == 0 {
+            return Ok(None);
+        }
+        self.registry.counters.call("lease-ttl");
+        let connection = self.registry.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                return Err(Failure(format!("etcd at {} does not tell of a lease: {}", connection.endpoint, connection::words(&error))));
+            }
+            Err(_) => return Err(Failure(format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint))),
+        };
+        let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
+        let (left, granted) = (answer.ttl(), answer.granted_ttl());
+        Ok((left > 0).then(|| LeaseTime { left: seconds(left), heard: seconds(granted.saturating_sub(left)) }))
     }
 
     /// Reads an entry into a lease, counting and telling what cannot be read.

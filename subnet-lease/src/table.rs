@@ -5,6 +5,7 @@ use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A change of the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +30,11 @@ pub enum LeaseEvent {
 }
 
 /// All leases, by subnet. A key that became unreadable keeps its last good value.
+///
+/// Leases are shared between tables: the raw ones, those in force and those published are mostly the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTable {
-    leases: BTreeMap<Subnets, Lease>,
+    leases: BTreeMap<Subnets, Arc<Lease>>,
     unreadable: BTreeSet<Subnets>,
 }
 
@@ -62,7 +65,7 @@ impl LeaseTable {
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
-                let mut next: BTreeMap<Subnets, Lease> = leases.into_iter().map(|lease| (lease.subnets, lease)).collect();
+                let mut next: BTreeMap<Subnets, Arc<Lease>> = leases.into_iter().map(|lease| (lease.subnets, self.shared(lease))).collect();
                 for subnets in &unreadable {
                     if let Some(last_good) = self.leases.get(subnets) {
                         next.entry(*subnets).or_insert_with(|| last_good.clone());
@@ -76,9 +79,9 @@ impl LeaseTable {
             }
             LeaseEvent::Put(lease) => {
                 let was_blank = self.unreadable.remove(&lease.subnets);
-                let same = self.leases.get(&lease.subnets) == Some(&lease);
+                let same = self.get(&lease.subnets) == Some(&lease);
                 if !same {
-                    self.leases.insert(lease.subnets, lease);
+                    self.leases.insert(lease.subnets, Arc::new(lease));
                 }
                 was_blank || !same
             }
@@ -91,21 +94,39 @@ impl LeaseTable {
         }
     }
 
+    /// The lease that is there already, when it is the same.
+    fn shared(&self, lease: Lease) -> Arc<Lease> {
+        match self.leases.get(&lease.subnets) {
+            Some(present) if **present == lease => present.clone(),
+            _ => Arc::new(lease),
+        }
+    }
+
     /// A table of these leases; of two with one identity the later counts.
-    pub fn of(leases: impl IntoIterator<Item = Lease>, unreadable: BTreeSet<Subnets>) -> Self {
-        let mut table = Self::default();
-        table.apply(LeaseEvent::Reset { leases: leases.into_iter().collect(), unreadable });
-        table
+    pub fn of<L: Into<Arc<Lease>>>(leases: impl IntoIterator<Item = L>, unreadable: BTreeSet<Subnets>) -> Self {
+        let leases: BTreeMap<Subnets, Arc<Lease>> = leases.into_iter().map(Into::into).map(|lease| (lease.subnets, lease)).collect();
+        let unreadable = unreadable.into_iter().filter(|subnets| !leases.contains_key(subnets)).collect();
+        Self { leases, unreadable }
+    }
+
+    /// The shared leases in order of their subnets.
+    pub fn shared_leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
+        self.leases.values()
+    }
+
+    /// The shared lease of these subnets.
+    pub fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
+        self.leases.get(subnets)
     }
 
     /// The lease of these subnets.
     pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
-        self.leases.get(subnets)
+        self.leases.get(subnets).map(Arc::as_ref)
     }
 
     /// All leases in order of their subnets.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
-        self.leases.values()
+        self.leases.values().map(Arc::as_ref)
     }
 
     /// How many leases there are.
@@ -126,7 +147,7 @@ impl LeaseTable {
     /// The other nodes' leases, a node at a time.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
-        self.leases.values().filter(move |lease| {
+        self.iter().filter(move |lease| {
             lease.subnets != own
                 && match kinds {
                     Kinds::Only(kind) => lease.attrs.backend == kind,

@@ -1,5 +1,14 @@
 //! One suite for every manager, against the real store: a directory, etcd 3.4 and etcd 3.6.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
+
 #[path = "contract/bed.rs"]
 mod bed;
 #[path = "contract/etcd_server.rs"]

@@ -1,5 +1,14 @@
 //! The laws of the model, by random cases: the wire, the table, admission, the damper; and Go flannel's own bytes.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
+
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

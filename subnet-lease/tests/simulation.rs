@@ -2,6 +2,15 @@
 //!
 //! `SIMULATION_SEED=n` replays one seed and prints its history; `SIMULATION_SEEDS=n` sets how many are run.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
+
 #[path = "simulation/node.rs"]
 mod node;
 #[path = "simulation/store.rs"]
@@ -27,7 +36,7 @@ fn leases_survive_faults() {
         run(seed, true).unwrap();
         return;
     }
-    let seeds: u64 = std::env::var("SIMULATION_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(4_000);
+    let seeds: u64 = std::env::var("SIMULATION_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(3_000);
     let failures: Vec<String> = std::thread::scope(|scope| {
         let halves: Vec<_> = (0..2)
             .map(|half| scope.spawn(move || (0..seeds).filter(|seed| seed % 2 == half).filter_map(|seed| run(seed, false).err()).collect::<Vec<_>>()))
@@ -43,12 +52,13 @@ fn leases_survive_faults() {
 /// The simulation sees what it should: with the compare-and-swap taken away from the store, it must fail.
 #[test]
 fn the_simulation_can_fail() {
-    let broken = (0..60).filter(|seed| {
+    let broken = (0..400).filter(|seed| {
         let mut world = World::new(*seed, false);
         world.store.ignores_compares = true;
         world.run().is_err()
     });
-    assert!(broken.count() > 5);
+    let broken = broken.count();
+    assert!(broken > 3, "only {broken} of 400 broken runs were noticed");
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct Vitals {
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The kernel.
     pub status: Arc<Status>,
+    /// Whether the kernel is compared now and then without an event, at least every 20 s.
+    pub audits: bool,
     /// For its counters.
     pub manager: Arc<dyn SubnetManager>,
     /// For the MTU.
@@ -48,6 +50,7 @@ impl Vitals {
         let mut in_step_at = Instant::now();
         let mut well_at = Instant::now();
         let mut told = String::new();
+        let mut seen = 0;
         let mut ready = true;
         self.health.figures(|figures| {
             figures.network = Some(self.status.clone());
@@ -59,6 +62,12 @@ impl Vitals {
                 () = stop.cancelled() => return,
             }
             self.health.beat("vitals");
+            // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
+            let passes = self.status.passes.load(Ordering::Relaxed);
+            if self.audits && passes != seen {
+                self.health.beat("kernel");
+                seen = passes;
+            }
             if self.status.in_step.load(Ordering::Relaxed) {
                 in_step_at = Instant::now();
             }

@@ -216,7 +216,7 @@ impl Node {
     }
 
     fn go_on(&mut self, now: Duration, store: &mut Store, config: &NetworkConfig, rng: &mut StdRng) -> Option<String> {
-        loop {
+        {
             let ended = match &mut self.process {
                 Process::Off { .. } => return None,
                 Process::Acquiring(coroutine) => match coroutine.step(now) {
@@ -249,7 +249,7 @@ impl Node {
                     let config = used.clone();
                     self.process = Process::Holding(Coroutine::new(move |io| hold(io, claim, config, tenure)), key);
                     let _ = self.go_on(now, store, &used, rng);
-                    return Some(line);
+                    Some(line)
                 }
                 Err((text, code)) => {
                     self.refusals += 1;
@@ -257,7 +257,7 @@ impl Node {
                     self.travel = None;
                     let line = format!("n{} exits {code}: {text}", self.name);
                     self.last_words = text;
-                    return Some(line);
+                    Some(line)
                 }
             }
         }

@@ -4,10 +4,11 @@ use super::node::{Node, Process};
 use super::store::Store;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use subnet_lease::protocol::registry::Write;
-use subnet_lease::{NetworkConfig, wire};
+use subnet_lease::{NetworkConfig, Subnets, wire};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scenario {
@@ -41,7 +42,11 @@ pub struct World {
     reserved: Vec<(String, Ipv4Addr)>,
     /// For each pair of nodes since when both believe to hold what overlaps.
     overlap: Vec<(usize, usize, Duration)>,
-    restored: bool,
+    /// When somebody else than a node wrote to a key, and when the store was restored.
+    touched: BTreeMap<String, Duration>,
+    restored: Option<Duration>,
+    /// Longest pause between two faults.
+    calm: u64,
     go_acts: bool,
 }
 
@@ -56,6 +61,8 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
         let count = rng.random_range(2..=6);
+        // On a small pool all start at once.
+        let together = if scenario == Scenario::SmallPool { 20 } else { 3_000 };
         let nodes = (0..count)
             .map(|name| {
                 let twin = name < 2;
@@ -68,7 +75,7 @@ impl World {
                     _ => format!("id{name}"),
                 };
                 let named = scenario != Scenario::SharedAddress || !twin;
-                Node::new(name, id, address, named, Duration::from_millis(rng.random_range(0..3_000)))
+                Node::new(name, id, address, named, Duration::from_millis(rng.random_range(0..together)))
             })
             .collect();
         let config = match scenario {
@@ -76,6 +83,7 @@ impl World {
             _ => config(),
         };
         let go_acts = rng.random_bool(0.15);
+        let calm = if rng.random_bool(0.3) { 600_000 } else { 120_000 };
         Self {
             scenario,
             store: Store { revision: 1, ..Store::default() },
@@ -87,7 +95,9 @@ impl World {
             backups: Vec::new(),
             reserved: Vec::new(),
             overlap: Vec::new(),
-            restored: false,
+            touched: BTreeMap::new(),
+            restored: None,
+            calm,
             go_acts,
         }
     }
@@ -119,14 +129,16 @@ impl World {
             self.now = to;
             if fault <= self.now && fault < FAULTS_UNTIL {
                 self.fault();
-                fault = self.now + Duration::from_millis(self.rng.random_range(50..120_000));
+                fault = self.now + Duration::from_millis(self.rng.random_range(50..self.calm));
             }
             for at in 0..self.nodes.len() {
                 if self.nodes[at].next(&self.store).is_some_and(|next| next <= self.now) {
+                    let before = self.nodes[at].held().map(|held| held.subnets);
                     let line = self.nodes[at].act(self.now, &mut self.store, &self.config, &mut self.rng, self.talk);
                     if let Some(line) = line {
                         self.say(&line);
                     }
+                    self.check_gain(at, before)?;
                 }
             }
             self.check()?;
@@ -156,6 +168,9 @@ impl World {
                         self.nodes[at].held().and_then(|held| self.store.keys.get(&wire::render_key(&held.subnets)).map(|entry| entry.lease))
                 {
                     self.store.drop_lease(lease, now);
+                    if let Some(held) = self.nodes[at].held() {
+                        self.touched.insert(wire::render_key(&held.subnets), now + span);
+                    }
                 }
                 format!("n{at} stopped for {span:?}")
             }
@@ -168,6 +183,7 @@ impl World {
                 let Some(key) = pick(&mut self.rng, &keys) else { return };
                 // An operator who deletes a reservation gives it up.
                 self.reserved.retain(|(reserved, _)| *reserved != key);
+                self.touched.insert(key.clone(), now);
                 self.store.delete(&key, now);
                 format!("operator deletes {key}")
             }
@@ -183,6 +199,7 @@ impl World {
                     self.reserved.retain(|(reserved, _)| *reserved != key);
                     self.reserved.push((key.clone(), address));
                 }
+                self.touched.insert(key.clone(), now);
                 format!("operator reserves {key}")
             }
             76..=79 => {
@@ -197,7 +214,7 @@ impl World {
             84..=87 => {
                 let Some(old) = self.backups.last().cloned() else { return };
                 self.store.restore(&old, now);
-                self.restored = true;
+                self.restored = Some(now);
                 self.reserved.clear();
                 "store restored".to_owned()
             }
@@ -231,12 +248,31 @@ impl World {
                     },
                     now,
                 );
+                self.touched.insert(key.clone(), now);
                 self.reserved.retain(|(reserved, _)| *reserved != key);
                 format!("a Go flannel writes over {key}")
             }
             _ => return,
         };
         self.say(&line);
+    }
+
+    /// Nobody gains for a moment what a healthy node holds, unless somebody else had a hand in it.
+    fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
+        let node = &self.nodes[at];
+        let Some(gained) = node.held().map(|held| held.subnets).filter(|held| Some(*held) != before) else { return Ok(()) };
+        let long_ago = |time: Duration| self.now > time + ALLOWED;
+        if self.restored.is_some_and(|at| !long_ago(at)) {
+            return Ok(());
+        }
+        for other in self.nodes.iter().filter(|other| other.name != node.name && other.id != node.id && other.address != node.address) {
+            let undisturbed = long_ago(other.stopped) && long_ago(other.cut) || (other.stopped.is_zero() && other.cut.is_zero());
+            let Some(held) = other.held().filter(|held| undisturbed && held.subnets.overlaps(&gained)) else { continue };
+            if self.touched.get(&wire::render_key(&held.subnets)).is_none_or(|at| long_ago(*at)) {
+                return Err(format!("at {:?} n{} takes {gained} from n{}, which is well", self.now, node.name, other.name));
+            }
+        }
+        Ok(())
     }
 
     /// No two healthy nodes hold what overlaps for longer than allowed.
