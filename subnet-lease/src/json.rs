@@ -71,7 +71,10 @@ pub fn same_name(a: &str, b: &str) -> bool {
 /// The beginning of a text, for messages.
 pub fn excerpt(text: &str) -> String {
     const LIMIT: usize = 60;
-    if text.chars().count() <= LIMIT { text.to_owned() } else { text.chars().take(LIMIT).chain("...".chars()).collect() }
+    let dots = if text.chars().nth(LIMIT).is_some() { "..." } else { "" };
+    // What others write shall not forge lines of the log.
+    let escaped = text.chars().take(LIMIT).map(|letter| if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() });
+    escaped.chain([dots.to_owned()]).collect()
 }
 
 #[cfg(test)]

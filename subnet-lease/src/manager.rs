@@ -51,6 +51,8 @@ pub struct Held {
     pub until: Option<Duration>,
     /// What is wrong, in words for people; none while all is well.
     pub trouble: Option<String>,
+    /// Whether the trouble is such that the node must not be trusted, however short it lasts.
+    pub grave: bool,
     /// The lease as it stands, once there is one.
     pub lease: Option<Lease>,
 }

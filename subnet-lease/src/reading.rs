@@ -1,6 +1,7 @@
 //! Store entries read into leases; what cannot be read is counted and told once.
 
 use crate::dual::Subnets;
+use crate::json::excerpt;
 use crate::lease::Lease;
 use crate::manager::Counters;
 use crate::protocol::registry::{Entry, Listing};
@@ -14,7 +15,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
     let key = entry.key.clone();
     let why = |why: String| {
         if counters.unreadable(&key, &why) {
-            tracing::warn!(key = %key, "the store has an unusable lease, which is passed over: {why}");
+            tracing::warn!(key = %excerpt(&key), "the store has an unusable lease, which is passed over: {why}");
         }
     };
     let Some(subnets) = entry.subnets() else {

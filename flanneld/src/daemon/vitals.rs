@@ -109,7 +109,7 @@ impl Vitals {
         if let Some(left) = left.filter(|left| *left < self.margin) {
             return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.clone().unwrap_or_default()));
         }
-        held.trouble.clone().filter(|text| well_at.elapsed() > TROUBLE || text.contains("rewritten by"))
+        held.trouble.clone().filter(|_| held.grave || well_at.elapsed() > TROUBLE)
     }
 
     fn figures(&self, held: &Held, reading: &Reading) {

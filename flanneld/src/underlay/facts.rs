@@ -78,7 +78,8 @@ fn global(ip: IpAddr) -> bool {
     }
 }
 
-fn link_local(ip: IpAddr) -> bool {
+/// Whether an address means something on one link only.
+pub(super) fn link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),

@@ -1,5 +1,6 @@
 //! How the chosen interface changes while the daemon runs: followed by index, else by name; never without an address.
 
+use super::facts::link_local;
 use super::{Chosen, HostFacts, Interface, Rule};
 use backends::backend::Underlay;
 use std::net::IpAddr;
@@ -40,7 +41,8 @@ fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &Ho
             Rule::Matching(pattern) => usable.into_iter().find(|ip| pattern.matches(&ip.to_string())),
             Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
         };
-        new.unwrap_or(current)
+        // A link that went down comes back with a link-local IPv6 address first, which is no substitute for a global one.
+        new.filter(|new| !link_local(*new) || link_local(current)).unwrap_or(current)
     };
     last.addresses.map(
         |v4| match next(IpAddr::V4(v4), &chosen.rule_v4) {

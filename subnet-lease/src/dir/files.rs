@@ -2,7 +2,7 @@
 
 use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Write};
 use crate::wire::{self, VALUE_LIMIT};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
@@ -61,13 +61,17 @@ impl Files {
             return None;
         }
         let mut value = Vec::new();
-        let file = File::open(self.subnets().join(key)).ok()?;
-        if !file.metadata().ok()?.is_file() {
+        // A pipe that somebody put there shall not hold us up.
+        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(self.subnets().join(key)).ok()?;
+        let meta = file.metadata().ok()?;
+        if !meta.is_file() {
             return None;
         }
         let limit = u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1;
         file.take(limit).read_to_end(&mut value).ok()?;
-        let created = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map_or(0, |node| node.rank);
+        // Who signs no rank touches no file either: what an operator wrote is as old as the file, or it would precede every node.
+        let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
+        let created = rank.or_else(|| Some(nanoseconds(meta.modified().ok()?))).unwrap_or(i64::MAX);
         let modified = mark(&value);
         Some(Entry { key: key.to_owned(), value, created, modified, lease: 0 })
     }
@@ -165,7 +169,11 @@ fn mark(value: &[u8]) -> i64 {
 
 /// Orders acquisitions among hosts, as a store's revision does.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    nanoseconds(SystemTime::now())
+}
+
+fn nanoseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 

@@ -7,7 +7,6 @@
 use crate::protocol::registry::Failure;
 use etcd_client::{Channel, Client, ConnectOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -51,8 +50,6 @@ pub struct Connection {
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// Counts the histories that were met: a change means that nothing seen before holds.
-    pub histories: AtomicU64,
 }
 
 #[derive(Default)]
@@ -68,7 +65,7 @@ struct Present {
 impl Connections {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { options, present: Mutex::new(Present::default()), histories: AtomicU64::new(0) }
+        Self { options, present: Mutex::new(Present::default()) }
     }
 
     /// How etcd is reached.
@@ -128,7 +125,6 @@ impl Connections {
                     // Every endpoint is of the other cluster: etcd was set up anew.
                     present.cluster = Some(cluster);
                     present.strangers = 0;
-                    self.histories.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
                 present.connection = None;

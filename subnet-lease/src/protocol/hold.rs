@@ -145,6 +145,7 @@ impl Holder {
         let failing = self.renewal_failures > 0;
         self.io.show(|held| {
             held.until = until;
+            held.grave = distrusted;
             if held.lease.as_ref() != Some(&lease) {
                 held.lease = Some(lease);
             }

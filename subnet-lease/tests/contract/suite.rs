@@ -276,6 +276,11 @@ pub async fn hostile_keys_change_nothing(bed: Bed) {
     for (at, name) in ["nonsense", "10.5.3.0", "10.5.3.1-24", "10.5.3.0-24.bak", "10.5.3.0-024"].iter().enumerate() {
         bed.put(name, if at % 2 == 0 { "{" } else { &good });
     }
+    if let Bed::Dir(folder) = &bed {
+        // Whoever opens a pipe for reading waits for a writer.
+        let pipe = folder.path().join("subnets/10.5.201.0-24");
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    }
     bed.put("10.5.200.0-24", r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#);
     eventually("the watch goes on", || follower.has("10.5.200.0-24")).await;
     assert!(follower.has(&key(&lease)), "an unreadable value is no removal");

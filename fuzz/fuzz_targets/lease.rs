@@ -1,0 +1,38 @@
+//! A key and a value out of the store: read or refused, written again the same, admitted without a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+use subnet_lease::admission::{Terms, admitted};
+use subnet_lease::protocol::registry::Entry;
+use subnet_lease::protocol::view::Item;
+use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseTable, NetworkConfig, Term, wire};
+
+static TERMS: LazyLock<Terms> = LazyLock::new(|| {
+    let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#).unwrap();
+    let setup = backends::Setup { config: config.clone(), node_id: "n".into(), route_protocol: 241, audit: None };
+    let accepts = backends::create(&setup).unwrap().accepts();
+    let own = Lease { subnets: Dual::V4("10.5.1.0/24".parse().unwrap()), attrs: LeaseAttrs::default(), term: Term::Leased, since: 5 };
+    Terms { config, own, local: vec![], underlay: vec![], accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)) }
+});
+
+fuzz_target!(|data: &[u8]| {
+    let mut parts = data.splitn(2, |byte| *byte == b'\n');
+    let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+    let value = parts.next().unwrap_or_default().to_vec();
+    if let Some(subnets) = wire::parse_key(&key) {
+        assert_eq!(wire::render_key(&subnets), key);
+    }
+    if let Ok(attrs) = wire::parse_value(&value) {
+        let text = wire::render_value(&attrs);
+        let again = wire::parse_value(text.as_bytes()).unwrap();
+        assert_eq!(wire::render_value(&again), text);
+    }
+    for key in [key, "10.5.3.0-24&fd00:5:0:3::-64".to_owned()] {
+        let item = Item::of(Entry { key, value: value.clone(), created: 7, modified: 7, lease: 0 });
+        if let Some(lease) = item.and_then(|item| item.lease()) {
+            admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &TERMS);
+        }
+    }
+});

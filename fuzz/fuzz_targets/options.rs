@@ -1,0 +1,10 @@
+//! A command line, an argument a line: settings, or mistakes in words.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let text = String::from_utf8_lossy(data).into_owned();
+    let args = text.split('\n').map(std::ffi::OsString::from);
+    let _ = flanneld::cli::read(args, |_| None);
+});
