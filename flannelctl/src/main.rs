@@ -1,7 +1,10 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
 mod lab;
+mod leases;
+mod release;
 mod screen;
+mod store;
 
 use std::process::ExitCode;
 
@@ -17,12 +20,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List the leases in the store: who holds which subnet, and what is odd about it.
+    Leases(leases::Args),
+    /// Free the lease of a node that is gone.
+    Release(release::Args),
     /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
     Lab(lab::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Leases(args) => leases::run(&args),
+        Command::Release(args) => release::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
     match outcome {

@@ -1,0 +1,319 @@
+//! `flannelctl leases`: what is in the store, who holds it, and what is odd about it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use subnet_lease::NetworkConfig;
+use subnet_lease::json::Object;
+use subnet_lease::protocol::registry::{Entry, Listing};
+use subnet_lease::protocol::view::Item;
+
+use crate::screen::{Screen, Style};
+use crate::store::{self, Sign, StoreArgs};
+
+/// The options of the list.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Ask etcd when each holder reported last and when its lease ends: one request a lease.
+    #[arg(long)]
+    long: bool,
+    /// JSON, for programs.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Lists.
+pub fn run(args: &Args) -> Result<()> {
+    store::run(async {
+        let store = args.store.open()?;
+        let listing = store.list().await?;
+        let config = match store.config().await {
+            Ok(config) => Some(config),
+            Err(error) => {
+                eprintln!("flannelctl: {error:#}");
+                None
+            }
+        };
+        let keys = Keys::of(listing);
+        let signs = if args.long || !store.asks_a_server() { store.signs(&keys.items).await? } else { BTreeMap::new() };
+        let notes = notes(&keys.items, config.as_ref());
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
+            return Ok(());
+        }
+        let screen = Screen::open();
+        if keys.items.is_empty() && keys.strange.is_empty() {
+            screen.say(format!("no leases in {}", store.place()));
+            return Ok(());
+        }
+        screen.say(table(&rows(&keys, &signs, &notes), screen));
+        if signs.is_empty() && store.asks_a_server() {
+            eprintln!("--long shows when each holder reported last");
+        }
+        Ok(())
+    })
+}
+
+/// A list, sorted by address, and the keys in it that name no subnet.
+pub struct Keys {
+    /// Leases, readable or not.
+    pub items: Vec<Item>,
+    /// Keys that are no lease's.
+    pub strange: Vec<Entry>,
+}
+
+impl Keys {
+    /// Sorts a list out.
+    pub fn of(listing: Listing) -> Keys {
+        let (known, strange): (Vec<Entry>, Vec<Entry>) = listing.entries.into_iter().partition(|entry| entry.subnets().is_some());
+        let mut items: Vec<Item> = known.into_iter().filter_map(Item::of).collect();
+        items.sort_by_key(|item| item.subnets.nets().next().map(|net| net.addr()));
+        Keys { items, strange }
+    }
+}
+
+/// What is odd about a lease, by key, in words.
+type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
+
+fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
+    let mut notes = Notes::new();
+    let mut by_age: Vec<&Item> = items.iter().collect();
+    by_age.sort_by_key(|item| (item.entry.created, item.subnets));
+    for (number, item) in by_age.iter().enumerate() {
+        let mut say = |text: String| notes.entry(&item.entry.key).or_default().push(text);
+        let older = by_age.get(..number).unwrap_or_default();
+        if let Some(reason) = unreadable(item) {
+            say(format!("unreadable: {reason}"));
+        }
+        if let Some(config) = config.filter(|config| !item.admissible(config)) {
+            say(format!("no subnet of {}", config.networks));
+        }
+        if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
+            say(format!("overlaps the older {}", other.subnets));
+        }
+        let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.public_for(false).or(attrs.public_for(true)));
+        if let Some(other) = address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own))) {
+            say(format!("same address as {}", other.subnets));
+        } else if let Some(other) = older.iter().find(|other| macs(item).iter().any(|mac| macs(other).contains(mac))) {
+            say(format!("same MAC as {}", other.subnets));
+        }
+        if item.node().is_some_and(|node| node.contested) {
+            say("two daemons wrote it".to_owned());
+        }
+    }
+    notes
+}
+
+/// Why a value cannot be read.
+pub fn unreadable(item: &Item) -> Option<String> {
+    let reason = || subnet_lease::wire::parse_value(&item.entry.value).err().unwrap_or_default();
+    // One line, whatever the value has in it.
+    item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// MACs (or public keys), IPv4's first.
+fn macs(item: &Item) -> Vec<String> {
+    let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
+    data.filter_map(|data| {
+        let object = Object::parse(data.as_str()).ok()?;
+        ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())
+    })
+    .collect()
+}
+
+/// Who holds a lease, in words.
+pub fn holder(item: &Item) -> String {
+    match item.node() {
+        Some(node) if node.name.is_empty() => node.id.clone(),
+        Some(node) => node.name.clone(),
+        None => String::new(),
+    }
+}
+
+/// A duration in one or two units.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, seconds) => format!("{seconds} s"),
+        (0, 0, minutes, _) => format!("{minutes} min"),
+        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
+        (days, hours, ..) => format!("{days} d {hours} h"),
+    }
+}
+
+fn state(item: &Item, sign: Option<&Sign>) -> String {
+    // In a directory no lease ends; what an operator made is told apart by its writer.
+    let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
+    let mut parts = Vec::new();
+    match sign {
+        None if item.reserved() => parts.push("reserved".to_owned()),
+        None => parts.push("leased".to_owned()),
+        Some(Sign { left: Some(left), .. }) => parts.push(format!("ends in {}", span(*left))),
+        Some(_) if by_hand => parts.push("reserved".to_owned()),
+        Some(_) => {}
+    }
+    match sign.map(|sign| sign.heard) {
+        Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("heard {} ago", span(heard))),
+        Some(None) if item.pulse() != 0 => parts.push("its etcd lease is gone".to_owned()),
+        _ => {}
+    }
+    parts.join(", ")
+}
+
+/// A line a key: its cells, and what is odd about it.
+fn rows(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Vec<([String; 6], String)> {
+    let lease = |item: &Item| {
+        let attrs = item.attrs.as_ref();
+        let cells = [
+            item.subnets.to_string(),
+            attrs.map(subnet_lease::LeaseAttrs::public_text).unwrap_or_default(),
+            attrs.map(|attrs| attrs.backend.clone()).unwrap_or_default(),
+            macs(item).join(" "),
+            holder(item),
+            state(item, signs.get(&item.entry.key)),
+        ];
+        (cells, notes.get(item.entry.key.as_str()).map(|notes| notes.join("; ")).unwrap_or_default())
+    };
+    let strange = keys.strange.iter().map(|entry| {
+        let mut cells: [String; 6] = Default::default();
+        cells[0].clone_from(&entry.key);
+        (cells, NO_SUBNET.to_owned())
+    });
+    keys.items.iter().map(lease).chain(strange).collect()
+}
+
+/// Columns as wide as what is in them; a column that is empty throughout is left out.
+fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
+    const HEADING: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
+    let longest = |column: usize| rows.iter().filter_map(|(cells, _)| cells.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let columns: Vec<(usize, &str, usize)> =
+        (0..).zip(HEADING).map(|(column, name)| (column, name, longest(column))).filter(|(.., longest)| *longest > 0).collect();
+    let line = |cell: &dyn Fn(usize, &str) -> String| {
+        columns.iter().map(|(column, name, longest)| format!("{:1$}", cell(*column, name), (*longest).max(name.len()))).collect::<Vec<_>>().join("  ")
+    };
+    let mut out = vec![screen.styled(Style::Strong, line(&|_, name| name.to_owned()).trim_end())];
+    for (cells, note) in rows {
+        let text = line(&|column, _| cells.get(column).cloned().unwrap_or_default());
+        out.push(if note.is_empty() { text.trim_end().to_owned() } else { format!("{text}  {}", screen.styled(Style::Bad, note)) });
+    }
+    out.join("\n")
+}
+
+const NO_SUBNET: &str = "the key names no subnet in canonical form (such as 10.5.34.0-24)";
+
+fn document(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Value {
+    let lease = |item: &Item| {
+        let sign = signs.get(&item.entry.key).copied().unwrap_or_default();
+        let attrs = item.attrs.as_ref();
+        json!({
+            "key": item.entry.key,
+            "subnets": item.subnets.nets().map(|net: IpNet| net.to_string()).collect::<Vec<_>>(),
+            "public_ip": attrs.and_then(|attrs| attrs.public_ip),
+            "public_ipv6": attrs.and_then(|attrs| attrs.public_ipv6),
+            "backend": attrs.map(|attrs| attrs.backend.clone()),
+            "macs": macs(item),
+            "node": item.node().map(|node| json!({ "id": node.id, "name": node.name })),
+            "reserved": item.reserved(),
+            "heard_seconds_ago": sign.heard.map(|heard| heard.as_secs()),
+            "ends_in_seconds": sign.left.map(|left| left.as_secs()),
+            "created": item.entry.created,
+            "modified": item.entry.modified,
+            "unreadable": unreadable(item),
+            "notes": notes.get(item.entry.key.as_str()).cloned().unwrap_or_default(),
+        })
+    };
+    let strange = keys.strange.iter().map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
+    Value::Array(keys.items.iter().map(lease).chain(strange).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, value: &str, created: i64, lease: i64) -> Entry {
+        Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created, modified: created, lease }
+    }
+
+    fn keys() -> Keys {
+        let node = r#","NodeID":{"id":"abc","name":"n1","instance":"x","rank":1}"#;
+        let mac = r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#;
+        Keys::of(Listing {
+            revision: 9,
+            entries: vec![
+                entry("10.5.10.0-24", &format!(r#"{{"PublicIP":"192.168.56.101","PublicIPv6":null{mac}{node}}}"#), 1, 77),
+                entry("10.5.2.0-24", r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"host-gw"}"#, 2, 0),
+                entry("10.5.10.128-25", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#, 3, 5),
+                entry("10.5.3.0-24", "{", 4, 6),
+                entry("10.6.0.0-24", r#"{"PublicIP":"192.168.56.109","PublicIPv6":null}"#, 5, 6),
+                entry("10.5.1.0-24.bak", "{}", 6, 0),
+            ],
+        })
+    }
+
+    fn config() -> NetworkConfig {
+        NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap()
+    }
+
+    fn text(signs: &BTreeMap<String, Sign>) -> Vec<String> {
+        let keys = keys();
+        let notes = notes(&keys.items, Some(&config()));
+        rows(&keys, signs, &notes).into_iter().map(|(cells, note)| format!("{}|{note}", cells.join("|"))).collect()
+    }
+
+    #[test]
+    fn each_key_is_a_line_that_says_what_is_odd() {
+        let lines = text(&BTreeMap::new());
+        assert_eq!(lines[0], "10.5.2.0/24|192.168.56.102|host-gw|||reserved|");
+        assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
+        assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");
+        assert_eq!(lines[3], "10.5.10.128/25|192.168.56.101||||leased|overlaps the older 10.5.10.0/24; same address as 10.5.10.0/24");
+        assert_eq!(lines[4], "10.6.0.0/24|192.168.56.109||||leased|no subnet of 10.5.0.0/16");
+        assert!(lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET), "{}", lines[5]);
+        assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn signs_of_life_are_told() {
+        let seconds = |number| Some(Duration::from_secs(number));
+        let signs = BTreeMap::from([
+            ("10.5.10.0-24".to_owned(), Sign { heard: seconds(12), left: seconds(86_388) }),
+            ("10.5.2.0-24".to_owned(), Sign::default()),
+            ("10.5.10.128-25".to_owned(), Sign::default()),
+        ]);
+        let lines = text(&signs);
+        assert!(lines[0].contains("|reserved|"), "{}", lines[0]);
+        assert!(lines[2].contains("|ends in 23 h 59 min, heard 12 s ago|"), "{}", lines[2]);
+        assert!(lines[3].contains("|its etcd lease is gone|"), "{}", lines[3]);
+    }
+
+    #[test]
+    fn programs_get_numbers() {
+        let keys = keys();
+        let signs = BTreeMap::from([("10.5.10.0-24".to_owned(), Sign { heard: Some(Duration::from_secs(12)), left: None })]);
+        let document = document(&keys, &signs, &notes(&keys.items, None));
+        assert_eq!(document[2]["subnets"], json!(["10.5.10.0/24"]));
+        assert_eq!((&document[2]["heard_seconds_ago"], &document[2]["node"]["name"]), (&json!(12), &json!("n1")));
+        assert_eq!((&document[0]["reserved"], &document[0]["node"]), (&json!(true), &Value::Null));
+        assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
+    }
+
+    #[test]
+    fn the_table_leaves_empty_columns_out() {
+        let row = |cells: [&str; 6], note: &str| (cells.map(str::to_owned), note.to_owned());
+        let rows = [row(["10.5.1.0/24", "1.2.3.4", "", "", "n1", "leased"], ""), row(["10.5.20.0/24", "", "", "", "", "leased"], "odd")];
+        let text = table(&rows, Screen::open());
+        assert_eq!(text, "SUBNET        PUBLIC IP  NODE  STATE\n10.5.1.0/24   1.2.3.4    n1    leased\n10.5.20.0/24                   leased  odd");
+    }
+
+    #[test]
+    fn spans_are_short() {
+        for (seconds, want) in [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")] {
+            assert_eq!(span(Duration::from_secs(seconds)), want);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `flannelctl release`: frees the lease of a node that is gone, and asks before it does.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::{Context, Result, bail};
+use ipnet::IpNet;
+use subnet_lease::protocol::decide::SILENCE;
+use subnet_lease::protocol::registry::Entry;
+use subnet_lease::protocol::view::Item;
+
+use crate::leases::{Keys, holder, span};
+use crate::store::{self, Sign, StoreArgs};
+
+/// Which lease, and how sure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The key (10.5.34.0-24) or the subnet (10.5.34.0/24) of the lease.
+    #[arg(value_name = "KEY|SUBNET")]
+    lease: String,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Even when its holder may be alive.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Shows, asks, deletes.
+pub fn run(args: &Args) -> Result<()> {
+    store::run(async {
+        let store = args.store.open()?;
+        let keys = Keys::of(store.list().await?);
+        let entry = find(&keys, &args.lease)
+            .with_context(|| format!("there is no lease {} in {}; `flannelctl leases` lists what there is", args.lease, store.place()))?;
+        let item = Item::of(entry.clone());
+        let sign = match &item {
+            Some(item) => store.sign(item).await?,
+            None => Sign::default(),
+        };
+        println!("{}", description(&entry, item.as_ref(), &sign));
+        if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
+            && !args.force
+        {
+            bail!("{why}; --force deletes it all the same");
+        }
+        if !args.yes && !agreed()? {
+            bail!("nothing was deleted");
+        }
+        if !store.release(&entry).await? {
+            bail!("{} was changed by somebody in this moment: nothing was deleted; look again with `flannelctl leases`", entry.key);
+        }
+        let lives = item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
+        println!("released; {}", if lives { "if its flanneld runs, it puts the lease back" } else { "peers drop their routes to it within seconds" });
+        Ok(())
+    })
+}
+
+/// The key that is meant: by its text, or by a subnet of it.
+fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
+    let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
+    let net: Option<IpNet> = wanted.parse().ok();
+    let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);
+    let by_text = entries.clone().find(|entry| entry.key == wanted);
+    let by_net = || keys.items.iter().find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc()))).map(|item| &item.entry);
+    by_text.or_else(by_net).cloned()
+}
+
+/// What would be deleted.
+fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
+    let Some(item) = item else { return format!("{}: the key of no subnet", entry.key) };
+    let kind = if item.pulse() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
+    let node = match (item.node(), item.attrs.is_some()) {
+        (Some(node), _) => format!("by node {} (id {})", holder(item), node.id),
+        (None, true) => "by a node of Go flannel, or written by hand".to_owned(),
+        (None, false) => "by an unreadable value".to_owned(),
+    };
+    let address = item.attrs.as_ref().map(|attrs| format!(" at {}", attrs.public_text())).unwrap_or_default();
+    let heard = sign.heard.map(|heard| format!(", heard of {} ago", span(heard))).unwrap_or_default();
+    let left = sign.left.map(|left| format!(", ends by itself in {}", span(left))).unwrap_or_default();
+    format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
+}
+
+/// Why the holder may be alive; none when it is known to be silent.
+fn alive(item: &Item, sign: &Sign) -> Option<String> {
+    let remedy = "stop flanneld there first: a running one puts its lease back at once";
+    match (item.node(), sign.heard) {
+        (Some(_), Some(heard)) if heard < SILENCE => Some(format!("its holder was heard of within the last 3 minutes; {remedy}")),
+        (Some(_), _) => None,
+        (None, _) if item.reserved() => Some("it is a reservation, which no node has to be alive for".to_owned()),
+        (None, Some(_)) => Some(
+            "its holder does not report every minute (Go flannel, or written by hand): it may be alive; make sure that the node is gone".to_owned(),
+        ),
+        (None, None) => None,
+    }
+}
+
+/// Asks on a terminal.
+fn agreed() -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        bail!("there is nobody to ask: say --yes to delete it");
+    }
+    print!("Delete it? [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use subnet_lease::protocol::registry::Listing;
+
+    const OURS: &str = r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"NodeID":{"id":"abc","name":"n1","instance":"x","rank":1}}"#;
+    const GO: &str = r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"vxlan"}"#;
+
+    fn entry(key: &str, value: &str, lease: i64) -> Entry {
+        Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created: 1, modified: 1, lease }
+    }
+
+    fn heard(seconds: u64) -> Sign {
+        Sign { heard: Some(Duration::from_secs(seconds)), left: None }
+    }
+
+    fn item(value: &str, lease: i64) -> Item {
+        Item::of(entry("10.5.1.0-24", value, lease)).unwrap()
+    }
+
+    #[test]
+    fn a_lease_is_found_by_key_and_by_subnet() {
+        let entries = vec![entry("10.5.1.0-24&fd00:5:1::-64", OURS, 1), entry("10.5.2.0-24", "{", 1), entry("10.5.3.0-24.bak", "", 0)];
+        let keys = Keys::of(Listing { revision: 1, entries });
+        for wanted in
+            ["10.5.1.0-24&fd00:5:1::-64", "10.5.1.0/24", "10.5.1.1/24", "fd00:5:1::/64", "/coreos.com/network/subnets/10.5.1.0-24&fd00:5:1::-64"]
+        {
+            assert_eq!(find(&keys, wanted).unwrap().key, "10.5.1.0-24&fd00:5:1::-64", "{wanted}");
+        }
+        assert_eq!(find(&keys, "10.5.3.0-24.bak").unwrap().key, "10.5.3.0-24.bak");
+        for wanted in ["10.5.1.0/25", "10.5.9.0/24", "nonsense"] {
+            assert!(find(&keys, wanted).is_none(), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn only_the_silent_go_without_force() {
+        assert!(alive(&item(OURS, 7), &heard(12)).is_some());
+        assert!(alive(&item(OURS, 7), &heard(181)).is_none());
+        assert!(alive(&item(OURS, 7), &Sign::default()).is_none());
+        assert!(alive(&item(GO, 7), &heard(40_000)).is_some());
+        assert!(alive(&item(GO, 7), &Sign::default()).is_none());
+        assert!(alive(&item(GO, 0), &Sign::default()).unwrap().contains("reservation"));
+        assert!(alive(&item("{", 7), &heard(12)).is_some());
+    }
+
+    #[test]
+    fn what_goes_is_described() {
+        let text = description(&entry("10.5.1.0-24", OURS, 7), Some(&item(OURS, 7)), &heard(12));
+        assert_eq!(text, "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, heard of 12 s ago");
+        let text = description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Sign::default());
+        assert_eq!(text, "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102");
+    }
+}
