@@ -21,7 +21,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build demo test lint unit e2e test-interop install clean
+.PHONY: help setup build demo picture test lint unit e2e bench soak test-interop install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,12 @@ demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|hos
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
 	cargo build -p flanneld -p flannelctl
 	$(SUDO) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+
+picture: ## Draw docs/demo.svg from a real run of the demonstration
+	./e2e/setup.sh demo
+	cargo build -p flanneld -p flannelctl
+	$(SUDO) script -qec "stty columns 200; ./target/debug/flannelctl lab" /dev/null > target/demo.typescript < /dev/null
+	python3 docs/demo-svg.py 'make demo' < target/demo.typescript > docs/demo.svg
 
 test: setup ## All checks and all tests: what CI runs
 	cargo fmt --all --check
@@ -57,6 +63,16 @@ e2e: ## End-to-end tests on hosts in namespaces
 	cargo build --workspace
 	cargo test -p e2e --no-fail-fast
 
+bench: ## Healing, scale and memory against the goals [ARGS=--quick or --markdown]
+	./e2e/setup.sh demo-etcd
+	cargo build --release -p flanneld
+	cargo build --release -p e2e --bin bench
+	$(SUDO) ./target/release/bench $(ARGS)
+
+soak: ## What takes too long for every day: etcd away for more than a minute
+	cargo build --workspace
+	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test fire etcd_cut_off
+
 test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]
 ifeq ($(GO_FLANNELD),)
 	@echo "test-interop: skipped, because GO_FLANNELD does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)"
@@ -66,6 +82,7 @@ else
 endif
 
 install: ## Install the daemon, flannelctl, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
+	./e2e/setup.sh build
 	cargo build --release -p flanneld -p flannelctl
 	install -D -m 755 target/release/flanneld $(DESTDIR)$(PREFIX)/bin/flanneld
 	install -D -m 755 target/release/flannelctl $(DESTDIR)$(PREFIX)/bin/flannelctl

@@ -34,7 +34,7 @@ impl Backend for HostGw {
         let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(true) != Some((*ip).into()));
         if v4 || v6 {
             return Err(Error::Config(format!(
-                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {}, {} has {}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use vxlan or wireguard",
+                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {}, {} has {}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend",
                 underlay.public, underlay.name, underlay.addresses
             )));
         }

@@ -3,7 +3,7 @@
 mod report;
 
 use crate::backend::{Announced, Error, Inputs, Network, Status, Underlay};
-use crate::kernel::{Facts, Failure, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteSpec, Scope, Value, diff, spare};
+use crate::kernel::{Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteSpec, Scope, Value, diff, spare};
 use async_trait::async_trait;
 use rand::Rng;
 use report::Report;
@@ -321,7 +321,9 @@ impl MacFights {
         for (key, value) in want.0.iter().take_while(|(key, _)| matches!(key, Key::Link(_))) {
             let (Key::Link(name), Value::Link(spec)) = (key, value) else { continue };
             let (Some(wanted), Some(found)) = (spec.mac, have.link(*name).and_then(|link| link.mac)) else { continue };
-            if wanted == found {
+            // A link of another kind under our name is not ours to quarrel about.
+            let ours = have.link(*name).is_some_and(|link| spec.fit(link) != Fit::Refused);
+            if wanted == found || !ours {
                 continue;
             }
             let times = self.seen.entry(*name).or_default();

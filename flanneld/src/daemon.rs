@@ -128,7 +128,10 @@ async fn start(settings: &Settings, health: &Health) -> Result<Started, End> {
     let found = wait_for(&wish, |why| health.condition("underlay", Some(why))).await.map_err(End::failed)?;
     health.condition("underlay", None);
     let underlay = found.chosen.underlay.clone();
-    info!(interface = %underlay.name, "packets between nodes use {} ({}, MTU {}), public {}: {}", underlay.name, underlay.addresses, underlay.mtu, underlay.public, found.chosen.why);
+    info!(
+        "packets between nodes use {} ({}, MTU {}), public {}: {}",
+        underlay.name, underlay.addresses, underlay.mtu, underlay.public, found.chosen.why
+    );
     for warning in found.chosen.warnings.iter().cloned().chain(found.trap_hint()) {
         warn!("{warning}");
     }
@@ -183,7 +186,8 @@ async fn run_set(
     let table = leases.borrow().clone();
     let present = underlay.borrow().clone();
     let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
-    info!("{} peers are in the kernel", table.len());
+    let peers = table.iter().filter(|other| other.subnets != lease.subnets).count();
+    info!("{peers} other nodes have leases");
 
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
     let (env_out, env_in) = watch::channel(env.clone());

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 pub struct Reading {
     /// Since when the watch is interrupted (boot-time clock).
     pub interrupted: Option<Duration>,
-    /// Leases in the store, readable ones.
+    /// Readable leases of other nodes in the store.
     pub seen: usize,
     /// Removals that wait.
     pub waiting: usize,
@@ -122,7 +122,7 @@ impl<'a> Feed<'a> {
         self.admitted = admitted;
         let now = boot_time();
         let published = self.damper.published(&self.admitted, now, discontinuity, self.reading.interrupted.is_some());
-        self.reading.seen = self.raw.len();
+        self.reading.seen = self.raw.iter().filter(|lease| lease.subnets != terms.own.subnets).count();
         self.reading.waiting = self.damper.waiting();
         published
     }
@@ -146,7 +146,7 @@ impl<'a> Feed<'a> {
             now.insert(refusal.subnets, refusal.text.clone());
         }
         if lines > LINES {
-            tracing::warn!("{} more leases are not used; flannelctl leases lists them", lines - LINES);
+            tracing::warn!("{} more leases are not used; /metrics counts them by reason", lines - LINES);
         }
         self.told = now;
     }

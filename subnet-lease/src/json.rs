@@ -68,13 +68,14 @@ pub fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-/// The beginning of a text, for messages.
+/// The beginning of a text on one line, for messages.
 pub fn excerpt(text: &str) -> String {
     const LIMIT: usize = 60;
-    let dots = if text.chars().nth(LIMIT).is_some() { "..." } else { "" };
-    // What others write shall not forge lines of the log.
-    let escaped = text.chars().take(LIMIT).map(|letter| if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() });
-    escaped.chain([dots.to_owned()]).collect()
+    let mut line: String = text.chars().take(LIMIT).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(LIMIT).is_some() {
+        line.push_str("...");
+    }
+    line
 }
 
 #[cfg(test)]

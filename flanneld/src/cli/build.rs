@@ -152,6 +152,7 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
     }
     let verbosity = go_flag::decimal(given.text("v")).unwrap_or(0);
     if !mistakes.is_empty() {
+        mistakes.extend(warnings.iter().map(|warning| format!("beside that: {warning}")));
         return Err(mistakes);
     }
     Ok(Settings {

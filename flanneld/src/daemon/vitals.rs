@@ -51,6 +51,7 @@ impl Vitals {
         let mut well_at = Instant::now();
         let mut told = String::new();
         let mut seen = 0;
+        let mut since = None;
         let mut ready = true;
         self.health.figures(|figures| {
             figures.network = Some(self.status.clone());
@@ -89,6 +90,12 @@ impl Vitals {
                 } else {
                     warn!("the lease: {told}");
                 }
+            }
+            if let Some(lease) = &held.lease {
+                if since.is_some_and(|since| since != lease.since) {
+                    warn!("the lease {} had been deleted from the store and was put back", lease.subnets);
+                }
+                since = Some(lease.since);
             }
             self.health.condition("lease", self.lease_trouble(&held, well_at).as_deref());
             if ready != self.health.ready() {

@@ -150,7 +150,8 @@ impl HostFacts {
             let counts = |address: &&Address| interface.index == underlay || !link_local(address.ip());
             interface.addresses.iter().filter(counts).map(|address| address.net).collect()
         };
-        self.interfaces.iter().flat_map(of).collect()
+        // Our own devices come and go, and nobody is reached at their addresses.
+        self.interfaces.iter().filter(|interface| !interface.name.starts_with("flannel")).flat_map(of).collect()
     }
 
     /// The interface by which an address is reached: its owner where the address is this host's.

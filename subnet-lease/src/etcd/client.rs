@@ -230,6 +230,8 @@ impl EtcdRegistry {
         let hint = if text.contains("permission denied") {
             let user = self.connections.options().user.as_ref().map_or("the client certificate's user", |(name, _)| name);
             format!(" ({user} needs read on {0}/config and readwrite on {0}/subnets/)", self.connections.options().prefix)
+        } else if text.contains("user name is empty") {
+            " (this etcd wants a user: --etcd-username and --etcd-password)".to_owned()
         } else if text.contains("NOSPACE") || text.contains("database space exceeded") {
             " (etcd's NOSPACE alarm: compact, defragment and disarm it)".to_owned()
         } else {
