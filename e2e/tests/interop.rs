@@ -1,0 +1,189 @@
+//! Proves that our node and a real Go flannel work in one cluster, and that a node is swapped from one to the other and back without a lost packet.
+//!
+//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test says on stderr that it was skipped.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{
+    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod, ProbeOptions, Transfer, TransferOptions, Uplink,
+    eventually, eventually_ok,
+};
+use serde_json::Value;
+
+const GO_FLANNELD: &str = "GO_FLANNELD";
+const SOON: Duration = Duration::from_secs(10);
+const DAMPED: Duration = Duration::from_secs(50);
+const STOP: Duration = Duration::from_secs(20);
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+const MEGABYTES: u64 = 1_000_000;
+
+#[test]
+fn mixed_cluster_vxlan() -> Result<()> {
+    with_go("mixed_cluster_vxlan", |go| mixed(go, &VXLAN, EtcdVersion::V34))
+}
+
+#[test]
+fn mixed_cluster_host_gw() -> Result<()> {
+    with_go("mixed_cluster_host_gw", |go| mixed(go, &HOST_GW, EtcdVersion::V36))
+}
+
+#[test]
+fn swap_to_ours_and_back_vxlan() -> Result<()> {
+    with_go("swap_to_ours_and_back_vxlan", |go| swap(go, &VXLAN, EtcdVersion::V36))
+}
+
+#[test]
+fn swap_to_ours_and_back_host_gw() -> Result<()> {
+    with_go("swap_to_ours_and_back_host_gw", |go| swap(go, &HOST_GW, EtcdVersion::V34))
+}
+
+#[test]
+fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
+    with_go("swap_to_ours_and_back_vxlan_direct", |go| swap(go, &VXLAN_DIRECT, EtcdVersion::V34))
+}
+
+/// A title, and the `Backend` of the network's configuration.
+type Backend = (&'static str, &'static str);
+const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
+const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
+const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
+
+/// Runs a test with the Go binary, or says that it was skipped.
+fn with_go(name: &str, test: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
+    let Some(path) = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        // Not by eprintln!, of which the test harness shows nothing when a test passes.
+        writeln!(std::io::stderr(), "SKIPPED {name}: {GO_FLANNELD} does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)")?;
+        return Ok(());
+    };
+    ensure!(path.is_file(), "{GO_FLANNELD}={} is no file", path.display());
+    test(path)
+}
+
+/// Three hosts, an etcd, and the two ways to start a daemon.
+struct Bed {
+    etcd: Etcd,
+    hosts: Vec<Host>,
+    go: PathBuf,
+}
+
+impl Bed {
+    fn build(lab: &Lab, go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<Bed> {
+        let lan = lab.switch("lan")?;
+        let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
+        let conf = format!(r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{}}}"#, backend.1);
+        etcd.store()?.configure(&conf)?;
+        Ok(Bed { etcd, hosts: lab.hosts(&lan, 3)?, go })
+    }
+
+    fn ours(&self, host: &Host) -> Result<Flanneld> {
+        host.flanneld(&FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8"))
+    }
+
+    fn go(&self, host: &Host) -> Result<Flanneld> {
+        // Traffic rules are another matter, and need iptables.
+        let options = FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8").arg("--iptables-forward-rules=false");
+        host.flanneld(&options.binary(&self.go).healthz_port(None)).with_context(|| format!("Go flannel on {}", host.name()))
+    }
+
+    /// What a host's key says to other nodes: key, and value without NodeID.
+    fn told(&self, host: &Host) -> Result<(String, Value)> {
+        let public = host.v4()?.to_string();
+        for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
+            let mut value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
+            if value["PublicIP"] == public.as_str() {
+                value.as_object_mut().context("an object")?.remove("NodeID");
+                return Ok((entry.key, value));
+            }
+        }
+        anyhow::bail!("{} has no key", host.name())
+    }
+}
+
+/// Everything that flannel has in a kernel: links with their indexes and MACs, addresses, routes whoever marked them, neighbours, FDB.
+fn objects(host: &Host) -> Result<Vec<String>> {
+    let netns = host.netns();
+    let routes = netns.exec("ip", &["-4", "-d", "route"])? + &netns.exec("ip", &["-6", "-d", "route"])?;
+    let mut objects: Vec<String> = routes.lines().map(|line| line.trim().replace("proto 241", "proto boot")).collect();
+    let mut add = |text: String, of: &str| objects.extend(text.lines().map(str::trim).filter(|line| line.contains(of)).map(str::to_owned));
+    add(netns.exec("ip", &["-o", "link"])?, "");
+    add(netns.exec("ip", &["-o", "address"])?, "");
+    add(netns.exec("ip", &["neighbour"])?, "dev flannel");
+    add(netns.exec("bridge", &["fdb"])?, "dev flannel");
+    objects.sort();
+    Ok(objects)
+}
+
+fn everybody_reaches_everybody(pods: &[Pod]) -> Result<()> {
+    let v6 = pods.iter().map(|pod| Ok(pod.v6()?.into())).collect::<Result<Vec<IpAddr>>>()?;
+    eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(pods)?.require_complete())?;
+    eventually_ok(SOON, "the pods reach each other by v6", || PingMatrix::to(pods, &v6, &Default::default())?.require_complete())
+}
+
+/// Two Go nodes and one of ours: everybody reaches everybody; one Go node leaves and our node forgets it.
+fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
+    Lab::run(&format!("mixed {}", backend.0), |lab| {
+        let bed = Bed::build(lab, go, backend, version)?;
+        let [first, second, third] = &bed.hosts[..] else { anyhow::bail!("three hosts") };
+        // Ours in the middle: it meets a Go node that was there, and one that comes.
+        let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
+        let daemons = [&leaving, &ours, &staying];
+        let pods = bed.hosts.iter().zip(daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        everybody_reaches_everybody(&pods)?;
+        for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+            Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default())?;
+            Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default().v6())?;
+        }
+        let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
+        let (key, _) = bed.told(first)?;
+        leaving.terminate(STOP)?;
+        bed.etcd.client()?.del(&key)?;
+        let gone = || second.netns().routes().is_ok_and(|routes| routes.iter().all(|route| route.dst != subnet));
+        eventually(DAMPED, "our node forgets the Go node that left", gone)?;
+        everybody_reaches_everybody(&pods[1..])?;
+        ensure!(ours.errors().is_empty(), "{:#?}", ours.errors());
+        Ok(())
+    })
+}
+
+/// One of three Go nodes runs ours for a while, and Go flannel again, while all pods talk.
+fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
+    Lab::run(&format!("swap {}", backend.0), |lab| {
+        let bed = Bed::build(lab, go, backend, version)?;
+        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
+        let pods = bed.hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        everybody_reaches_everybody(&pods)?;
+        let host = &bed.hosts[0];
+        let (env, told, before) = (daemons[0].subnet_env()?, bed.told(host)?, objects(host)?);
+        let meshes = [Mesh::start(&pods, &ProbeOptions::default())?, Mesh::start(&pods, &ProbeOptions::default().v6())?];
+        meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+        for round in ["ours", "Go again", "ours again"] {
+            daemons[0].terminate(STOP)?;
+            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
+            ensure!(daemons[0].subnet_env()? == env, "{round}: {:?} instead of {env:?}", daemons[0].subnet_env()?);
+            // Key, address and MACs are as before: no other node has anything to do.
+            ensure!(bed.told(host)? == told, "{round}: {:?} instead of {told:?}", bed.told(host)?);
+            eventually_ok(SOON, "the kernel holds what it held", || {
+                let found = objects(host)?;
+                ensure!(found == before, "{round}: {found:#?}\ninstead of {before:#?}");
+                Ok(())
+            })?;
+            meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            if round != "Go again" {
+                let ours = || {
+                    let routes = host.netns().routes().unwrap_or_default().into_iter().chain(host.netns().v6_routes().unwrap_or_default());
+                    routes.filter(|route| route.protocol == "241").count() == 4
+                };
+                eventually(SOON, "the four routes to peers are ours", ours)?;
+                ensure!(daemons[0].errors().is_empty(), "{:#?}", daemons[0].errors());
+            }
+        }
+        meshes.into_iter().try_for_each(Mesh::require_clean)
+    })
+}
