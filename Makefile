@@ -50,6 +50,7 @@ test: setup ## All checks and all tests: what CI runs
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 	cargo build --workspace
 	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory test-interop
 
 lint: setup ## Format, clippy, licences
 	cargo fmt --all --check
