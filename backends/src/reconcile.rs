@@ -156,7 +156,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         self.settled = errors.is_empty() && held.is_none();
         self.facts = Some(facts.clone());
         // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
-        self.pace = (began.elapsed() * 2).clamp(QUIET, PATIENCE);
+        self.pace = (began.elapsed() * 2).min(PATIENCE);
         Ok(Pass { facts, errors, held })
     }
 
@@ -187,9 +187,13 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         Some(due)
     }
 
-    /// Waits until the notices have calmed down.
-    async fn settle(&mut self, inputs: &mut Inputs) -> bool {
-        let (quiet, patience) = if self.report.fighting() { (TRUCE, TRUCE) } else { (self.pace, PATIENCE) };
+    /// Waits until the notices have calmed down; new inputs have been gathered already and wait less.
+    async fn settle(&mut self, inputs: &mut Inputs, fresh: bool) -> bool {
+        let (quiet, patience) = match (self.report.fighting(), fresh) {
+            (true, _) => (TRUCE, TRUCE),
+            (false, true) => (self.pace, PATIENCE),
+            (false, false) => (self.pace.max(QUIET), PATIENCE),
+        };
         let end = Instant::now() + patience;
         let mut fresh = false;
         loop {
@@ -247,7 +251,7 @@ impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
                 () = this.kernel.disturbed(this.plan.scope()) => false,
                 () = timer => false,
             };
-            fresh |= this.settle(&mut inputs).await;
+            fresh |= this.settle(&mut inputs, fresh).await;
             if inputs.stop.is_cancelled() {
                 return Ok(());
             }

@@ -362,6 +362,9 @@ fn following() {
     assert_eq!((moved.addresses.to_string(), moved.public), ("192.168.56.99 and fd00:56::11".to_owned(), moved.addresses));
     set(&mut now, &[]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
+    // A link that was down for a moment has lost its IPv6 address; the link-local one that comes first is no substitute.
+    set(&mut now, &["192.168.56.11/24", "fe80::11/64"]);
+    assert_eq!(followed(&best, last, &now).addresses, last.addresses);
 
     // How it was found decides what may follow it.
     set(&mut now, &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"]);

@@ -1,0 +1,60 @@
+//! How long the kernel differs from what is wanted after somebody damaged it; audits are off.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::scale::Fleet;
+use crate::table::Table;
+
+/// How many peers the node has.
+pub const PEERS: u32 = 1000;
+/// What is repaired five times within a minute counts as a fight, and is repaired more slowly: each life of a daemon sees fewer.
+const LIVES: usize = 3;
+const ROUNDS: usize = 3;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Everything of ours, in an order of its own; the look takes some 20 ms, which are counted.
+const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
+    ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; } | sort | sha256sum";
+
+/// What is done, how, and the goal.
+const DAMAGES: [(&str, &str, &str); 9] = [
+    ("the device is deleted", "ip link del flannel.1", "2000 ms"),
+    ("the device is set down", "ip link set flannel.1 down", "1000 ms"),
+    ("all routes are flushed", "ip route flush proto 241", "1000 ms"),
+    ("the FDB is flushed", "bridge fdb flush dev flannel.1", "1000 ms"),
+    ("the neighbours are flushed", "ip neighbour flush dev flannel.1 nud permanent", "1000 ms"),
+    ("the address is removed", "ip address flush dev flannel.1 scope global", "1000 ms"),
+    ("the MTU is changed", "ip link set flannel.1 mtu 1300", "1000 ms"),
+    ("the MAC is changed", "ip link set flannel.1 address 02:00:00:00:00:99", "1000 ms"),
+    ("the underlay goes down and up", "ip link set enp0s8 down; ip link set enp0s8 up", "2000 ms"),
+];
+
+/// Damages a node of many peers, again and again.
+pub fn measure(table: &mut Table) -> Result<()> {
+    let fleet = Fleet::of(PEERS)?;
+    let netns = fleet.node.netns();
+    let mut wanted = None;
+    for (what, damage, goal) in DAMAGES {
+        let mut times = Vec::new();
+        for _ in 0..LIVES {
+            let mut daemon = fleet.node.flanneld(&fleet.options)?;
+            let wanted: &String = wanted.get_or_insert(netns.sh(LOOK)?);
+            for _ in 0..ROUNDS {
+                // Apart from the quiet after the one before; MACs that are rewritten often are given in to.
+                std::thread::sleep(Duration::from_secs(if what.contains("MAC") { 5 } else { 1 }));
+                let start = Instant::now();
+                netns.sh(damage)?;
+                while netns.sh(LOOK).map_or(true, |found| found != *wanted) {
+                    ensure!(start.elapsed() < DEADLINE, "not healed: {what}\n{}", fleet.lab.logs());
+                }
+                times.push(start.elapsed());
+            }
+            ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}", daemon.errors());
+            daemon.kill()?;
+        }
+        table.times(&format!("{PEERS} peers, {what}: healed"), &times, goal, "never, or on restart");
+    }
+    Ok(())
+}

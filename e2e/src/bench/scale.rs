@@ -1,0 +1,206 @@
+//! Thousands of leases: from the start of the daemon to the last route, what that costs, and one lease more.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink};
+
+use crate::gateway;
+use crate::table::Table;
+
+/// How many peers there are.
+pub const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
+const ROUNDS: u32 = 5;
+const NEW_LEASES: u32 = 20;
+const DEADLINE: Duration = Duration::from_secs(120);
+const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
+
+/// A node and the etcd with all the leases.
+pub struct Fleet {
+    pub node: Host,
+    pub options: FlanneldOptions,
+    pub lab: Lab,
+    _etcd: Etcd,
+    client: EtcdClient,
+    store: Store,
+    store_host: Host,
+    lease: i64,
+}
+
+impl Fleet {
+    /// Writes the leases of so many peers.
+    pub fn of(peers: u32) -> Result<Fleet> {
+        let lab = Lab::new("bench")?;
+        let lan = lab.switch("lan")?;
+        let node = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
+        let store_host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
+        let (client, store) = (etcd.client()?, etcd.store()?);
+        store.configure(NET_CONF)?;
+        let lease = client.grant(86_400)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
+        let fleet = Fleet { node, options, lab, _etcd: etcd, client, store, store_host, lease };
+        fleet.put(0..peers)?;
+        Ok(fleet)
+    }
+
+    fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
+        let entries: Vec<(String, String)> =
+            numbers.map(|number| (self.store.key(&format!("subnets/{}-24", subnet(number))), value(number))).collect();
+        gateway::put(self.store_host.netns(), &entries, self.lease)
+    }
+
+    /// Takes everything of ours out of the kernel, as a reboot does.
+    fn forget(&self) -> Result<()> {
+        self.node.netns().ip("link del flannel.1").map(drop)
+    }
+
+    /// Waits until the kernel of the node sends packets for a peer's pods.
+    fn wait_route(&self, number: u32, start: Instant) -> Result<Duration> {
+        let target = Ipv4Addr::from(u32::from(subnet(number)) + 2);
+        self.node.netns().run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            // There is no default route: without the peer's, the kernel refuses.
+            while socket.connect((target, 9)).is_err() {
+                ensure!(start.elapsed() < DEADLINE, "no route to {target} within {DEADLINE:?}");
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            Ok(start.elapsed())
+        })?
+    }
+
+    /// How many routes lead through the tunnel.
+    fn routes(&self) -> Result<usize> {
+        let text = self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
+        Ok(text.lines().filter(|line| line.starts_with("flannel.1\t")).count())
+    }
+}
+
+/// 10.64.0.0/24 and on: apart from the pool in which the node finds its own.
+fn subnet(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
+}
+
+/// What a node of ours writes.
+fn value(number: u32) -> String {
+    let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
+    let [_, b, c, d] = number.to_be_bytes();
+    format!(
+        "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"vxlan\",\"BackendData\":{{\"VNI\":1,\
+         \"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}},\"NodeID\":{{\"id\":\"{number:032x}\",\"name\":\"node-{number}\",\
+         \"instance\":\"{number:016x}\",\"rank\":{number}}}}}"
+    )
+}
+
+/// Resident memory in MiB: now, and at its highest.
+fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
+    let field = |name: &str| -> Result<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in /proc/PID/status"))?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+    };
+    Ok((field("VmRSS:")?, field("VmHWM:")?))
+}
+
+/// The sum of a metric over its labels.
+fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
+    let (_, text) = daemon.get("/metrics")?;
+    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(values.sum())
+}
+
+fn stop(mut daemon: Flanneld) -> Result<()> {
+    let errors = daemon.errors();
+    let status = daemon.terminate(Duration::from_secs(20))?;
+    if !errors.is_empty() || !status.success() {
+        bail!("the daemon ended with {status} after {errors:?}");
+    }
+    Ok(())
+}
+
+/// Measures a fleet of so many peers.
+pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
+    let fleet = Fleet::of(peers)?;
+    let (mut cold, mut warm, mut processor) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut resident, mut peak, mut calls, mut writes, mut rewrites) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        if round > 0 {
+            fleet.forget()?;
+        }
+        let start = Instant::now();
+        let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
+        // Routes are the last of what a peer needs, and this is the last of them.
+        cold.push(fleet.wait_route(peers - 1, start)?);
+        let counted = fleet.routes()?;
+        ensure!(counted == peers as usize, "{counted} routes instead of {peers}");
+        daemon.wait_ready(DEADLINE)?;
+        let netns = fleet.node.netns();
+        let neighbours = netns.sh("ip neighbour show dev flannel.1 nud permanent | wc -l")?;
+        let fdb = netns.sh("bridge fdb show dev flannel.1 | grep -c dst")?;
+        ensure!(neighbours.trim() == fdb.trim() && fdb.trim() == peers.to_string(), "{neighbours} neighbours, {fdb} FDB entries instead of {peers}");
+        // Figures are brought up to date every second.
+        std::thread::sleep(Duration::from_millis(1500));
+        let (now, highest) = memory(&daemon)?;
+        resident.push(now);
+        peak.push(highest);
+        processor.push(daemon.cpu_seconds()? * 1e3);
+        calls.push(sum(&daemon, "flannel_store_requests_total")?);
+        writes.push(sum(&daemon, "flannel_kernel_writes_total")?);
+        stop(daemon)?;
+
+        let start = Instant::now();
+        let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
+        daemon.wait_ready(DEADLINE)?;
+        warm.push(start.elapsed());
+        rewrites.push(sum(&daemon, "flannel_kernel_writes_total")?);
+        stop(daemon)?;
+    }
+    let (goal, go) = match peers {
+        1000 => ("100 (gate 300) ms", "590 to 710 ms"),
+        5000 => ("300 (gate 800) ms", "2790 to 3210 ms"),
+        10_000 => ("600 (gate 2000) ms", "-"),
+        _ => ("-", "-"),
+    };
+    table.times(&format!("{peers} leases in etcd to everything in the kernel"), &cold, goal, go);
+    table.times(&format!("{peers} peers: start to ready, all in the kernel already"), &warm, if peers == 10_000 { "1500 ms" } else { "-" }, "-");
+    let (goal, go) = match peers {
+        10 => ("6 (gate 10) MiB", "32 MiB"),
+        1000 => ("14 MiB", "37 MiB"),
+        5000 => ("-", "41 MiB"),
+        _ => ("20 (gate 40) MiB", "-"),
+    };
+    table.figures(&format!("{peers} peers: resident memory"), resident, "MiB", goal, go);
+    table.figures(&format!("{peers} peers: its peak"), peak, "MiB", "-", if peers == 5000 { "45 MiB" } else { "-" });
+    let go = if peers == 1000 {
+        "310 ms"
+    } else if peers == 5000 {
+        "1440 to 1550 ms"
+    } else {
+        "-"
+    };
+    table.figures(&format!("{peers} peers: processor time up to then"), processor, "ms", "-", go);
+    table.figures(&format!("{peers} peers: requests to etcd"), calls, "", "20", "one a lease");
+    table.figures(&format!("{peers} peers: writes to the kernel"), writes, "", &format!("{}", 3 * peers + 2), "3 a lease");
+    table.figures(&format!("{peers} peers: writes to the kernel by a restart"), rewrites, "", "0", "all");
+    new_leases(&fleet, peers, table)
+}
+
+/// One lease more, again and again.
+fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
+    let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
+    daemon.wait_ready(DEADLINE)?;
+    let mut times = Vec::new();
+    for number in peers..peers + NEW_LEASES {
+        // Not in the quiet after the one before.
+        std::thread::sleep(Duration::from_millis(250));
+        let start = Instant::now();
+        fleet.put(number..number + 1)?;
+        times.push(fleet.wait_route(number, start)?);
+    }
+    table.times(&format!("{peers} peers and one new lease: written to its route in the kernel"), &times, "5 (gate 20) ms", "16 to 32 ms");
+    for number in peers..peers + NEW_LEASES {
+        fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
+    }
+    stop(daemon)
+}

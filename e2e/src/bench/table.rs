@@ -1,0 +1,71 @@
+//! The table of results, beside the goals and the figures of Go flannel.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Rows in the order in which they were measured.
+#[derive(Default)]
+pub struct Table {
+    rows: Vec<[String; 5]>,
+}
+
+impl Table {
+    /// Adds a row of any figures: the median and the worst of them, in milliseconds for times.
+    pub fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
+        let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
+        self.figures(what, milliseconds, "ms", goal, go);
+    }
+
+    /// The same for other units.
+    pub fn figures(&mut self, what: &str, mut figures: Vec<f64>, unit: &str, goal: &str, go: &str) {
+        figures.sort_by(f64::total_cmp);
+        let show =
+            |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{} {unit}", rounded(*figure)).trim_end().to_owned());
+        let (median, worst) = (show(figures.get(figures.len() / 2)), show(figures.last()));
+        eprintln!("  {what}: {median}, worst {worst}");
+        self.rows.push([what.to_owned(), median, worst, goal.to_owned(), go.to_owned()]);
+    }
+
+    /// The whole as markdown, with the machine named.
+    pub fn markdown(&self) -> String {
+        let mut out = format!("Measured by `make bench` on {}.\n\n", machine());
+        out.push_str("| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n");
+        for row in &self.rows {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "| {} |", row.join(" | "));
+        }
+        out
+    }
+}
+
+/// Three digits that matter.
+fn rounded(figure: f64) -> String {
+    match figure {
+        figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
+        figure if figure >= 10.0 => format!("{figure:.1}"),
+        figure => format!("{figure:.2}"),
+    }
+}
+
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("an unknown processor", |(_, name)| name);
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let (kernel, load) = (read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"));
+    let load = load.split_whitespace().next().unwrap_or("?").to_owned();
+    format!("{count} processors ({model}), Linux {}, load {load} at the end; etcd and all hosts share them", kernel.trim())
+}
+
+/// Puts the table into docs/performance.md: between its marks, or as a new file.
+pub fn write(text: &str) -> Result<()> {
+    const MARKS: (&str, &str) = ("<!-- make bench: begin -->\n", "<!-- make bench: end -->\n");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
+    let old = std::fs::read_to_string(&path).unwrap_or_else(|_| format!("# Performance\n\n{}{}", MARKS.0, MARKS.1));
+    let (head, rest) = old.split_once(MARKS.0).with_context(|| format!("{} has no line {}", path.display(), MARKS.0.trim()))?;
+    let (_, tail) = rest.split_once(MARKS.1).with_context(|| format!("{} has no line {}", path.display(), MARKS.1.trim()))?;
+    std::fs::write(&path, format!("{head}{}{text}{}{tail}", MARKS.0, MARKS.1)).with_context(|| format!("writing {}", path.display()))
+}
