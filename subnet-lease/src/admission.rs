@@ -45,6 +45,8 @@ pub enum Reason {
     OverlapsOlder,
     /// Publishes an address of this host.
     OurAddress,
+    /// Publishes an address that no other host can have.
+    NoHost,
     /// The backend cannot use its data.
     Unusable,
     /// Uses the MAC or key of an older lease or of ours.
@@ -60,6 +62,7 @@ impl Reason {
             Reason::OverlapsUnderlay => "overlaps-underlay",
             Reason::OverlapsOlder => "overlaps-older",
             Reason::OurAddress => "our-address",
+            Reason::NoHost => "no-host-address",
             Reason::Unusable => "unusable-data",
             Reason::SameHardware => "duplicate-mac",
         }
@@ -105,6 +108,10 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
             refuse(Reason::OurAddress, our_address(lease, address));
             continue;
         }
+        if let Some(address) = publics.into_iter().flatten().find(|address| no_host(*address, terms)) {
+            refuse(Reason::NoHost, format!("{} is published at {address}, at which no node can be reached", lease.subnets));
+            continue;
+        }
         if let Some(older) = ground.taken(&subnets) {
             refuse(Reason::OverlapsOlder, format!("{} overlaps the older lease {older}", lease.subnets));
             continue;
@@ -141,6 +148,13 @@ fn our_address(lease: &Lease, address: IpAddr) -> String {
          really connects the nodes",
         lease.subnets
     )
+}
+
+/// Whether no node can be reached at an address: a tunnel that leads into a node's subnet would lead into itself.
+fn no_host(address: IpAddr, terms: &Terms) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    let pools = &terms.config.pools;
+    broadcast || address.is_multicast() || address.is_loopback() || pools.v4().into_iter().chain(pools.v6()).any(|pool| pool.covers(address))
 }
 
 /// The halves whose family this network has.

@@ -273,6 +273,25 @@ proptest! {
     }
 }
 
+/// Addresses at which no node can be are refused, and so are ours.
+#[test]
+fn public_addresses_are_those_of_other_hosts() {
+    let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
+    for (address, good) in [
+        ([192, 168, 56, 9], true),
+        ([224, 0, 0, 1], false),
+        ([255, 255, 255, 255], false),
+        ([127, 0, 0, 1], false),
+        ([10, 5, 10, 1], false),
+        ([10, 0, 2, 15], false),
+    ] {
+        let attrs = LeaseAttrs { public_ip: Some(address.into()), backend: "vxlan".into(), ..LeaseAttrs::default() };
+        let lease = Lease { subnets, attrs, term: Term::Leased, since: 1 };
+        let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
+        assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{address:?}");
+    }
+}
+
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.
 #[test]
 fn golden_bytes() {
