@@ -49,12 +49,12 @@ demo_packages() {
     build_packages
     need ip iproute2
     need ping iputils-ping
+    need iptables-save iptables
 }
 
 test_packages() {
     demo_packages
     need nft nftables
-    need iptables iptables
     need ethtool ethtool
     need tcpdump tcpdump
 }

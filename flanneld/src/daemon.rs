@@ -6,6 +6,8 @@ mod vitals;
 use crate::cli::Settings;
 use crate::health::{Health, Server};
 use crate::subnet_env::SubnetEnv;
+use crate::traffic::rules::Choices;
+use crate::traffic::{Keeper, Wanted};
 use crate::underlay::Found;
 use crate::underlay::read::{Wish, follow, wait_for};
 use crate::{identity, instance, store, subnet_env, systemd};
@@ -90,7 +92,7 @@ async fn live(settings: Settings, stop: CancellationToken) -> Result<(), End> {
     let health = Health::new();
     let mut tasks: JoinSet<Result<(), End>> = JoinSet::new();
     if let Some(address) = settings.health {
-        let server = Server::bind(address, health.clone()).await.map_err(End::failed)?;
+        let server = insist(|| Server::bind(address, health.clone())).await?;
         tasks.spawn(finish(server.serve(stop.clone())));
     }
     let started = tokio::select! {
@@ -122,7 +124,8 @@ async fn start(settings: &Settings, health: &Health) -> Result<Started, End> {
     health.fact("node_id", node.id.clone());
     let setup = Setup { config: config.clone(), node_id: node.id.clone(), route_protocol: settings.route_protocol, audit: settings.audit };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
-    let instance = instance::claim(&config.networks.to_string(), &config.backend, &settings.subnet_file).map_err(End::failed)?;
+    let network = config.networks.to_string();
+    let instance = insist(|| async { instance::claim(&network, &config.backend, &settings.subnet_file) }).await?;
 
     let wish = Wish::of(settings, config.networks.map(|_| (), |_| ()));
     let found = wait_for(&wish, |why| health.condition("underlay", Some(why))).await.map_err(End::failed)?;
@@ -189,6 +192,20 @@ async fn run_set(
     let peers = table.iter().filter(|other| other.subnets != lease.subnets).count();
     info!("{peers} other nodes have leases");
 
+    // Rules before subnet.env: pods start with it, and shall find them.
+    let wanted = Wanted {
+        networks: config.networks,
+        own: lease.subnets,
+        choices: Choices {
+            non_masquerade: [config.non_masquerade.clone(), settings.rules.non_masquerade.clone()].concat(),
+            ..settings.rules.clone()
+        },
+        nftables: config.nftables,
+        resync: settings.rules_resync,
+    };
+    let mut keeper = Keeper::new(wanted, health.clone());
+    keeper.begin().await;
+
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
     let (env_out, env_in) = watch::channel(env.clone());
     if let Err(error) = subnet_env::write(&settings.subnet_file, &env) {
@@ -201,6 +218,7 @@ async fn run_set(
     let status = network.status();
     tasks.spawn(finish(subnet_env::keep(settings.subnet_file.clone(), env_in, health.clone(), stop.clone())));
     tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, stop.clone())));
+    tasks.spawn(finish(keeper.keep(stop.clone())));
     tasks.spawn(finish(systemd::watchdog(health.clone(), stop.clone())));
     let inputs = Inputs { leases: leases.clone(), underlay: underlay.clone(), stop: stop.clone() };
     tasks.spawn(async move { network.run(inputs, announced_out).await.map_err(End::failed) });
@@ -267,6 +285,19 @@ async fn run_set(
 async fn finish(task: impl Future<Output = ()>) -> Result<(), End> {
     task.await;
     Ok(())
+}
+
+/// Tries for a moment what a predecessor that is just ending may still hold.
+async fn insist<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(attempt: impl Fn() -> F) -> Result<T, End> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let begun = tokio::time::Instant::now();
+    loop {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(End::failed(error)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 /// Asks the store until it answers; says why it waits, once for each reason.

@@ -9,4 +9,5 @@ pub mod logging;
 pub mod store;
 pub mod subnet_env;
 pub mod systemd;
+pub mod traffic;
 pub mod underlay;

@@ -16,6 +16,8 @@ pub struct NetworkConfig {
     pub networks: Subnets,
     /// Whether traffic rules go to nftables instead of iptables.
     pub nftables: bool,
+    /// Destinations to which pods keep their address (`NonMasqueradeCIDRs`; Go flannel does not know it).
+    pub non_masquerade: Vec<IpNet>,
     /// Lower-case name of the backend; empty where the configuration names none inside its `Backend`.
     pub backend: String,
     /// The `Backend` object as it was written; `{}` where there is none.
@@ -123,7 +125,8 @@ impl NetworkConfig {
         )
         .ok_or_else(|| ConfigError::Invalid("no network is defined".to_owned()))?;
         let (backend, backend_config) = backend(&object)?;
-        Ok(Self { pools, networks, nftables, backend, backend_config })
+        let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
+        Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config })
     }
 
     /// Whether a lease of these subnets fits this configuration: the same families, each one of its pool's subnets.
@@ -140,6 +143,16 @@ impl NetworkConfig {
         };
         v4 && v6
     }
+}
+
+/// A list of networks of either family.
+fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
+    let texts: Vec<String> = object.read(name).map_err(ConfigError::Value)?.unwrap_or_default();
+    let network = |text: &String| {
+        let net = IpNet::from_str(text).map_err(|_| ConfigError::Value(format!("{name}: {} is not a network such as 10.0.0.0/8", excerpt(text))))?;
+        Ok(net.trunc())
+    };
+    texts.iter().map(network).collect()
 }
 
 /// The backend's type, lower-case, and its object.

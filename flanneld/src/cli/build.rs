@@ -4,6 +4,7 @@ use super::endpoint::{Endpoint, clean};
 use super::flags::{self, Flag, Kind, Part};
 use super::go_flag::{self, Argv};
 use super::settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
+use crate::traffic::rules::Choices;
 use crate::underlay::{Pattern, Selector};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -123,6 +124,12 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
     let iface_wait = ranged(given, "iface-wait", 0, 31_536_000, "seconds, 0 for ever", &mut mistakes);
     let audit = ranged(given, "audit-interval", 0, 86_400, "seconds, 0 for events only", &mut mistakes);
     let route_protocol = ranged(given, "route-protocol", 5, 255, "0 to 4 belong to the kernel and to routes made by hand", &mut mistakes);
+    let resync = u64::try_from(given.integer("iptables-resync")).unwrap_or(0);
+    if resync == 0 {
+        warnings.push(format!("{}: Go flannel would never pause; 5 s are used", given.from("iptables-resync")));
+    }
+    let resync = if resync == 0 { 5 } else { resync.min(86_400) };
+    let rules = rules(given, &mut mistakes);
     if matches!(route_protocol, 8..=18 | 42 | 186..=189 | 192) {
         warnings.push(format!(
             "{}={route_protocol} is the number of a routing daemon: if one runs here, its routes inside the network count as ours",
@@ -163,7 +170,9 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
         public_ipv6,
         iface_wait: (iface_wait > 0).then(|| Duration::from_secs(iface_wait)),
         subnet_file,
-        ip_masq: false,
+        ip_masq: rules.masquerade,
+        rules,
+        rules_resync: Duration::from_secs(resync),
         node_id,
         audit: (audit > 0).then(|| Duration::from_secs(audit)),
         route_protocol: u8::try_from(route_protocol).unwrap_or(u8::MAX),
@@ -333,5 +342,25 @@ fn klog(given: &Given, mistakes: &mut Vec<String>) {
         if line.is_none_or(|line| line <= 0) {
             mistakes.push(format!("{}: {:?} is not file.go:N", value.from, value.text));
         }
+    }
+}
+
+/// What was chosen about traffic rules.
+fn rules(given: &Given, mistakes: &mut Vec<String>) -> Choices {
+    let on = |name: &str| go_flag::truth(given.text(name)).unwrap_or(false);
+    let mut non_masquerade = Vec::new();
+    for value in given.all("non-masquerade-cidr") {
+        match value.text.parse::<ipnet::IpNet>() {
+            Ok(net) => non_masquerade.push(net.trunc()),
+            Err(_) => mistakes.push(format!("{}: {:?} is not a network such as 10.0.0.0/8", value.from, value.text)),
+        }
+    }
+    Choices {
+        masquerade: on("ip-masq"),
+        fully_random: !on("ip-masq-fully-random-disable"),
+        masquerade_inbound: on("masquerade-inbound"),
+        non_masquerade,
+        forward: on("iptables-forward-rules"),
+        forward_insert: on("iptables-forward-insert"),
     }
 }

@@ -1,6 +1,7 @@
 //! The validated options of the daemon.
 
 use super::endpoint::Endpoint;
+use crate::traffic::rules::Choices;
 use crate::underlay::Selector;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,6 +28,10 @@ pub struct Settings {
     pub subnet_file: PathBuf,
     /// `--ip-masq`, as subnet.env repeats it.
     pub ip_masq: bool,
+    /// What else was chosen about traffic rules.
+    pub rules: Choices,
+    /// How often iptables rules are compared.
+    pub rules_resync: Duration,
     /// `--node-id`; none: derive it.
     pub node_id: Option<String>,
     /// How often the whole kernel state is compared; `None`: on events only.

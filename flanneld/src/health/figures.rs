@@ -29,6 +29,8 @@ pub struct Figures {
     pub lease_ends: Option<Duration>,
     /// FLANNEL_MTU.
     pub mtu: u32,
+    /// Times that traffic rules were written.
+    pub rule_writes: u64,
     /// The running network's own counters.
     pub network: Option<Arc<Status>>,
 }
@@ -82,6 +84,9 @@ impl Figures {
         }
         registry.register("leases_refused", "Leases that are not used at present, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
+        let writes: Counter = Counter::default();
+        writes.inc_by(self.rule_writes);
+        registry.register("rule_writes", "Times that traffic rules were written", writes);
         if let Some(status) = &self.network {
             for (name, help, value) in [
                 ("kernel_passes", "Comparisons of the kernel with what is wanted", &status.passes),
