@@ -114,9 +114,9 @@ fn a_restart_writes_nothing_and_damage_heals() {
         let monitor = host.spawn("monitor", &Launch::new("nft").args(["monitor"])).unwrap();
         for kill in [false, true] {
             if kill {
-                daemon.kill().unwrap()
+                daemon.kill().unwrap();
             } else {
-                assert!(daemon.terminate(DEADLINE).unwrap().success())
+                assert!(daemon.terminate(DEADLINE).unwrap().success());
             }
             drop(daemon);
             daemon = host.flanneld(&options).unwrap();
