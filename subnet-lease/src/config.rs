@@ -158,7 +158,7 @@ fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigErro
 /// The backend's type, lower-case, and its object.
 fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     let Some(raw) = object.get("Backend") else {
-        // Absent means `udp`; the documentation of Go flannel says vxlan, its code decides (spec 2.1).
+        // Absent means `udp`; the documentation of Go flannel says vxlan, its code decides.
         return Ok(("udp".to_owned(), RawJson::of(&serde_json::Map::new())));
     };
     if raw.get() == "null" {

@@ -251,7 +251,7 @@ impl Op {
 pub struct Scope {
     /// Interfaces that belong to us, by name.
     pub links: Vec<LinkName>,
-    /// Only objects inside these networks are ours (rulings 20).
+    /// Only objects inside these networks are ours.
     pub networks: Subnets,
     /// The mark of our routes.
     pub protocol: u8,

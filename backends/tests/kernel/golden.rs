@@ -1,4 +1,4 @@
-//! The kernel's state equals what Go flannel 0.28.9 leaves (captures of /work/shared/golden, with MACs, leases and protocol replaced).
+//! The kernel's state equals what Go flannel 0.28.9 leaves (its captures, with MACs, leases and protocol replaced).
 
 use crate::bed::*;
 

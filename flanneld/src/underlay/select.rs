@@ -1,4 +1,4 @@
-//! The choice itself: Go flannel's order and rules (spec 10), family by family.
+//! The choice itself: Go flannel's order and rules, family by family.
 
 use super::{Chosen, DefaultRoute, HostFacts, Interface, Pattern, Request, Rule, SelectError, Selector, StoreAt};
 use backends::backend::Underlay;
