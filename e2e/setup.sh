@@ -57,6 +57,7 @@ test_packages() {
     need nft nftables
     need ethtool ethtool
     need tcpdump tcpdump
+    need sysctl procps
 }
 
 # Sets `go` to a Go toolchain of 1.24 or later.

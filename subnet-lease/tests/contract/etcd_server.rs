@@ -24,11 +24,13 @@ pub struct EtcdServer {
 }
 
 pub fn programs(version: Version) -> PathBuf {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("flannel-rs");
     match version {
-        Version::V3_4 => PathBuf::from("/usr/bin"),
-        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR")
-            .map(PathBuf::from)
-            .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache/flannel-rs/etcd-3.6")),
+        // Where Debian's package is not installed, `make setup` unpacks it, so that no server is started.
+        Version::V3_4 if Path::new("/usr/bin/etcd").exists() => PathBuf::from("/usr/bin"),
+        Version::V3_4 => cache.join("etcd-3.4/usr/bin"),
+        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR").map_or_else(|| cache.join("etcd-3.6"), PathBuf::from),
     }
 }
 
