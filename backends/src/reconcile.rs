@@ -217,6 +217,8 @@ impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
         // What came between joining and now.
         let mut fresh = true;
         loop {
+            // What came after the last look at them is new too, whatever woke us.
+            fresh |= inputs.leases.has_changed().unwrap_or(false) || inputs.underlay.has_changed().unwrap_or(false);
             this.underlay = inputs.underlay.borrow_and_update().clone();
             let leases = inputs.leases.borrow_and_update().clone();
             let now = Instant::now();
