@@ -11,6 +11,8 @@ ARGS ?=
 # make install
 PREFIX ?= /usr/local
 DESTDIR ?=
+# make fuzz
+SECONDS ?= 60
 # make test-interop
 GO_FLANNELD ?=
 
@@ -21,7 +23,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build demo picture test lint unit e2e bench soak test-interop install clean
+.PHONY: help setup build demo picture test lint unit e2e bench soak test-interop fuzz install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +83,12 @@ else
 	cargo build --workspace
 	GO_FLANNELD=$(abspath $(GO_FLANNELD)) cargo test -p e2e --test interop
 endif
+
+fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
+	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
+	for target in lease net_conf subnet_env options; do \
+	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
+	done
 
 install: ## Install the daemon, flannelctl, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
 	./e2e/setup.sh build
