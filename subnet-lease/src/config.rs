@@ -3,7 +3,7 @@
 use crate::dual::{Dual, Subnets};
 use crate::json::{Object, excerpt};
 use crate::lease::RawJson;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -283,11 +283,6 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
 /// The text of a JSON string, or the raw text of anything else (as Go's own types receive it).
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
-}
-
-/// Reads a subnet in CIDR form of either family into the identity of a lease.
-pub fn subnets_of(v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Option<Subnets> {
-    Dual::from_options(v4.map(|net| net.trunc()), v6.map(|net| net.trunc()))
 }
 
 #[cfg(test)]

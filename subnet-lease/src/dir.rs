@@ -11,7 +11,7 @@ use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};
 use crate::protocol::acquire::{Tenure, acquire, stored};
 use crate::protocol::coroutine::Coroutine;
-use crate::protocol::drive::{Registry, drive};
+use crate::protocol::drive::{Registry, drive, forward};
 use crate::protocol::hold::hold;
 use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
 use crate::table::LeaseEvent;
@@ -128,19 +128,12 @@ impl SubnetManager for DirManager {
         stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, mut attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost {
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost {
         let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let key = tenure.key.clone();
         let (claim, config) = (claim.clone(), config.clone());
         let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
-        let publish = async {
-            while attrs.changed().await.is_ok() {
-                let wanted = attrs.borrow_and_update().clone();
-                let _ = notices.send(Notice::Publish(Box::new(wanted)));
-            }
-            std::future::pending::<()>().await;
-        };
         // Whatever happens to the own file, the proof looks at what is there now.
         let own = async {
             let mut changes = Changes::of(self.files.clone());
@@ -156,7 +149,7 @@ impl SubnetManager for DirManager {
         };
         tokio::select! {
             lost = drive(coroutine, self, &mut inbox, Some(&state)) => lost,
-            () = publish => Lost::Taken("publication ended".to_owned()),
+            () = forward(attrs, &notices) => Lost::Taken("publication ended".to_owned()),
             () = own => Lost::Taken("the watch of the own file ended".to_owned()),
         }
     }

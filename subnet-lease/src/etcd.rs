@@ -9,7 +9,7 @@ use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};
 use crate::protocol::acquire::{Tenure, acquire, stored};
 use crate::protocol::coroutine::Coroutine;
-use crate::protocol::drive::{Registry, drive};
+use crate::protocol::drive::{Registry, drive, forward};
 use crate::protocol::hold::hold;
 use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
 use crate::reading;
@@ -144,23 +144,16 @@ impl SubnetManager for EtcdManager {
         stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, mut attrs: channel::Receiver<LeaseAttrs>, state: channel::Sender<Held>) -> Lost {
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: channel::Receiver<LeaseAttrs>, state: channel::Sender<Held>) -> Lost {
         let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
         let (claim, config) = (claim.clone(), config.clone());
         let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
-        let publish = async {
-            while attrs.changed().await.is_ok() {
-                let wanted = attrs.borrow_and_update().clone();
-                let _ = notices.send(Notice::Publish(Box::new(wanted)));
-            }
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             lost = drive(coroutine, &self.registry, &mut inbox, Some(&state)) => lost,
             () = self.watch_own(&key, modified, &notices) => Lost::Taken("the watch of the own key ended".to_owned()),
-            () = publish => Lost::Taken("publication ended".to_owned()),
+            () = forward(attrs, &notices) => Lost::Taken("publication ended".to_owned()),
         }
     }
 

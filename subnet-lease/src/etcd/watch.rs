@@ -167,11 +167,6 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The connection that carries the watch.
-    pub fn connection(&self) -> u64 {
-        self.connection
-    }
-
     fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
         if response.compact_revision() > 0 {
             return Err(Broken::History(format!("etcd compacted its history up to revision {}", response.compact_revision())));

@@ -2,6 +2,7 @@
 
 use super::coroutine::{Coroutine, Step};
 use super::registry::{Answer, Failure, Notice, Request};
+use crate::lease::LeaseAttrs;
 use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
 use std::time::Duration;
@@ -12,6 +13,15 @@ use tokio::sync::{mpsc, watch};
 pub trait Registry: Send + Sync {
     /// Carries out one request.
     async fn request(&self, request: Request) -> Result<Answer, Failure>;
+}
+
+/// Hands every change of the wanted attributes to the coroutine; never ends.
+pub async fn forward(mut wanted: watch::Receiver<LeaseAttrs>, notices: &mpsc::UnboundedSender<Notice>) {
+    while wanted.changed().await.is_ok() {
+        let wanted = wanted.borrow_and_update().clone();
+        let _ = notices.send(Notice::Publish(Box::new(wanted)));
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Runs the coroutine to its end.
