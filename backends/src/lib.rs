@@ -4,6 +4,7 @@
 
 pub mod alloc;
 pub mod backend;
+pub mod datapath;
 pub mod host_gw;
 pub mod kernel;
 mod peers;

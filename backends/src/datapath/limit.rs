@@ -1,0 +1,141 @@
+//! How many ICMP errors leave: so many in all, and so many to one destination.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// All destinations together: a second's number, and how many may go at once.
+const ALL: Rate = Rate::new(100, 50);
+/// One destination.
+const EACH: Rate = Rate::new(10, 10);
+/// Destinations share buckets by hash: a storm makes the table no bigger, and hits few others.
+const SLOTS: usize = 1024;
+
+/// A rate as spacing: what came earlier than its turn by more than `slack` is refused.
+struct Rate {
+    spacing: u64,
+    slack: u64,
+}
+
+impl Rate {
+    const fn new(per_second: u64, burst: u64) -> Self {
+        let spacing = 1_000_000_000 / per_second;
+        Self { spacing, slack: spacing * (burst - 1) }
+    }
+
+    /// When the next turn is after one at `now`; `None` where it is too early. `turn` zero is a full bucket.
+    fn take(&self, turn: u64, now: u64) -> Option<u64> {
+        let turn = turn.max(now);
+        (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
+    }
+}
+
+/// The limits on ICMP errors; one set for the whole engine.
+#[derive(Clone, Debug)]
+pub struct Buckets {
+    seed: u64,
+    all: u64,
+    each: Box<[u64]>,
+}
+
+impl Buckets {
+    /// Full buckets. The seed keeps others from knowing which destinations share one.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, all: 0, each: vec![0; SLOTS].into() }
+    }
+
+    /// Whether an error may go to `destination` at `now`, a monotonic clock; it is counted only if so.
+    pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let slot = self.slot(destination);
+        let Some(each) = self.each.get_mut(slot) else { return false };
+        // Neither pays for what the other refuses: one noisy destination leaves the others their share.
+        let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else { return false };
+        *each = one;
+        self.all = all;
+        true
+    }
+
+    fn slot(&self, destination: IpAddr) -> usize {
+        let bits = match destination {
+            IpAddr::V4(ip) => u128::from(ip.to_bits()),
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        let hash = mix(mix(self.seed ^ (bits >> 64) as u64) ^ bits as u64);
+        hash as usize % SLOTS
+    }
+}
+
+/// The finalizer of splitmix64.
+fn mix(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, VecDeque};
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
+    }
+
+    #[test]
+    fn one_destination_gets_ten_a_second() {
+        let mut buckets = Buckets::new(1);
+        let passed = (0..10_000).filter(|ms| buckets.allow(ip(7), Duration::from_millis(*ms))).count();
+        assert_eq!(passed, 10 + 99);
+        // And leaves the others their share.
+        assert!(buckets.allow(ip(8), Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn a_storm_gets_a_hundred_a_second() {
+        let mut buckets = Buckets::new(1);
+        let passed = (0..1_000_000u64).filter(|n| buckets.allow(ip(*n as u32), Duration::from_micros(n * 10))).count();
+        assert_eq!(passed, 50 + 999);
+    }
+
+    #[test]
+    fn after_a_rest_the_burst_is_back() {
+        let mut buckets = Buckets::new(1);
+        let burst = |buckets: &mut Buckets, at| (0..100).filter(|_| buckets.allow(ip(7), Duration::from_secs(at))).count();
+        assert_eq!([burst(&mut buckets, 0), burst(&mut buckets, 0), burst(&mut buckets, 1), burst(&mut buckets, 1_000_000)], [10, 0, 10, 10]);
+        // A clock at its end refuses, and does not wrap.
+        assert!(burst(&mut Buckets::new(1), u64::MAX) <= 100);
+    }
+
+    #[test]
+    fn destinations_spread() {
+        let buckets = Buckets::new(3);
+        let v4: std::collections::BTreeSet<usize> = (0..1024).map(|n| buckets.slot(ip(0x0a05_0000 + n))).collect();
+        let v6: std::collections::BTreeSet<usize> = (0..1024u128).map(|n| buckets.slot(IpAddr::V6((0xfd00 << 112 | n << 64 | 1).into()))).collect();
+        assert!(v4.len() > 550 && v6.len() > 550, "{} {}", v4.len(), v6.len());
+    }
+
+    proptest! {
+        #[test]
+        fn no_second_has_more_than_the_limits(gaps in vec((0u64..30_000_000, 0u32..30), 1..600), seed: u64) {
+            let mut buckets = Buckets::new(seed);
+            let mut now = 0;
+            let mut passed: VecDeque<(u64, u32)> = VecDeque::new();
+            for (gap, destination) in gaps {
+                now += gap;
+                while passed.front().is_some_and(|(at, _)| at + 1_000_000_000 <= now) {
+                    passed.pop_front();
+                }
+                if buckets.allow(ip(destination), Duration::from_nanos(now)) {
+                    passed.push_back((now, destination));
+                }
+                let mut each = HashMap::new();
+                passed.iter().for_each(|(_, destination)| *each.entry(destination).or_insert(0) += 1);
+                prop_assert!(passed.len() <= 150);
+                prop_assert!(each.values().all(|count| *count <= 20));
+            }
+        }
+    }
+}
