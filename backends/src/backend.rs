@@ -1,5 +1,7 @@
 //! The seam between the daemon and what carries packets: announce, join, run.
 
+use crate::datapath::counters::Counters;
+use crate::datapath::handover::Files;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -72,6 +74,8 @@ pub struct Setup {
     pub route_protocol: u8,
     /// How often the kernel is compared with what is wanted, beside events; `None` never.
     pub audit: Option<std::time::Duration>,
+    /// Open files that outlive the process, where somebody keeps them.
+    pub files: Files,
 }
 
 /// What changes while a network runs.
@@ -110,6 +114,11 @@ pub trait Backend: Send {
     /// When the underlay does not suit the backend.
     async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error>;
 
+    /// Whether it takes over files that a former process left; known after the announcement.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
     /// Whether a peer's lease can be used; asked before it enters the table.
     fn accepts(&self) -> Accepts;
 
@@ -146,6 +155,8 @@ pub struct Status {
     pub repairs: std::sync::atomic::AtomicU64,
     /// Set while the kernel is as wanted.
     pub in_step: std::sync::atomic::AtomicBool,
+    /// The packet engines of our own, by device, with what they count.
+    pub engines: std::sync::OnceLock<Vec<(String, Arc<Counters>)>>,
     /// What is wrong at present, for people; empty while in step.
     pub trouble: std::sync::Mutex<String>,
 }

@@ -8,7 +8,7 @@ use crate::reconcile::{KernelNetwork, Plan};
 use crate::vxlan::metric;
 use async_trait::async_trait;
 use std::sync::Arc;
-use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
 
 /// The wire name.
 pub const KIND: &str = "host-gw";
@@ -75,7 +75,7 @@ impl Plan for HostGwPlan {
     fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         let Some(dev) = LinkName::parse(&facts.underlay.name) else { return state };
-        for peer in peers(leases, &self.own, KIND, &self.scope, &facts.underlay) {
+        for peer in peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay) {
             let via = Some(peer.public_ip);
             let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
             state.set(Key::Route(peer.subnet, metric(peer.subnet.addr().is_ipv6())), Value::Route(route));

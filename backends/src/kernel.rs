@@ -8,6 +8,7 @@ pub mod netlink;
 pub mod state;
 
 use crate::backend::Underlay;
+use crate::datapath::table::Table;
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -89,6 +90,9 @@ pub trait Kernel: Send {
     /// # Errors
     /// When the kernel does not answer.
     async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError>;
+
+    /// Packets of our own engine, where there is one, follow these tables from now on.
+    fn forward(&mut self, _tables: Vec<(LinkName, Table)>) {}
 
     /// Applies all operations in order; failures are collected, none hides another.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;

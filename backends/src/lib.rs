@@ -9,6 +9,7 @@ pub mod host_gw;
 pub mod kernel;
 mod peers;
 pub mod reconcile;
+pub mod udp;
 pub mod vxlan;
 
 pub use backend::{Accepts, Announced, Backend, Error, Inputs, Network, Refusal, Setup, Status, Underlay};
@@ -17,14 +18,15 @@ pub use backend::{Accepts, Announced, Backend, Error, Inputs, Network, Refusal, 
 type Make = fn(&Setup) -> Result<Box<dyn Backend>, Error>;
 
 /// The backends by the name that the configuration gives them.
-pub const BACKENDS: [(&str, Make); 3] = [
+pub const BACKENDS: [(&str, Make); 4] = [
     (alloc::KIND, |setup| Ok(Box::new(alloc::Alloc::new(setup)))),
     (host_gw::KIND, |setup| Ok(Box::new(host_gw::HostGw::new(setup)))),
+    (udp::KIND, |setup| Ok(Box::new(udp::Udp::new(setup)?))),
     (vxlan::KIND, |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?))),
 ];
 
 /// Backends of Go flannel that are not here yet.
-const MISSING: [&str; 6] = ["udp", "wireguard", "ipip", "extension", "ipsec", "tencent-vpc"];
+const MISSING: [&str; 5] = ["wireguard", "ipip", "extension", "ipsec", "tencent-vpc"];
 
 /// The backend that the network configuration names.
 ///
@@ -50,16 +52,16 @@ mod tests {
 
     fn refusal(backend: &str) -> String {
         let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
-        let setup = Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None };
+        let setup = Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None, files: Default::default() };
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn types_are_found_or_named() {
-        for built in ["vxlan", "host-gw", "alloc", "VXLAN"] {
+        for built in ["vxlan", "host-gw", "alloc", "udp", "VXLAN"] {
             assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");
         }
-        assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with("unknown backend type: aws-vpc; there are alloc, host-gw, vxlan"));
+        assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with("unknown backend type: aws-vpc; there are alloc, host-gw, udp, vxlan"));
         assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not built yet"));
         assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));
     }

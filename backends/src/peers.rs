@@ -5,9 +5,9 @@ use crate::kernel::Scope;
 use subnet_lease::{Kinds, LeaseTable, Peer, Subnets, nets_overlap};
 
 /// The peers of one backend that can be programmed.
-pub fn peers<'a>(leases: &'a LeaseTable, own: &Subnets, kind: &'static str, scope: &Scope, underlay: &Underlay) -> impl Iterator<Item = Peer<'a>> {
+pub fn peers<'a>(leases: &'a LeaseTable, own: &Subnets, kinds: Kinds, scope: &Scope, underlay: &Underlay) -> impl Iterator<Item = Peer<'a>> {
     let own_nets: Vec<_> = own.nets().collect();
-    leases.peers(own, Kinds::Only(kind)).filter(move |peer| {
+    leases.peers(own, kinds).filter(move |peer| {
         scope.covers(&peer.subnet) && !own_nets.iter().any(|net| nets_overlap(net, &peer.subnet)) && !is_ours(underlay, &peer.public_ip)
     })
 }

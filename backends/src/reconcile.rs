@@ -3,6 +3,7 @@
 mod report;
 
 use crate::backend::{Announced, Error, Inputs, Network, Status, Underlay};
+use crate::datapath::table::Table;
 use crate::kernel::{Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteSpec, Scope, Value, diff, spare};
 use async_trait::async_trait;
 use rand::Rng;
@@ -43,6 +44,11 @@ pub trait Plan: Send + Sync {
 
     /// What the kernel should hold.
     fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState;
+
+    /// How our own packet engine forwards, for each of its devices; nothing where the kernel does it all.
+    fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<(LinkName, Table)> {
+        Vec::new()
+    }
 
     /// What the world has to be told now.
     fn announced(&self, facts: &Facts) -> Announced;
@@ -149,6 +155,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         let mut ops = diff(&want, &have);
         let held = self.hold_back(&mut ops, &want, &have);
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
+        // Before the routes that lead packets there.
+        self.kernel.forward(self.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
         let routes = want.0.range(Key::Route(subnet_floor(), 0)..).count();
         self.report.applied(&ops, &errors, repair, routes);

@@ -3,19 +3,24 @@
 mod config;
 
 use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
+use crate::datapath::device::TunKernel;
+use crate::datapath::engine::Shape;
+use crate::datapath::features::Features;
+use crate::datapath::framing::Framing;
+use crate::datapath::table::{self, Settings, Table};
 use crate::kernel::netlink::NetlinkKernel;
 use crate::kernel::{Facts, KernelError, KernelState, Key, LinkKind, LinkName, LinkSpec, Mac, RouteKind, RouteSpec, Scope, Value, VxlanSpec};
 use crate::peers::peers;
 use crate::reconcile::{KernelNetwork, Plan};
 use async_trait::async_trait;
-use config::Config;
+use config::{Config, Mode};
 use ipnet::IpNet;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subnet_lease::json::Object;
-use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+use subnet_lease::{Dual, Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
 
 /// The wire name.
 pub const KIND: &str = "vxlan";
@@ -23,12 +28,17 @@ pub const KIND: &str = "vxlan";
 /// What the tunnel's headers cost, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
+/// The kernel's port where the configuration names none.
+const PORT: u16 = 8472;
 
 /// The backend before it has a lease.
 pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
+    features: Features,
+    /// Whether our own engine encapsulates; decided when the kernel is known.
+    userspace: bool,
 }
 
 impl Vxlan {
@@ -38,7 +48,12 @@ impl Vxlan {
     /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        Ok(Self { setup: setup.clone(), config, macs: None })
+        let features = Features::of_environment().map_err(Error::Config)?;
+        let userspace = config.mode == Mode::Userspace;
+        if userspace && (config.gbp || config.learning) {
+            tracing::warn!("GBP and Learning of the Backend are the kernel's: they do nothing with \"Mode\": \"userspace\"");
+        }
+        Ok(Self { setup: setup.clone(), config, macs: None, features, userspace })
     }
 
     /// The stored MAC, else the existing device's, else one derived from the node's id.
@@ -48,6 +63,19 @@ impl Vxlan {
         }
         let existing = kernel.mac_of(self.config.link(ipv6)).await.map_err(host)?;
         Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, ipv6)))
+    }
+
+    /// The engine of a family: each has its own device, MAC and outer family, as the kernel's have.
+    fn shape(&self, own: &Subnets, macs: &Dual<Mac, Mac>, ipv6: bool) -> Option<Shape> {
+        let mac = if ipv6 { macs.v6() } else { macs.v4() }?;
+        Some(Shape {
+            device: self.config.link(ipv6),
+            framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
+            port: self.config.port.unwrap_or(PORT),
+            spread: true,
+            features: self.features,
+            sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
+        })
     }
 
     /// The pure half, for an own lease.
@@ -62,7 +90,7 @@ impl Vxlan {
             protocol: self.setup.route_protocol,
             checksum_offload: self.config.checksum_offload.is_some(),
         };
-        Ok(VxlanPlan { scope, own, config: self.config.clone(), macs })
+        Ok(VxlanPlan { scope, own, config: self.config.clone(), macs, userspace: self.userspace })
     }
 }
 
@@ -79,6 +107,12 @@ impl Backend for Vxlan {
             )));
         }
         let mut kernel = NetlinkKernel::open().map_err(host)?;
+        if self.config.mode == Mode::Auto && !self.userspace && !kernel.knows_vxlan().await.map_err(host)? {
+            tracing::warn!(
+                "the kernel has no vxlan (module vxlan; on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi): packets are encapsulated in userspace"
+            );
+            self.userspace = true;
+        }
         let v4 = match networks.v4() {
             Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), false).await?),
             None => None,
@@ -100,6 +134,10 @@ impl Backend for Vxlan {
         Ok(announced(&self.config, &macs, underlay.mtu))
     }
 
+    fn hands_over(&self) -> bool {
+        self.userspace
+    }
+
     fn accepts(&self) -> Accepts {
         let networks = self.setup.config.networks;
         Arc::new(move |lease| accepted(lease, &networks))
@@ -109,6 +147,17 @@ impl Backend for Vxlan {
         let macs = self.macs.ok_or_else(|| Error::Config("vxlan: join comes after announce".to_owned()))?;
         let plan = self.plan(own.subnets, macs)?;
         let kernel = NetlinkKernel::open().map_err(host)?;
+        if self.userspace {
+            let mut kernel = TunKernel::new(kernel, self.setup.files.clone());
+            for ipv6 in own.subnets.nets().map(|net| net.addr().is_ipv6()) {
+                let Some(shape) = self.shape(&own.subnets, &macs, ipv6) else { continue };
+                kernel.engine(shape, ipv6, Table::build(plan.settings(underlay.mtu, ipv6), []));
+            }
+            let counters = kernel.counters();
+            let network = KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?;
+            let _ = network.status().engines.set(counters);
+            return Ok(Box::new(network));
+        }
         Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?))
     }
 }
@@ -175,9 +224,23 @@ struct VxlanPlan {
     own: Subnets,
     config: Config,
     macs: Dual<Mac, Mac>,
+    userspace: bool,
 }
 
 impl VxlanPlan {
+    /// What the engine of a family knows beside its peers.
+    fn settings(&self, underlay_mtu: u32, ipv6: bool) -> Settings {
+        Settings {
+            networks: self.scope.networks,
+            own: self.own,
+            checks: self.config.checks,
+            mtu: u16::try_from(self.config.device_mtu(underlay_mtu, ipv6)).unwrap_or(u16::MAX),
+            // The tunnel is a link, as the kernel's is.
+            routed: false,
+            encap_port: self.config.port.unwrap_or(PORT),
+        }
+    }
+
     /// Our MAC of a family: the announced one, unless somebody insisted on another.
     fn mac(&self, ipv6: bool, facts: &Facts) -> Option<Mac> {
         let own = if ipv6 { self.macs.v6() } else { self.macs.v4() };
@@ -196,12 +259,12 @@ impl VxlanPlan {
             gbp: self.config.gbp,
         };
         let link = LinkSpec {
-            kind: LinkKind::Vxlan(vxlan),
-            mac: self.mac(ipv6, facts),
+            kind: if self.userspace { LinkKind::Tun { held: true } } else { LinkKind::Vxlan(vxlan) },
+            mac: self.mac(ipv6, facts).filter(|_| !self.userspace),
             mtu: self.config.device_mtu(facts.underlay.mtu, ipv6),
             up: true,
             accept_ra: Some(false),
-            checksum_offload: self.config.checksum_offload,
+            checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
         };
         state.set(Key::Link(name), Value::Link(Box::new(link)));
         state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
@@ -220,6 +283,11 @@ impl VxlanPlan {
         let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(ipv6, facts)) else { return };
         let name = self.config.link(ipv6);
         let via = peer.subnet.network();
+        if self.userspace {
+            // The device is no Ethernet: the engine knows the MACs.
+            state.set(key, route(via, name, true));
+            return;
+        }
         // One FDB entry holds one destination: who took the MAC first keeps it, and the other is no peer.
         let destination = Value::Fdb(peer.public_ip);
         if *state.0.entry(Key::Fdb(name, mac)).or_insert_with(|| destination.clone()) != destination {
@@ -248,7 +316,7 @@ impl Plan for VxlanPlan {
         if !self.config.direct_routing {
             return Vec::new();
         }
-        let mut asks: Vec<IpAddr> = leases.peers(&self.own, subnet_lease::Kinds::Only(KIND)).map(|peer| peer.public_ip).collect();
+        let mut asks: Vec<IpAddr> = leases.peers(&self.own, Kinds::Only(KIND)).map(|peer| peer.public_ip).collect();
         asks.sort_unstable();
         asks.dedup();
         asks
@@ -260,12 +328,30 @@ impl Plan for VxlanPlan {
             self.device(own, facts, &mut state);
         }
         let underlay = LinkName::parse(&facts.underlay.name);
-        let mut all: Vec<Peer<'_>> = peers(leases, &self.own, KIND, &self.scope, &facts.underlay).collect();
+        let mut all: Vec<Peer<'_>> = peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
         for peer in &all {
             self.peer(peer, facts, underlay, &mut state);
         }
         state
+    }
+
+    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
+        if !self.userspace {
+            return Vec::new();
+        }
+        let all: Vec<Peer<'_>> = peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay).collect();
+        let family = |own: IpNet| {
+            let ipv6 = own.addr().is_ipv6();
+            let settings = self.settings(facts.underlay.mtu, ipv6);
+            let reached = all.iter().filter(|peer| peer.subnet.addr().is_ipv6() == ipv6).filter_map(|peer| {
+                let mac = peer.data.and_then(|data| mac_in(data).ok())?;
+                let address = SocketAddr::new(peer.public_ip, settings.encap_port);
+                Some((peer.subnet, table::Peer { address, mac: mac.0, carries_v6: true, outer_ecn: true }))
+            });
+            (self.config.link(ipv6), Table::build(settings, reached))
+        };
+        self.own.nets().map(family).collect()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -4,6 +4,7 @@ mod attrs;
 mod vitals;
 
 use crate::cli::Settings;
+use crate::handover::Inherited;
 use crate::health::{Health, Server};
 use crate::subnet_env::SubnetEnv;
 use crate::traffic::rules::Choices;
@@ -51,13 +52,13 @@ impl End {
 }
 
 /// Runs the daemon to its end; the exit code.
-pub async fn run(settings: Settings) -> u8 {
+pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let stop = CancellationToken::new();
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         error!("cannot install the signal handlers");
         return 1;
     };
-    let mut life = Box::pin(live(settings, stop.clone()));
+    let mut life = Box::pin(live(settings, inherited, stop.clone()));
     let ended = tokio::select! {
         ended = &mut life => ended,
         _ = async { tokio::select! { _ = terminate.recv() => (), _ = interrupt.recv() => () } } => {
@@ -84,7 +85,7 @@ pub async fn run(settings: Settings) -> u8 {
 }
 
 /// Starts, and runs until `stop` or until something ends that must not.
-async fn live(settings: Settings, stop: CancellationToken) -> Result<(), End> {
+async fn live(settings: Settings, inherited: Arc<Inherited>, stop: CancellationToken) -> Result<(), End> {
     info!("flanneld {} with leases in {}", crate::cli::version(), store::place(&settings));
     for warning in &settings.warnings {
         warn!("{warning}");
@@ -96,10 +97,10 @@ async fn live(settings: Settings, stop: CancellationToken) -> Result<(), End> {
         tasks.spawn(finish(server.serve(stop.clone())));
     }
     let started = tokio::select! {
-        started = start(&settings, &health) => started?,
+        started = start(&settings, &health, &inherited) => started?,
         () = stop.cancelled() => return Ok(()),
     };
-    run_set(settings, health, started, tasks, stop).await
+    run_set(settings, health, started, inherited, tasks, stop).await
 }
 
 /// What the start yields: everything that runs.
@@ -116,13 +117,19 @@ struct Started {
 }
 
 /// Up to the lease: configuration, underlay, backend, announcement, acquisition. What can be waited for is.
-async fn start(settings: &Settings, health: &Health) -> Result<Started, End> {
+async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>) -> Result<Started, End> {
     let manager = store::open(settings);
     let config = patiently(health, "config", || manager.network_config()).await?;
     info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
     let node = identity::node(settings.node_id.as_deref());
     health.fact("node_id", node.id.clone());
-    let setup = Setup { config: config.clone(), node_id: node.id.clone(), route_protocol: settings.route_protocol, audit: settings.audit };
+    let setup = Setup {
+        config: config.clone(),
+        node_id: node.id.clone(),
+        route_protocol: settings.route_protocol,
+        audit: settings.audit,
+        files: inherited.files(),
+    };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
     let network = config.networks.to_string();
     let instance = insist(|| async { instance::claim(&network, &config.backend, &settings.subnet_file) }).await?;
@@ -160,6 +167,7 @@ async fn run_set(
     settings: Settings,
     health: Health,
     started: Started,
+    inherited: Arc<Inherited>,
     mut tasks: JoinSet<Result<(), End>>,
     stop: CancellationToken,
 ) -> Result<(), End> {
@@ -188,7 +196,12 @@ async fn run_set(
     }
     let table = leases.borrow().clone();
     let present = underlay.borrow().clone();
+    if !backend.hands_over() {
+        // A device or socket that is kept for nobody would be in the way.
+        inherited.release();
+    }
     let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
+    inherited.release();
     let peers = table.iter().filter(|other| other.subnets != lease.subnets).count();
     info!("{peers} other nodes have leases");
 

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod daemon;
+pub mod handover;
 pub mod health;
 pub mod identity;
 pub mod instance;

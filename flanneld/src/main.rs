@@ -1,5 +1,6 @@
 //! flanneld: options, logging, the daemon, the exit code.
 
+use flanneld::handover::Inherited;
 use flanneld::{cli, daemon, logging};
 use std::process::ExitCode;
 
@@ -16,6 +17,7 @@ fn save_memory() {
 fn main() -> ExitCode {
     #[cfg(target_env = "gnu")]
     save_memory();
+    let inherited = Inherited::of_systemd();
     // ring and nothing else; a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = match cli::invocation().settings_or_print() {
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let code = runtime.block_on(daemon::run(*settings));
+    let code = runtime.block_on(daemon::run(*settings, inherited));
     // A blocked worker (a file system that hangs) shall not hold up the end.
     runtime.shutdown_background();
     ExitCode::from(code)

@@ -85,6 +85,22 @@ impl NetlinkKernel {
         })
     }
 
+    /// Whether the kernel can make vxlan interfaces. It is asked for one without an identifier, which it refuses in either case:
+    /// for the lack of the identifier, or of the kind.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn knows_vxlan(&mut self) -> Result<bool, KernelError> {
+        let message = wire::Message::new(number::NEWLINK, number::CREATE | number::EXCLUSIVE, &[0; 16]).nest(18, |m| m.text(1, "vxlan"));
+        match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
+            Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
+            Some(socket::Answer::Done) => Ok(true),
+            Some(socket::Answer::Lost) | None => {
+                Err(KernelError { what: "ask whether there is vxlan".to_owned(), why: "the kernel does not answer".to_owned() })
+            }
+        }
+    }
+
     /// The MAC of an existing vxlan or TUN interface of that name.
     ///
     /// # Errors

@@ -123,7 +123,10 @@ pub enum LinkKind {
     /// A vxlan tunnel end.
     Vxlan(VxlanSpec),
     /// A TUN device: ours or Go flannel's from another mode.
-    Tun,
+    Tun {
+        /// Whether our packet engine is behind it; without it nothing that enters it goes anywhere.
+        held: bool,
+    },
     /// Anything else; never wanted, only found.
     Other(String),
 }
@@ -170,8 +173,9 @@ impl LinkSpec {
                 }
                 want.local != have.local || want.lower != have.lower || want.learning != have.learning
             }
-            (LinkKind::Vxlan(_), LinkKind::Tun) | (LinkKind::Tun, LinkKind::Vxlan(_)) => return Fit::Rebuild,
-            (LinkKind::Tun, LinkKind::Tun) => false,
+            (LinkKind::Vxlan(_), LinkKind::Tun { .. }) | (LinkKind::Tun { .. }, LinkKind::Vxlan(_)) => return Fit::Rebuild,
+            (LinkKind::Tun { held: want }, LinkKind::Tun { held: have }) if want != have => return Fit::Rebuild,
+            (LinkKind::Tun { .. }, LinkKind::Tun { .. }) => false,
             (LinkKind::Other(want), LinkKind::Other(have)) if want == have => false,
             _ => return Fit::Refused,
         };

@@ -1,9 +1,21 @@
 //! The keys of the `Backend` object that vxlan understands.
 
 use super::{OVERHEAD_V4, OVERHEAD_V6};
+use crate::datapath::verdict::Checks;
 use crate::kernel::LinkName;
 use subnet_lease::Subnets;
 use subnet_lease::json::Object;
+
+/// Who encapsulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel's vxlan device.
+    Kernel,
+    /// Our own engine behind a TUN device.
+    Userspace,
+    /// The kernel where it can, else our engine.
+    Auto,
+}
 
 /// vxlan's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +34,10 @@ pub struct Config {
     pub direct_routing: bool,
     /// Whether the device is trusted with transmit checksums; `None` leaves it as it is.
     pub checksum_offload: Option<bool>,
+    /// Who encapsulates.
+    pub mode: Mode,
+    /// What our own engine checks on packets that come in.
+    pub checks: Checks,
     names: (LinkName, LinkName),
 }
 
@@ -56,6 +72,12 @@ impl Config {
             "off" => Some(false),
             other => return Err(bad(format!("ChecksumOffload is {other:?}: it has to be \"auto\", \"on\" or \"off\""))),
         };
+        let mode = match object.read::<String>("Mode").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+            "" | "kernel" => Mode::Kernel,
+            "userspace" => Mode::Userspace,
+            "auto" => Mode::Auto,
+            other => return Err(bad(format!("Mode is {other:?}: it has to be \"kernel\", \"userspace\" or \"auto\""))),
+        };
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
@@ -71,6 +93,8 @@ impl Config {
             learning: switch("Learning")?,
             direct_routing: switch("DirectRouting")?,
             checksum_offload,
+            mode,
+            checks: crate::udp::checks(&object).map_err(bad)?,
             names: (v4, v6),
         })
     }
@@ -119,6 +143,8 @@ mod tests {
             (r#"{"MTU":1000}"#, "MTU is 1000"),
             (r#"{"GBP":1}"#, "GBP"),
             (r#"{"ChecksumOffload":"maybe"}"#, "ChecksumOffload"),
+            (r#"{"Mode":"fast"}"#, "Mode is"),
+            (r#"{"Checks":"fast"}"#, "Checks is"),
             ("[]", "a JSON object"),
         ] {
             let error = parse(text).unwrap_err();

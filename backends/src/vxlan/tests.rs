@@ -7,7 +7,13 @@ use subnet_lease::{Addresses, NetworkConfig, Term};
 
 fn vxlan(backend: &str) -> Vxlan {
     let text = format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#);
-    let setup = Setup { config: NetworkConfig::parse(&text).unwrap(), node_id: "n".into(), route_protocol: 241, audit: None };
+    let setup = Setup {
+        config: NetworkConfig::parse(&text).unwrap(),
+        node_id: "n".into(),
+        route_protocol: 241,
+        audit: None,
+        files: crate::datapath::handover::Files::default(),
+    };
     Vxlan::new(&setup).unwrap()
 }
 

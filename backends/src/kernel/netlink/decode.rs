@@ -47,7 +47,7 @@ fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
 fn link_kind(info: &[u8]) -> LinkKind {
     match inside(info, 1).map(wire::text) {
         Some("vxlan") => LinkKind::Vxlan(vxlan(inside(info, 2).unwrap_or_default())),
-        Some("tun") => LinkKind::Tun,
+        Some("tun") => LinkKind::Tun { held: false },
         Some(other) => LinkKind::Other(other.to_owned()),
         None => LinkKind::Other("device".to_owned()),
     }

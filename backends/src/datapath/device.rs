@@ -1,0 +1,179 @@
+//! A kernel some of whose links are TUN devices with our engine behind them. To the reconciler they are links like others: it adds
+//! them when they are missing and deletes them when they are of another kind, and what has to be done with files and threads is done here.
+
+use super::counters::Counters;
+use super::engine::{Engine, Inheritance, Shape};
+use super::handover::Files;
+use super::table::Table;
+use crate::backend::Underlay;
+use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, Key, LinkKind, LinkName, Op, OpError, Scope, Value};
+use async_trait::async_trait;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// One engine and what it hangs on.
+struct Device {
+    name: LinkName,
+    /// Over which family its datagrams go.
+    outer_ipv6: bool,
+    engine: Engine,
+    /// What its sockets are bound to.
+    address: Option<IpAddr>,
+    /// Whether what a former process left has been looked at.
+    adopted: bool,
+    /// Why it could not be started or bound, as long as that lasts.
+    trouble: Option<String>,
+}
+
+/// The kernel and the engines.
+pub struct TunKernel<K> {
+    kernel: K,
+    devices: Vec<Device>,
+    files: Files,
+}
+
+impl<K: Kernel> TunKernel<K> {
+    /// A kernel without engines yet.
+    pub fn new(kernel: K, files: Files) -> Self {
+        Self { kernel, devices: Vec::new(), files }
+    }
+
+    /// Adds an engine. It begins to work when the reconciler adds its link.
+    pub fn engine(&mut self, shape: Shape, outer_ipv6: bool, table: Table) {
+        let name = shape.device;
+        let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
+        let engine = Engine::new(shape, table, inherited);
+        self.devices.push(Device { name, outer_ipv6, engine, address: None, adopted: false, trouble: None });
+    }
+
+    /// What the engines count, by device.
+    pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
+        self.devices.iter().map(|device| (device.name.to_string(), device.engine.counters().clone())).collect()
+    }
+
+    /// The first link operation that is about an engine's device splits the list.
+    fn is_ours(&self, op: &Op) -> bool {
+        match (op.key(), op) {
+            (Key::Link(name), Op::Add(_, Value::Link(spec))) => matches!(spec.kind, LinkKind::Tun { .. }) && self.has(*name),
+            (Key::Link(name), Op::Delete(..)) => self.has(*name),
+            _ => false,
+        }
+    }
+
+    fn has(&self, name: LinkName) -> bool {
+        self.devices.iter().any(|device| device.name == name)
+    }
+
+    async fn apply_ours(&mut self, op: &Op) -> Vec<OpError> {
+        let Key::Link(name) = *op.key() else { return Vec::new() };
+        let Some(device) = self.devices.iter_mut().find(|device| device.name == name) else { return Vec::new() };
+        match op {
+            Op::Add(key, value) => {
+                let Some(address) = device.address else {
+                    let why = "the underlay has no address of the tunnel's family; give it one, or choose another with --iface".to_owned();
+                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }];
+                };
+                if let Err(why) = device.engine.open(address) {
+                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Conflict, why }];
+                }
+                store(&self.files, device);
+                // MTU and the like, and up: as of any link that is there.
+                self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
+            }
+            Op::Delete(..) => {
+                device.engine.close();
+                self.files.keep(&queue_name(name), std::iter::empty());
+                // Gone with its file already, unless it was somebody else's.
+                self.kernel.apply(std::slice::from_ref(op)).await
+            }
+            Op::Replace(..) | Op::Refuse(..) => Vec::new(),
+        }
+    }
+}
+
+fn queue_name(name: LinkName) -> String {
+    format!("tun.{name}")
+}
+
+fn socket_name(name: LinkName) -> String {
+    format!("udp.{name}")
+}
+
+/// Leaves what the engine holds to the next process.
+fn store(files: &Files, device: &Device) {
+    let (queues, sockets) = device.engine.files();
+    files.keep(&queue_name(device.name), queues.iter().map(|queue| queue.as_fd()));
+    files.keep(&socket_name(device.name), sockets.iter().map(|socket| socket.as_fd()));
+}
+
+#[async_trait]
+impl<K: Kernel> Kernel for TunKernel<K> {
+    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+        let mut found = self.kernel.read(scope).await?;
+        for device in &self.devices {
+            if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name))
+                && let LinkKind::Tun { held } = &mut spec.kind
+            {
+                *held = device.engine.index().is_some();
+            }
+        }
+        Ok(found)
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        for device in &mut self.devices {
+            let Some(address) = underlay.tunnel_source(device.outer_ipv6) else { continue };
+            let moved = device.address.replace(address) != Some(address);
+            let mut result = Ok(());
+            if !std::mem::replace(&mut device.adopted, true) && device.engine.adopt(address) {
+                result = device.engine.open(address);
+                store(&self.files, device);
+                tracing::info!("{}: took over device and sockets from the process before", device.name);
+            } else if moved || device.trouble.is_some() {
+                result = device.engine.rebind(address);
+                store(&self.files, device);
+            }
+            let trouble = result.err();
+            if let Some(why) = trouble.as_ref().filter(|_| device.trouble != trouble) {
+                tracing::warn!("{}: {why}", device.name);
+            }
+            device.trouble = trouble;
+        }
+        self.kernel.facts(underlay, asks).await
+    }
+
+    fn forward(&mut self, tables: Vec<(LinkName, Table)>) {
+        for (name, table) in tables {
+            if let Some(device) = self.devices.iter().find(|device| device.name == name) {
+                device.engine.swap(table);
+            }
+        }
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let mut errors = Vec::new();
+        let mut rest = ops;
+        while !rest.is_empty() {
+            let run = rest.iter().take_while(|op| !self.is_ours(op)).count();
+            let (theirs, later) = rest.split_at(run);
+            if !theirs.is_empty() {
+                errors.extend(self.kernel.apply(theirs).await);
+            }
+            if let Some((op, later)) = later.split_first() {
+                errors.extend(self.apply_ours(op).await);
+                rest = later;
+            } else {
+                rest = later;
+            }
+        }
+        errors
+    }
+
+    async fn disturbed(&mut self, scope: &Scope) {
+        self.kernel.disturbed(scope).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

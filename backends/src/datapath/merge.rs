@@ -1,0 +1,281 @@
+//! Packets that came in one batch, merged into super-packets for the TUN device: the first packet's headers, everybody's payload.
+//!
+//! A packet joins the latest waiting packet of its flow or none, so the order within a flow is kept. What is not plain data of an
+//! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right.
+
+use super::checksum;
+use super::packet::{Fragment, Header, Version};
+use super::virtio::{Gso, VnetHeader};
+use std::ops::Range;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ACK: u8 = 0x10;
+const PSH: u8 = 0x08;
+/// Segments of one super-packet, at most.
+pub const SEGMENTS: usize = 64;
+/// The longest IP packet.
+const LONGEST: usize = 65_535;
+/// Slots of the table that finds a flow's latest group; two flows in one slot only merge less.
+const SLOTS: usize = 64;
+const NOBODY: u16 = u16::MAX;
+
+/// One write to the TUN device: a packet, or several merged. All ranges lie in the batch's buffer.
+#[derive(Default)]
+pub struct Group {
+    /// The first packet, whole.
+    pub first: Range<usize>,
+    /// The payload of the others.
+    pub rest: Vec<Range<usize>>,
+    kind: Gso,
+    /// Whether another packet may join.
+    open: bool,
+    header_len: usize,
+    transport: usize,
+    protocol: u8,
+    /// Payload bytes of the first packet.
+    size: usize,
+    /// Total length.
+    total: usize,
+    /// The sequence number that follows.
+    next: u32,
+    push: bool,
+}
+
+impl Group {
+    /// How many packets it holds.
+    pub fn count(&self) -> usize {
+        1 + self.rest.len()
+    }
+}
+
+/// Gathers the packets of one batch.
+pub struct Merger {
+    groups: Vec<Group>,
+    used: usize,
+    slots: [u16; SLOTS],
+    merge_tcp: bool,
+    merge_udp: bool,
+}
+
+impl Merger {
+    /// Merges TCP segments, UDP datagrams, both or nothing.
+    pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
+        Self { groups: Vec::new(), used: 0, slots: [NOBODY; SLOTS], merge_tcp, merge_udp }
+    }
+
+    /// Forgets the batch.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.slots = [NOBODY; SLOTS];
+    }
+
+    /// What has to be written, in order.
+    pub fn groups(&self) -> &[Group] {
+        self.groups.get(..self.used).unwrap_or_default()
+    }
+
+    /// Takes a packet that lies at `at` in `buffer`.
+    pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
+        let Some(packet) = buffer.get(at.clone()) else { return };
+        let wanted = match header.protocol {
+            TCP => self.merge_tcp,
+            UDP => self.merge_udp,
+            _ => false,
+        };
+        if !wanted || header.fragment != Fragment::No {
+            if header.fragment != Fragment::No {
+                // Whose flow it belongs to is unknown: nothing that comes later may join what stands before it.
+                self.slots = [NOBODY; SLOTS];
+            }
+            self.push(at, header, None);
+            return;
+        }
+        let slot = slot(packet, header);
+        let candidate = Candidate::of(packet, header);
+        let latest = self.slots.get(slot).copied().unwrap_or(NOBODY);
+        if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
+            && group.open
+            && let Some(first) = buffer.get(group.first.clone())
+            && candidate.follows(packet, group, first)
+        {
+            group.rest.push(at.start + candidate.payload..at.end);
+            group.total += candidate.size;
+            group.next = group.next.wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
+            group.push |= candidate.push;
+            group.open = candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
+            return;
+        }
+        let index = self.push(at, header, candidate.as_ref());
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = index;
+        }
+    }
+
+    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>) -> u16 {
+        let index = self.used;
+        if self.groups.len() == index {
+            self.groups.push(Group::default());
+        }
+        self.used += 1;
+        let Some(group) = self.groups.get_mut(index) else { return NOBODY };
+        group.rest.clear();
+        group.total = at.len();
+        group.first = at;
+        group.kind = match (candidate, header.protocol, header.version) {
+            (None, ..) => Gso::None,
+            (_, UDP, _) => Gso::Udp,
+            (_, _, Version::V4) => Gso::Tcp4,
+            (_, _, Version::V6) => Gso::Tcp6,
+        };
+        group.open = candidate.is_some_and(|candidate| !candidate.push);
+        group.push = candidate.is_some_and(|candidate| candidate.push);
+        group.transport = header.transport;
+        group.protocol = header.protocol;
+        group.header_len = candidate.map_or(header.transport, |candidate| candidate.payload);
+        group.size = candidate.map_or(0, |candidate| candidate.size);
+        group.next = candidate.map_or(0, |candidate| candidate.next);
+        u16::try_from(index).unwrap_or(NOBODY)
+    }
+
+    /// Makes group `index` ready to be written: the first packet's headers speak for all. What stands before it.
+    pub fn finish(&mut self, index: usize, buffer: &mut [u8]) -> VnetHeader {
+        let Some(group) = self.groups.get(index).filter(|group| !group.rest.is_empty()) else { return VnetHeader::default() };
+        let Some(first) = buffer.get_mut(group.first.clone()) else { return VnetHeader::default() };
+        finish(group, first).unwrap_or_default()
+    }
+}
+
+fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
+    let length = group.total - group.transport;
+    let protocol = group.protocol;
+    let pseudo = match group.kind {
+        Gso::Tcp6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
+        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
+        _ => checksum::pseudo(first.get(12..16)?, first.get(16..20)?, protocol, u32::try_from(length).ok()?),
+    };
+    if first.first()? >> 4 == 4 {
+        put(first, 2, u16::try_from(group.total).ok()?)?;
+        put(first, 10, 0)?;
+        let sum = checksum::checksum(checksum::sum(first.get(..group.transport)?, 0));
+        put(first, 10, sum)?;
+    } else {
+        put(first, 4, u16::try_from(group.total - 40).ok()?)?;
+    }
+    let csum_offset = if protocol == TCP {
+        if group.push {
+            *first.get_mut(group.transport + 13)? |= PSH;
+        }
+        16
+    } else {
+        put(first, group.transport + 4, u16::try_from(length).ok()?)?;
+        6
+    };
+    put(first, group.transport + csum_offset, checksum::fold(pseudo))?;
+    Some(VnetHeader {
+        needs_csum: true,
+        gso: group.kind,
+        header_len: u16::try_from(group.header_len).ok()?,
+        gso_size: u16::try_from(group.size).ok()?,
+        csum_start: u16::try_from(group.transport).ok()?,
+        csum_offset: u16::try_from(csum_offset).ok()?,
+    })
+}
+
+#[inline]
+fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
+    Some(())
+}
+
+/// A packet that may be merged.
+struct Candidate {
+    /// Where its payload begins.
+    payload: usize,
+    /// How much there is of it.
+    size: usize,
+    /// The sequence number behind it.
+    next: u32,
+    push: bool,
+    sequence: u32,
+}
+
+impl Candidate {
+    /// None for what always passes alone: no data, flags, options of IP, a checksum that is wrong or absent.
+    #[inline]
+    fn of(packet: &[u8], header: &Header) -> Option<Self> {
+        // Nothing between the IP header and TCP or UDP: neither options nor extension headers.
+        let plain = if header.version == Version::V4 { 20 } else { 40 };
+        if header.transport != plain || header.header_len != plain {
+            return None;
+        }
+        let transport = packet.get(header.transport..)?;
+        let (own, sequence, push) = if header.protocol == TCP {
+            let head = transport.first_chunk::<20>()?;
+            let own = usize::from(head[12] >> 4) * 4;
+            if own < 20 || (head[13] != ACK && head[13] != ACK | PSH) {
+                return None;
+            }
+            (own, u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
+        } else {
+            let head = transport.first_chunk::<8>()?;
+            if head[6..8] == [0, 0] || usize::from(u16::from_be_bytes([head[4], head[5]])) != transport.len() {
+                return None;
+            }
+            (8, 0, false)
+        };
+        let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
+        let (from, to) = match header.version {
+            Version::V4 => (packet.get(12..16)?, packet.get(16..20)?),
+            Version::V6 => (packet.get(8..24)?, packet.get(24..40)?),
+        };
+        let pseudo = checksum::pseudo(from, to, header.protocol, u32::try_from(transport.len()).ok()?);
+        if checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
+            return None;
+        }
+        let next = sequence.wrapping_add(u32::try_from(size).ok()?);
+        Some(Self { payload: header.transport + own, size, next, push, sequence })
+    }
+
+    /// Whether it continues the group whose first packet is `first`.
+    #[inline]
+    fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
+        if self.payload != group.header_len || self.size > group.size || group.total + self.size > LONGEST {
+            return false;
+        }
+        let same = |range: Range<usize>| packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours));
+        let at = group.transport;
+        let network = if at == 20 {
+            // Version, length and TOS; DF and no fragment; TTL and protocol; addresses.
+            same(0..2) && same(6..10) && same(12..20)
+        } else {
+            // Version, class and flow label; next header and hop limit; addresses.
+            same(0..4) && same(6..40)
+        };
+        if !network {
+            return false;
+        }
+        if group.protocol == TCP {
+            // Ports; acknowledgement and header length; window; options. An urgent pointer without URG means nothing.
+            self.sequence == group.next && same(at..at + 4) && same(at + 8..at + 13) && same(at + 14..at + 16) && same(at + 20..self.payload)
+        } else {
+            same(at..at + 4)
+        }
+    }
+}
+
+/// A flow's place in the table: by addresses and ports.
+#[inline]
+fn slot(packet: &[u8], header: &Header) -> usize {
+    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
+    let ports = words(header.transport..header.transport + 4);
+    let mixed = words(addresses).chain(ports).fold(0_u32, |hash, word| {
+        let word = word.first_chunk::<4>().map_or(0, |word| u32::from_ne_bytes(*word));
+        (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+    });
+    usize::try_from(mixed >> 26).unwrap_or(0) % SLOTS
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! What is merged, what never is, and that nothing is lost, invented, or overtaken within its flow.
+
+use super::super::split::tests::{Recipe, recipe};
+use super::*;
+use proptest::prelude::*;
+
+fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
+    let buffer = packets.concat();
+    let mut at = 0;
+    for packet in packets {
+        let range = at..at + packet.len();
+        merger.offer(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
+        at += packet.len();
+    }
+    buffer
+}
+
+/// How many packets each group holds.
+fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
+    let mut merger = Merger::new(true, true);
+    offer(&mut merger, packets);
+    merger.groups().iter().map(Group::count).collect()
+}
+
+fn tcp(sequence: u32, length: usize) -> Recipe {
+    Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: 1, payload: vec![5; length] }
+}
+
+/// A packet with something changed, its TCP checksum right again.
+fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
+    let mut packet = recipe.packet();
+    packet[at] = value;
+    if at < 20 {
+        packet[10..12].fill(0);
+        let sum = checksum::checksum(checksum::sum(&packet[..20], 0));
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+    packet[36..38].fill(0);
+    let pseudo = checksum::pseudo(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
+    let sum = checksum::checksum(checksum::sum(&packet[20..], pseudo));
+    packet[36..38].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_stream_is_merged_until_it_ends() {
+    let stream: Vec<_> = (0..5).map(|n| tcp(n * 1000, 1000).packet()).collect();
+    assert_eq!(counts(&stream), [5]);
+    let short = [&stream[..3], &[tcp(3000, 500).packet(), tcp(3500, 1000).packet()]].concat();
+    assert_eq!(counts(&short), [4, 1], "a shorter segment is the last");
+    let pushed = [stream[0].clone(), Recipe { flags: 0x18, ..tcp(1000, 1000) }.packet(), stream[2].clone()];
+    assert_eq!(counts(&pushed), [2, 1], "PSH ends it");
+    let longer = [tcp(0, 900).packet(), tcp(900, 1000).packet()];
+    assert_eq!(counts(&longer), [1, 1]);
+    let many: Vec<_> = (0..130).map(|n| tcp(n * 10, 10).packet()).collect();
+    assert_eq!(counts(&many), [64, 64, 2]);
+    let long: Vec<_> = (0..50).map(|n| tcp(n * 1448, 1448).packet()).collect();
+    assert_eq!(counts(&long), [45, 5], "no packet is longer than 65535 bytes");
+}
+
+#[test]
+fn what_differs_stays_alone() {
+    let first = tcp(0, 1000);
+    let second = tcp(1000, 1000);
+    assert_eq!(counts(&[first.packet(), second.packet()]), [2]);
+    // TOS, fragment bits, TTL, an address, a port, the acknowledgement, the window, an option.
+    for (at, value) in [(1, 3), (6, 0), (8, 62), (15, 9), (21, 9), (31, 9), (34, 9), (41, 9)] {
+        assert_eq!(counts(&[first.packet(), changed(&second, at, value)]), [1, 1], "byte {at}");
+    }
+    for flags in [0x11, 0x12, 0x14, 0x30, 0x90, 0x50, 0x00] {
+        let other = Recipe { flags, ..second.clone() };
+        assert_eq!(counts(&[first.packet(), other.packet()]), [1, 1], "flags {flags:#x}");
+        assert_eq!(counts(&[Recipe { flags, ..first.clone() }.packet(), second.packet()]), [1, 1], "flags {flags:#x} first");
+    }
+    assert_eq!(counts(&[first.packet(), tcp(2000, 1000).packet()]), [1, 1], "a gap");
+    assert_eq!(counts(&[first.packet(), first.packet()]), [1, 1], "a repetition");
+    let acknowledgement = Recipe { payload: Vec::new(), ..second.clone() };
+    assert_eq!(counts(&[first.packet(), acknowledgement.packet(), second.packet()]), [1, 1, 1], "nothing overtakes");
+    let mut wrong = second.packet();
+    wrong[60] ^= 1;
+    assert_eq!(counts(&[first.packet(), wrong]), [1, 1], "a wrong checksum is not made right");
+    let mut fragment = second.packet();
+    fragment[6] = 0x20;
+    assert_eq!(counts(&[first.packet(), fragment, second.packet()]), [1, 1, 1]);
+    let datagram = Recipe { tcp: false, ..first.clone() };
+    assert_eq!(counts(&[datagram.packet(), datagram.packet()]), [2]);
+    let mut unchecked = datagram.packet();
+    unchecked[26..28].fill(0);
+    assert_eq!(counts(&[unchecked.clone(), unchecked]), [1, 1], "UDP without checksum");
+}
+
+#[test]
+fn what_is_not_to_be_merged_is_not() {
+    let stream = [tcp(0, 100).packet(), tcp(100, 100).packet()];
+    let mut merger = Merger::new(false, true);
+    offer(&mut merger, &stream);
+    assert_eq!(merger.groups().len(), 2);
+    merger.clear();
+    assert!(merger.groups().is_empty());
+}
+
+/// A packet as its flow, what orders it there, and its payload.
+fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let header = Header::parse(packet).unwrap();
+    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    (packet[addresses].iter().chain(&packet[header.transport..header.transport + 4]).copied().collect(), packet.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Merged and split again, each flow's packets are what they were, in their order.
+    #[test]
+    fn each_flow_is_what_it_was(recipes in proptest::collection::vec((recipe(300), 0u8..3, any::<bool>()), 1..60)) {
+        let mut next = [[0u32; 4]; 3];
+        let packets: Vec<Vec<u8>> = recipes.into_iter().map(|(recipe, flow, follows)| {
+            let kind = usize::from(recipe.ipv6) * 2 + usize::from(recipe.tcp);
+            let place = &mut next[usize::from(flow)][kind];
+            let sequence = if follows { *place } else { recipe.sequence };
+            *place = sequence.wrapping_add(recipe.payload.len() as u32);
+            // IPv4 identifiers of a merged packet count on from the first.
+            let recipe = Recipe { sequence, options: 0, flags: recipe.flags & 0x18, ..recipe };
+            let mut packet = recipe.packet();
+            let port = if recipe.ipv6 { 41 } else { 21 };
+            // Another port, in the checksum too.
+            let at = port + if recipe.tcp { 15 } else { 5 };
+            let sum = checksum::update(u16::from_be_bytes([packet[at], packet[at + 1]]), u16::from_be_bytes([packet[port - 1], packet[port]]), u16::from_be_bytes([packet[port - 1], flow]));
+            packet[port] = flow;
+            packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+            packet
+        }).collect();
+        let mut merger = Merger::new(true, true);
+        let mut buffer = offer(&mut merger, &packets);
+        let mut out: Vec<Vec<u8>> = Vec::new();
+        for index in 0..merger.groups().len() {
+            let vnet = merger.finish(index, &mut buffer);
+            let group = &merger.groups()[index];
+            let mut packet = buffer[group.first.clone()].to_vec();
+            group.rest.iter().for_each(|range| packet.extend(&buffer[range.clone()]));
+            let header = Header::parse(&packet).unwrap();
+            match super::super::split::split(&vnet, &header, &mut packet).unwrap() {
+                super::super::split::Split::Whole => out.push(packet),
+                super::super::split::Split::Segments(segments) => {
+                    for index in 0..segments.count() {
+                        let mut room = [0; 192];
+                        let (made, payload) = segments.header(index, &packet, &mut room).unwrap();
+                        out.push([&room[..made], &packet[payload]].concat());
+                    }
+                }
+            }
+        }
+        // The identifier is the one thing that merging forgets.
+        let bare = |packets: &[Vec<u8>]| {
+            let mut all: Vec<(Vec<u8>, Vec<u8>)> = packets.iter().map(|packet| {
+                let mut packet = packet.clone();
+                if packet[0] >> 4 == 4 {
+                    packet[4..6].fill(0);
+                    packet[10..12].fill(0);
+                }
+                order(&packet)
+            }).collect();
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all
+        };
+        prop_assert_eq!(bare(&out), bare(&packets));
+    }
+}

@@ -1,0 +1,386 @@
+//! The UDP socket: many datagrams a system call, segmented and coalesced by the kernel where it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
+
+#![allow(unsafe_code)]
+
+use super::features::Features;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Room for one receipt: as much as `UDP_GRO` gathers.
+pub const SLOT: usize = 65_536;
+/// What a socket may hold, in bytes: the kernel's default loses bursts.
+const BUFFER: libc::c_int = 8 << 20;
+/// The most payload that one send takes, over either family.
+pub const LARGEST: usize = 65_487;
+
+const UDP_SEGMENT: libc::c_int = 103;
+const UDP_GRO: libc::c_int = 104;
+
+/// A UDP socket of the engine.
+pub struct Socket {
+    fd: OwnedFd,
+    ipv6: bool,
+}
+
+impl Socket {
+    /// Binds a socket. `port` 0 lets the kernel choose: such a socket only sends.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
+        let kind = socket2::Type::DGRAM.nonblocking().cloexec();
+        let socket = socket2::Socket::new(socket2::Domain::for_address(SocketAddr::new(address, port)), kind, Some(socket2::Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        if features.queues > 1 && port != 0 {
+            socket.set_reuse_port(true)?;
+        }
+        let socket = Self { fd: socket.into(), ipv6: address.is_ipv6() };
+        // The address may come a moment later than we.
+        let (level, freebind) = if socket.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
+        let _ = socket.set(level, freebind, 1);
+        socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
+        socket.prepare(features, port != 0);
+        Ok(socket)
+    }
+
+    /// Takes over a socket that a former process bound to this address.
+    ///
+    /// # Errors
+    /// When it is not such a socket.
+    pub fn inherit(fd: OwnedFd, address: IpAddr, port: u16, features: &Features) -> Result<Self, String> {
+        let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
+        match bound {
+            Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
+                let socket = Self { fd, ipv6: address.is_ipv6() };
+                let _ = nix::fcntl::fcntl(&socket.fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK));
+                socket.prepare(features, true);
+                Ok(socket)
+            }
+            Ok(other) => Err(format!("the socket handed over is bound to {other:?} and not to {}", SocketAddr::new(address, port))),
+            Err(error) => Err(format!("the file handed over is no UDP socket: {error}")),
+        }
+    }
+
+    /// Buffers, and what the kernel may do for us.
+    fn prepare(&self, features: &Features, receives: bool) {
+        // Beyond the limit of net.core.*mem_max with CAP_NET_ADMIN; within it without.
+        let sizes = [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receives)];
+        for (force, plain, _) in sizes.into_iter().filter(|(_, _, wanted)| *wanted) {
+            if self.set(libc::SOL_SOCKET, force, BUFFER).is_err() {
+                let _ = self.set(libc::SOL_SOCKET, plain, BUFFER);
+            }
+        }
+        // An outer packet that is too large for a part of the way is fragmented there and not lost.
+        let (level, discover) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
+        let _ = self.set(level, discover, libc::IP_PMTUDISC_DONT);
+        if receives {
+            let (level, tos) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) } else { (libc::IPPROTO_IP, libc::IP_RECVTOS) };
+            let _ = self.set(level, tos, 1);
+            // Also where it is not wanted: a socket that was handed over may have it.
+            let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
+        }
+    }
+
+    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the option's value is one int, which lives until the call returns.
+        let result = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Bytes that the receive buffer holds, as the kernel counts (twice what was asked for).
+    pub fn receive_buffer(&self) -> usize {
+        socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where a piece of a message lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Whether in the headers' arena, or in what was read.
+    pub made: bool,
+    /// From where.
+    pub at: u32,
+    /// How long.
+    pub len: u32,
+}
+
+/// One send: one datagram, or several of one size to one peer.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// To whom.
+    pub to: SocketAddr,
+    /// Which of the pieces.
+    pub pieces: Range<usize>,
+    /// Size of each datagram but the last.
+    pub segment: usize,
+    /// How many datagrams.
+    pub count: usize,
+    /// All payload, in bytes.
+    pub bytes: usize,
+    /// The outer ECN field.
+    pub ecn: u8,
+    /// Which of the sockets sends it.
+    pub socket: usize,
+}
+
+/// Space for one control message of ours, aligned as the kernel wants it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; 64]);
+
+/// Sends messages.
+pub struct Sender {
+    vectors: Vec<libc::iovec>,
+    controls: Vec<Control>,
+    names: Vec<socket2::SockAddr>,
+    headers: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in it are written and used within one call of `send`.
+unsafe impl Send for Sender {}
+
+impl Sender {
+    /// Nothing is allocated yet.
+    pub fn new() -> Self {
+        Self { vectors: Vec::new(), controls: Vec::new(), names: Vec::new(), headers: Vec::new() }
+    }
+
+    /// Sends the messages, which all go out of `socket`, as far as the kernel takes them; how many, and why it stopped.
+    /// The pieces lie in `made` and `read`.
+    pub fn send(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
+        self.vectors.clear();
+        self.controls.clear();
+        self.names.clear();
+        self.headers.clear();
+        // Reserved at once: the headers point into these.
+        self.vectors.reserve(pieces.len());
+        self.controls.reserve(messages.len());
+        self.names.reserve(messages.len());
+        self.headers.reserve(messages.len());
+        for message in messages {
+            let from = self.vectors.len();
+            for piece in pieces.get(message.pieces.clone()).unwrap_or_default() {
+                let source = if piece.made { made } else { read };
+                let bytes = source.get(piece.at as usize..(piece.at + piece.len) as usize).unwrap_or_default();
+                self.vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+            }
+            let length = self.vectors.len() - from;
+            let mut control = Control([0; 64]);
+            let used = fill(&mut control, message, socket.ipv6);
+            self.controls.push(control);
+            self.names.push(message.to.into());
+            // SAFETY: all zeros is a value of mmsghdr.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            if let Some(name) = self.names.last() {
+                header.msg_hdr.msg_name = name.as_ptr().cast_mut().cast();
+                header.msg_hdr.msg_namelen = name.len();
+            }
+            header.msg_hdr.msg_iov = self.vectors.as_mut_ptr().wrapping_add(from);
+            header.msg_hdr.msg_iovlen = length as _;
+            if let (Some(control), true) = (self.controls.last_mut(), used > 0) {
+                header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+                header.msg_hdr.msg_controllen = used as _;
+            }
+            self.headers.push(header);
+        }
+        let fd = socket.fd.as_raw_fd();
+        if let [one] = self.headers.as_slice() {
+            // SAFETY: the header points at names, vectors and controls of this object and at the caller's slices, alive until here.
+            let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, 0) };
+            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, None) };
+        }
+        let mut done = 0;
+        while let Some(rest) = self.headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let count = rest.len().min(1024) as libc::c_uint;
+            // SAFETY: as above; the kernel writes msg_len into the headers, which are ours.
+            let sent = unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), count, 0) };
+            match usize::try_from(sent) {
+                Ok(sent) if sent > 0 => done += sent,
+                _ => return (done, Some(io::Error::last_os_error())),
+            }
+        }
+        (done, None)
+    }
+}
+
+/// Writes the control messages of a send; their length.
+fn fill(control: &mut Control, message: &Message, ipv6: bool) -> usize {
+    let mut used = 0;
+    if message.count > 1 {
+        used = push(control, used, libc::SOL_UDP, UDP_SEGMENT, &u16::try_from(message.segment).unwrap_or(u16::MAX).to_ne_bytes());
+    }
+    if message.ecn != 0 {
+        let (level, name) = if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
+        used = push(control, used, level, name, &libc::c_int::from(message.ecn).to_ne_bytes());
+    }
+    used
+}
+
+const HEADER: usize = size_of::<libc::cmsghdr>();
+
+const fn aligned(length: usize) -> usize {
+    length.next_multiple_of(size_of::<usize>())
+}
+
+/// Appends a control message (cmsg(3)).
+fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int, data: &[u8]) -> usize {
+    // SAFETY: all zeros is a value of cmsghdr; musl's has a padding that nobody else could fill.
+    let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    head.cmsg_len = (aligned(HEADER) + data.len()) as _;
+    head.cmsg_level = level;
+    head.cmsg_type = name;
+    // SAFETY: a cmsghdr is plain data of HEADER bytes without uninitialised padding: it began as zeros.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const head).cast::<u8>(), HEADER) };
+    let end = at + aligned(HEADER) + aligned(data.len());
+    let Some(room) = control.0.get_mut(at..end) else { return at };
+    room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    room.iter_mut().skip(aligned(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
+    end
+}
+
+/// What one receipt brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Where the payload lies in the receiver's buffer.
+    pub at: Range<usize>,
+    /// Who sent it.
+    pub from: IpAddr,
+    /// Size of each datagram but the last.
+    pub segment: usize,
+    /// The outer ECN field.
+    pub ecn: u8,
+    /// Whether something was cut off.
+    pub truncated: bool,
+}
+
+/// Receives datagrams into a buffer of its own.
+pub struct Receiver {
+    buffer: Vec<u8>,
+    slots: usize,
+    names: Vec<libc::sockaddr_storage>,
+    controls: Vec<Control>,
+    vectors: Vec<libc::iovec>,
+    headers: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in it are written and used within one call of `receive`.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    /// Room for so many receipts a call.
+    pub fn new(slots: usize) -> Self {
+        // SAFETY: all zeros is a value of these structures of the kernel.
+        let (name, header): (libc::sockaddr_storage, libc::mmsghdr) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Self {
+            buffer: vec![0; slots * SLOT],
+            slots,
+            names: vec![name; slots],
+            controls: vec![Control([0; 64]); slots],
+            vectors: Vec::with_capacity(slots),
+            headers: vec![header; slots],
+        }
+    }
+
+    /// All payload; the ranges of receipts lie in it.
+    pub fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    /// Receives what waits; how many receipts.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing waits.
+    pub fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
+        self.vectors.clear();
+        for slot in self.buffer.chunks_exact_mut(SLOT) {
+            self.vectors.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
+        }
+        let rest = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.vectors);
+        for (header, ((name, control), vector)) in self.headers.iter_mut().zip(rest) {
+            header.msg_len = 0;
+            header.msg_hdr.msg_name = (&raw mut *name).cast();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_hdr.msg_iov = &raw mut *vector;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = control.0.len() as _;
+            header.msg_hdr.msg_flags = 0;
+        }
+        let fd = socket.fd.as_raw_fd();
+        if let ([one], true) = (self.headers.as_mut_slice(), self.slots == 1) {
+            // SAFETY: the header points at a name, a control and a slot of this object.
+            let length = unsafe { libc::recvmsg(fd, &raw mut one.msg_hdr, 0) };
+            one.msg_len = u32::try_from(length).map_err(|_| io::Error::last_os_error())?;
+            return Ok(1);
+        }
+        // SAFETY: each header points at its own name, control and slot of this object; there are `slots` of each.
+        let count = unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), self.slots as libc::c_uint, 0, std::ptr::null_mut()) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// One of the receipts of the last call.
+    pub fn receipt(&self, index: usize) -> Option<Receipt> {
+        let header = self.headers.get(index)?;
+        let length = usize::try_from(header.msg_len).ok()?;
+        let start = index * SLOT;
+        let mut receipt = Receipt {
+            at: start..start + length.min(SLOT),
+            from: address(self.names.get(index)?)?,
+            segment: length,
+            ecn: 0,
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        };
+        let used = usize::try_from(header.msg_hdr.msg_controllen).unwrap_or(0);
+        let mut rest = self.controls.get(index)?.0.get(..used).unwrap_or_default();
+        while rest.len() >= HEADER {
+            // SAFETY: there are HEADER bytes, read without regard to alignment.
+            let head: libc::cmsghdr = unsafe { std::ptr::read_unaligned(rest.as_ptr().cast()) };
+            let length = usize::try_from(head.cmsg_len).unwrap_or(0);
+            let Some(data) = rest.get(aligned(HEADER)..length) else { break };
+            match (head.cmsg_level, head.cmsg_type) {
+                (libc::SOL_UDP, UDP_GRO) => {
+                    let size = data.first_chunk::<4>().map_or(0, |size| u32::from_ne_bytes(*size));
+                    receipt.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    // IPv4's is one byte, IPv6's an int.
+                    let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
+                    receipt.ecn = byte.map_or(0, |tos| tos & 3);
+                }
+                _ => {}
+            }
+            rest = rest.get(aligned(length)..).unwrap_or_default();
+        }
+        Some(receipt)
+    }
+}
+
+fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the kernel wrote a sockaddr_in, as the family says; a storage is large enough and aligned for it.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the same for a sockaddr_in6.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
+            Some(Ipv6Addr::from(name.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The socket against a real kernel, over loopback: every message arrives whole, from whom and how it was sent.
+
+use super::*;
+
+fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
+    let address: IpAddr = address.parse().unwrap();
+    let receiver = Socket::bind(address, 0, features).unwrap();
+    receiver.prepare(features, true);
+    let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
+    (Socket::bind(address, 0, features).unwrap(), receiver, to)
+}
+
+fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<Receipt> {
+    for _ in 0..1000 {
+        match receiver.receive(socket) {
+            Ok(count) => return (0..count).map(|index| receiver.receipt(index).unwrap()).collect(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("nothing came");
+}
+
+/// All datagrams of some receipts, each with its ECN field.
+fn datagrams(receiver: &mut Receiver, receipts: &[Receipt]) -> Vec<(Vec<u8>, u8)> {
+    let buffer = receiver.buffer().to_vec();
+    receipts.iter().flat_map(|receipt| buffer[receipt.at.clone()].chunks(receipt.segment.max(1)).map(|part| (part.to_vec(), receipt.ecn))).collect()
+}
+
+#[test]
+fn messages_arrive_as_they_were_sent() {
+    for features in [Features::offload(), Features::mmsg(), Features::plain()] {
+        for address in ["127.0.0.1", "::1"] {
+            let (from, socket, to) = pair(&features, address);
+            let made = [1; 10];
+            let read: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
+            let piece = |made, at, len| Piece { made, at, len };
+            // Three datagrams of 1010, 1010 and 510 bytes in one send, and a lone one with a congestion mark.
+            let pieces = [
+                piece(true, 0, 10),
+                piece(false, 0, 1000),
+                piece(true, 0, 10),
+                piece(false, 1000, 1000),
+                piece(true, 0, 10),
+                piece(false, 2000, 500),
+                piece(false, 2500, 77),
+            ];
+            let many = Message { to, pieces: 0..6, segment: 1010, count: 3, bytes: 2530, ecn: 0, socket: 0 };
+            let one = Message { to, pieces: 6..7, segment: 77, count: 1, bytes: 77, ecn: 1, socket: 0 };
+            let mut sender = Sender::new();
+            let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
+            assert!(error.is_none() && sent == 2, "{error:?}");
+            let mut receiver = Receiver::new(if features.batch == 1 { 1 } else { 8 });
+            let mut got = Vec::new();
+            while got.len() < 4 {
+                let receipts = receive(&mut receiver, &socket);
+                assert!(receipts.iter().all(|receipt| receipt.from == address.parse::<IpAddr>().unwrap() && !receipt.truncated));
+                got.extend(datagrams(&mut receiver, &receipts));
+            }
+            let with_head = |range: Range<usize>| [&made[..], &read[range]].concat();
+            let want = [(with_head(0..1000), 0), (with_head(1000..2000), 0), (with_head(2000..2500), 0), (read[2500..2577].to_vec(), 1)];
+            assert_eq!(got, want, "{} {address}", features.name);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_told_and_the_rest_is_sent() {
+    let features = Features::mmsg();
+    let (from, socket, to) = pair(&features, "127.0.0.1");
+    let read = vec![0; 100_000];
+    let pieces = [Piece { made: false, at: 0, len: 10 }, Piece { made: false, at: 0, len: 70_000 }, Piece { made: false, at: 0, len: 20 }];
+    let message = |n: usize| Message { to, pieces: n..n + 1, segment: 0, count: 1, bytes: 0, ecn: 0, socket: 0 };
+    let messages = [message(0), message(1), message(2)];
+    let mut sender = Sender::new();
+    let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
+    assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
+    let (sent, error) = sender.send(&from, &messages[2..], &pieces, &[], &read);
+    assert!(sent == 1 && error.is_none());
+    let mut receiver = Receiver::new(8);
+    let mut lengths = Vec::new();
+    while lengths.len() < 2 {
+        lengths.extend(receive(&mut receiver, &socket).iter().map(|receipt| receipt.at.len()));
+    }
+    assert_eq!(lengths, [10, 20]);
+}

@@ -1,0 +1,94 @@
+//! The virtio-net header that stands before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
+
+/// Its length in bytes, without the field of merged buffers.
+pub const LEN: usize = 10;
+
+const NEEDS_CSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCP4: u8 = 1;
+const GSO_TCP6: u8 = 4;
+const GSO_UDP: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+
+/// What a packet is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gso {
+    /// One packet.
+    #[default]
+    None,
+    /// Many TCP segments over IPv4.
+    Tcp4,
+    /// Many TCP segments over IPv6.
+    Tcp6,
+    /// Many UDP datagrams.
+    Udp,
+}
+
+/// The header, read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VnetHeader {
+    /// The checksum at `csum_start + csum_offset` holds the pseudo header's sum only, and has to be completed.
+    pub needs_csum: bool,
+    /// Whether it is a super-packet.
+    pub gso: Gso,
+    /// Length of the headers, as far as the sender knows.
+    pub header_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// Where the checksum's cover begins.
+    pub csum_start: u16,
+    /// Where the checksum is, from there.
+    pub csum_offset: u16,
+}
+
+impl VnetHeader {
+    /// Reads it; none for a short buffer and for kinds that were never asked for (UFO).
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else { return None };
+        let gso = match kind & !GSO_ECN {
+            GSO_NONE => Gso::None,
+            GSO_TCP4 => Gso::Tcp4,
+            GSO_TCP6 => Gso::Tcp6,
+            GSO_UDP => Gso::Udp,
+            _ => return None,
+        };
+        Some(Self {
+            needs_csum: flags & NEEDS_CSUM != 0,
+            gso,
+            header_len: u16::from_ne_bytes([h0, h1]),
+            gso_size: u16::from_ne_bytes([g0, g1]),
+            csum_start: u16::from_ne_bytes([s0, s1]),
+            csum_offset: u16::from_ne_bytes([o0, o1]),
+        })
+    }
+
+    /// As the kernel reads it.
+    pub fn bytes(&self) -> [u8; LEN] {
+        let kind = match self.gso {
+            Gso::None => GSO_NONE,
+            Gso::Tcp4 => GSO_TCP4,
+            Gso::Tcp6 => GSO_TCP6,
+            Gso::Udp => GSO_UDP,
+        };
+        let [h0, h1] = self.header_len.to_ne_bytes();
+        let [g0, g1] = self.gso_size.to_ne_bytes();
+        let [s0, s1] = self.csum_start.to_ne_bytes();
+        let [o0, o1] = self.csum_offset.to_ne_bytes();
+        [if self.needs_csum { NEEDS_CSUM } else { 0 }, kind, h0, h1, g0, g1, s0, s1, o0, o1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        for gso in [Gso::None, Gso::Tcp4, Gso::Tcp6, Gso::Udp] {
+            let header = VnetHeader { needs_csum: true, gso, header_len: 52, gso_size: 1400, csum_start: 20, csum_offset: 16 };
+            assert_eq!(VnetHeader::parse(&header.bytes()), Some(header));
+        }
+        assert_eq!(VnetHeader::parse(&[0; 9]), None);
+        assert_eq!(VnetHeader::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]), None, "UFO was not asked for");
+    }
+}

@@ -1,0 +1,183 @@
+//! The `udp` backend: packets in plain UDP datagrams, moved by our own engine; on the wire it is Go flannel's.
+
+mod config;
+
+use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
+use crate::datapath::device::TunKernel;
+use crate::datapath::engine::Shape;
+use crate::datapath::features::Features;
+use crate::datapath::framing::Framing;
+use crate::datapath::table::{Peer, Settings, Table};
+use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::{Facts, KernelState, Key, LinkKind, LinkName, LinkSpec, RouteKind, RouteSpec, Scope, Value};
+use crate::peers::peers;
+use crate::reconcile::{KernelNetwork, Plan};
+use crate::vxlan::metric;
+use async_trait::async_trait;
+use config::Config;
+pub(crate) use config::checks;
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
+
+/// The name in the configuration; on the wire it is empty.
+pub const KIND: &str = "udp";
+/// Go flannel's name for the device.
+const DEVICE: &str = "flannel0";
+
+/// What the headers of a datagram cost: UDP 8, IPv4 20 or IPv6 40.
+const OVERHEAD_V4: u32 = 28;
+const OVERHEAD_V6: u32 = 48;
+
+/// The backend before it has a lease.
+pub struct Udp {
+    setup: Setup,
+    config: Config,
+    features: Features,
+}
+
+impl Udp {
+    /// Reads the backend's configuration.
+    ///
+    /// # Errors
+    /// Names the key, or the variable of the environment, that cannot be used.
+    pub fn new(setup: &Setup) -> Result<Self, Error> {
+        let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
+        let features = Features::of_environment().map_err(Error::Config)?;
+        Ok(Self { setup: setup.clone(), config, features })
+    }
+
+    /// Datagrams go over IPv4 wherever the network has it.
+    fn outer_ipv6(&self) -> bool {
+        self.setup.config.networks.v4().is_none()
+    }
+}
+
+#[async_trait]
+impl Backend for Udp {
+    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+        let ipv6 = self.outer_ipv6();
+        let public = if ipv6 { underlay.public.v6().is_some() } else { underlay.public.v4().is_some() };
+        if !public || underlay.tunnel_source(ipv6).is_none() {
+            return Err(Error::Config(format!(
+                "udp over {} needs an IPv{} address on it; it has {}: choose another interface with --iface",
+                underlay.name,
+                if ipv6 { 6 } else { 4 },
+                underlay.addresses
+            )));
+        }
+        Ok(announced(underlay.mtu, ipv6))
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn accepts(&self) -> Accepts {
+        Arc::new(|_| Ok(()))
+    }
+
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is no name of an interface"))) };
+        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
+        let scope = Scope { links: vec![device], networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
+        let plan = UdpPlan { scope, own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
+        let shape = Shape {
+            device,
+            framing: Framing::Udp,
+            port: self.config.port,
+            spread: false,
+            features: self.features,
+            sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
+        };
+        let mut kernel = TunKernel::new(kernel, self.setup.files.clone());
+        let empty = Table::build(plan.settings(underlay.mtu), []);
+        kernel.engine(shape, plan.outer_ipv6, empty);
+        let counters = kernel.counters();
+        let network = KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?;
+        let _ = network.status().engines.set(counters);
+        Ok(Box::new(network))
+    }
+}
+
+fn announced(underlay_mtu: u32, outer_ipv6: bool) -> Announced {
+    Announced { backend: String::new(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu, outer_ipv6) }
+}
+
+fn device_mtu(underlay: u32, outer_ipv6: bool) -> u32 {
+    // The longest packet that a datagram can hold.
+    underlay.min(65_535).saturating_sub(if outer_ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
+}
+
+/// What udp wants of the kernel, and of the engine.
+struct UdpPlan {
+    scope: Scope,
+    own: Subnets,
+    config: Config,
+    device: LinkName,
+    outer_ipv6: bool,
+}
+
+impl UdpPlan {
+    fn settings(&self, underlay_mtu: u32) -> Settings {
+        Settings {
+            networks: self.scope.networks,
+            own: self.own,
+            checks: self.config.checks,
+            mtu: u16::try_from(device_mtu(underlay_mtu, self.outer_ipv6)).unwrap_or(u16::MAX),
+            routed: true,
+            encap_port: self.config.port,
+        }
+    }
+}
+
+impl Plan for UdpPlan {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn desired(&self, _leases: &LeaseTable, facts: &Facts) -> KernelState {
+        let mut state = KernelState::default();
+        let link = LinkSpec {
+            kind: LinkKind::Tun { held: true },
+            mac: None,
+            mtu: device_mtu(facts.underlay.mtu, self.outer_ipv6),
+            up: true,
+            accept_ra: None,
+            checksum_offload: None,
+        };
+        state.set(Key::Link(self.device), Value::Link(Box::new(link)));
+        for own in self.own.nets() {
+            state.set(Key::Address(self.device, IpNet::from(own.network())), Value::Address);
+        }
+        for network in self.scope.networks.nets() {
+            let route = RouteSpec { via: None, dev: self.device, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
+            state.set(Key::Route(network, metric(network.addr().is_ipv6())), Value::Route(route));
+        }
+        state
+    }
+
+    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
+        let peers = peers(leases, &self.own, Kinds::Any, &self.scope, &facts.underlay).filter_map(|peer| {
+            let attrs = &peer.lease.attrs;
+            // Go flannel publishes no IPv6 address with udp, and would corrupt IPv6 packets: who has one is ours.
+            let ours = attrs.public_ipv6.is_some();
+            let address = if self.outer_ipv6 { attrs.public_ipv6.map(IpAddr::V6) } else { attrs.public_ip.map(IpAddr::V4) }?;
+            let peer_of = Peer { address: SocketAddr::new(address, self.config.port), mac: [0; 6], carries_v6: ours, outer_ecn: ours };
+            Some((peer.subnet, peer_of))
+        });
+        vec![(self.device, Table::build(self.settings(facts.underlay.mtu), peers))]
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        announced(facts.underlay.mtu, self.outer_ipv6)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! The keys of the `Backend` object that udp understands.
+
+use crate::datapath::verdict::Checks;
+use subnet_lease::json::Object;
+
+/// Go flannel's port.
+const PORT: u16 = 8285;
+
+/// udp's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The UDP port of all nodes.
+    pub port: u16,
+    /// What is checked on packets that come in.
+    pub checks: Checks,
+}
+
+impl Config {
+    /// Reads the `Backend` object of a network.
+    ///
+    /// # Errors
+    /// Go flannel's text, the key and the remedy.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad = |why: String| format!("error decoding UDP backend config: {why}");
+        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
+        let port = object.read::<i64>("Port").map_err(bad)?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it has to be between 1 and 65535")))?;
+        Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
+    }
+}
+
+/// `Checks`: how much of a received packet is checked.
+///
+/// # Errors
+/// The key and the remedy.
+pub fn checks(object: &Object) -> Result<Checks, String> {
+    match object.read::<String>("Checks")?.unwrap_or_default().to_ascii_lowercase().as_str() {
+        "" | "cluster" => Ok(Checks::Cluster),
+        "strict" => Ok(Checks::Strict),
+        "off" => Ok(Checks::Off),
+        other => Err(format!("Checks is {other:?}: it has to be \"cluster\", \"strict\" or \"off\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_keys_and_mistakes() {
+        assert_eq!(Config::parse("{}"), Ok(Config { port: 8285, checks: Checks::Cluster }));
+        assert_eq!(Config::parse(r#"{"type":"udp","port":8286,"CHECKS":"Strict"}"#), Ok(Config { port: 8286, checks: Checks::Strict }));
+        for (text, part) in [
+            (r#"{"Port":65536}"#, "Port is 65536"),
+            (r#"{"Port":-1}"#, "Port is -1"),
+            (r#"{"Port":"x"}"#, "Port"),
+            (r#"{"Checks":"some"}"#, "Checks"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.starts_with("error decoding UDP backend config: ") && error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! systemd's file descriptor store: it keeps the TUN device and the sockets open between two daemons (sd_notify(3), `FDSTORE=1`).
+
+use backends::datapath::handover::{Files, Store};
+use sd_notify::NotifyState;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::debug;
+
+/// What systemd gave this process at its start.
+#[derive(Default)]
+pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
+
+impl Inherited {
+    /// Takes over what is there; once, before anything else opens files.
+    #[allow(unsafe_code)]
+    pub fn of_systemd() -> Arc<Self> {
+        use std::os::fd::FromRawFd;
+        let files = match sd_notify::listen_fds_with_names() {
+            // SAFETY: systemd passed exactly these descriptors to this very process, and nobody else here knows of them.
+            Ok(list) => list.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect(),
+            Err(_) => Vec::new(),
+        };
+        Arc::new(Self(Mutex::new(files)))
+    }
+
+    /// The store as backends use it.
+    pub fn files(self: &Arc<Self>) -> Files {
+        Files::new(self.clone())
+    }
+
+    /// Gives up what nobody has taken: a device of a backend that is no longer configured goes with its last file.
+    pub fn release(&self) {
+        let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for (name, _) in &rest {
+            debug!("nobody needs the file {name} that systemd kept");
+            self.forget(name);
+        }
+    }
+}
+
+impl Store for Inherited {
+    fn take(&self, name: &str) -> Vec<OwnedFd> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.extract_if(.., |(kept, _)| kept == name).map(|(_, file)| file).collect()
+    }
+
+    fn keep(&self, name: &str, file: BorrowedFd<'_>) {
+        // Without systemd, or where the unit allows no files, a restart makes the device anew.
+        if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[file]) {
+            debug!("systemd does not keep {name}: {error}");
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]) {
+            debug!("systemd is not reached: {error}");
+        }
+    }
+}
