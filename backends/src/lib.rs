@@ -8,6 +8,7 @@ pub mod host_gw;
 pub mod kernel;
 mod peers;
 pub mod reconcile;
+pub mod traffic;
 pub mod vxlan;
 
 pub use backend::{Accepts, Announced, Backend, Error, Inputs, Network, Refusal, Setup, Status, Underlay};

@@ -1,20 +1,9 @@
-//! Traffic rules: what is wanted is data, two appliers bring it into the kernel, and one task keeps it there.
-
-pub mod iptables_text;
-pub mod nftables_text;
-mod notices;
-pub mod programs;
-pub mod rules;
-#[cfg(test)]
-mod tests;
+//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
 
 use crate::health::Health;
-use ipnet::IpNet;
-use notices::Notices;
-use programs::{Iptables, nft, nft_table};
-use rules::{Choices, Ruleset, ruleset};
+use backends::traffic::notices::Notices;
+use backends::traffic::{Wanted, apply_iptables, apply_nft, clear_other};
 use std::time::Duration;
-use subnet_lease::{Dual, Subnets};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -25,31 +14,6 @@ const QUIET: Duration = Duration::from_millis(50);
 /// More repairs a minute than this are a war, which is told and not fought.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Which rules, and by what they are applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The cluster's networks.
-    pub networks: Subnets,
-    /// This node's subnets.
-    pub own: Subnets,
-    /// What the operator chose.
-    pub choices: Choices,
-    /// By nftables instead of iptables.
-    pub nftables: bool,
-    /// How often the iptables rules are looked at.
-    pub resync: Duration,
-}
-
-impl Wanted {
-    /// The rules, a set a family.
-    pub fn rulesets(&self) -> Vec<Ruleset> {
-        let nets = |subnets: &Subnets| (subnets.v4().copied().map(IpNet::V4), subnets.v6().copied().map(IpNet::V6));
-        let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
-        let families = [v4.zip(own_v4), v6.zip(own_v6)];
-        families.into_iter().flatten().map(|(network, own)| ruleset(network, own, &self.choices)).collect()
-    }
-}
 
 /// Keeps the rules in the kernel.
 pub struct Keeper {
@@ -76,7 +40,11 @@ impl Keeper {
     pub async fn keep(mut self, stop: CancellationToken) {
         let mut notices = if self.wanted.nftables { Notices::open() } else { None };
         let run = async {
-            for complaint in self.clear_other().await {
+            let cleared = clear_other(self.wanted.nftables).await;
+            for removed in cleared.removed {
+                info!("removed what is not used any more: {removed}");
+            }
+            for complaint in cleared.complaints {
                 warn!("{complaint}");
             }
             loop {
@@ -142,107 +110,4 @@ impl Keeper {
         }
         self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
     }
-
-    /// Removes what the other applier, or the other variant of iptables, has of us.
-    async fn clear_other(&mut self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for ipv6 in [false, true] {
-            let nothing = nothing(ipv6);
-            let used = if self.wanted.nftables { None } else { Iptables::find(ipv6).await.ok() };
-            let mut stale = Iptables::other(ipv6, used.as_ref().map(|used| used.variant)).await;
-            if self.wanted.nftables && stale.is_empty() {
-                stale.extend(Iptables::find(ipv6).await.ok());
-            }
-            for programs in stale {
-                match programs.saved().await {
-                    Ok(saved) => {
-                        if let Some(payload) = iptables_text::payload(&nothing, &saved) {
-                            match programs.give(&payload).await {
-                                Ok(()) => info!("removed flannel's rules from {} ({:?})", programs.restore.display(), programs.variant),
-                                Err(why) => complaints.push(format!("flannel's old iptables rules could not be removed: {why}")),
-                            }
-                        }
-                    }
-                    Err(why) => tracing::debug!("{why}"),
-                }
-            }
-            if !self.wanted.nftables {
-                let (family, name) = nftables_text::table(ipv6);
-                if matches!(nft_table(family, name).await, Ok(Some(_)))
-                    && let Err(why) = nft(&nftables_text::removal(ipv6)).await
-                {
-                    complaints.push(format!("flannel's old nftables table {family} {name} could not be removed: {why}"));
-                }
-            }
-        }
-        complaints
-    }
-}
-
-/// Rules of a family of which there are none.
-fn nothing(ipv6: bool) -> Ruleset {
-    Ruleset { ipv6, masquerade: None, forward: None, forward_insert: false }
-}
-
-/// Whether something had to be written.
-async fn apply_iptables(rules: &Ruleset) -> Result<bool, String> {
-    let programs = Iptables::usual(rules.ipv6);
-    let saved = match programs.saved().await {
-        Ok(saved) => saved,
-        // Who wants no rules misses no program.
-        Err(_) if rules.masquerade.is_none() && rules.forward.is_none() => return Ok(false),
-        Err(why) if why.contains("cannot run") => {
-            return Err(format!("{why}; install the package iptables, or set \"EnableNFTables\": true in the network configuration"));
-        }
-        Err(why) => return Err(why),
-    };
-    match iptables_text::payload(rules, &saved) {
-        None => Ok(false),
-        Some(payload) => programs.give(&payload).await.map(|()| true),
-    }
-}
-
-async fn apply_nft(rules: &Ruleset) -> Result<bool, String> {
-    let (family, name) = nftables_text::table(rules.ipv6);
-    let listing = nft_table(family, name).await.map_err(|why| {
-        if why.contains("cannot run") {
-            format!("{why}; install the package nftables, or set \"EnableNFTables\": false in the network configuration")
-        } else {
-            why
-        }
-    })?;
-    if nftables_text::holds(rules, listing.as_ref()) || (listing.is_none() && rules.masquerade.is_none() && rules.forward.is_none()) {
-        return Ok(false);
-    }
-    nft(&nftables_text::script(rules)).await.map(|()| true)
-}
-
-/// Removes everything of ours and of Go flannel's from both appliers; what could not be done.
-pub async fn clear() -> Vec<String> {
-    let wanted = Wanted {
-        networks: Dual::V4(ipnet::Ipv4Net::default()),
-        own: Dual::V4(ipnet::Ipv4Net::default()),
-        choices: Choices {
-            masquerade: false,
-            fully_random: false,
-            masquerade_inbound: false,
-            non_masquerade: Vec::new(),
-            forward: false,
-            forward_insert: false,
-        },
-        nftables: false,
-        resync: MINUTE,
-    };
-    let mut keeper = Keeper::new(wanted, Health::new());
-    let mut complaints = keeper.clear_other().await;
-    for ipv6 in [false, true] {
-        if let Ok(programs) = Iptables::find(ipv6).await
-            && let Ok(saved) = programs.saved().await
-            && let Some(payload) = iptables_text::payload(&nothing(ipv6), &saved)
-            && let Err(why) = programs.give(&payload).await
-        {
-            complaints.push(why);
-        }
-    }
-    complaints
 }

@@ -2,8 +2,8 @@ use super::iptables_text::payload;
 use super::nftables_text;
 use super::rules::{Choices, Rule, Ruleset, ruleset};
 use super::*;
-use crate::subnet_env;
 use proptest::prelude::*;
+use subnet_lease::Dual;
 
 fn choices() -> Choices {
     Choices { masquerade: true, fully_random: true, masquerade_inbound: true, non_masquerade: Vec::new(), forward: true, forward_insert: false }
@@ -88,9 +88,12 @@ const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPU
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case);
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../flanneld/tests/golden").join(case);
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
-        let (env, flags, capture) = (subnet_env::read(&folder.join("subnet.env")), read("flags"), read("iptables.txt"));
+        let (env, flags, capture) = (read("subnet.env"), read("flags"), read("iptables.txt"));
+        let value = |key: &str| env.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let v4 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv4Net>().unwrap().trunc());
+        let v6 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv6Net>().unwrap().trunc());
         let choices = Choices {
             masquerade: flags.contains("--ip-masq"),
             fully_random: !flags.contains("--ip-masq-fully-random-disable"),
@@ -98,11 +101,11 @@ fn golden_rules() {
             ..choices()
         };
         let wanted = Wanted {
-            networks: Dual::from_options(env.network, env.v6_network).unwrap(),
-            own: Dual::from_options(env.subnet, env.v6_subnet).unwrap(),
+            networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK")).unwrap(),
+            own: Dual::from_options(v4("FLANNEL_SUBNET"), v6("FLANNEL_IPV6_SUBNET")).unwrap(),
             choices,
             nftables: false,
-            resync: MINUTE,
+            resync: Duration::from_secs(60),
         };
         let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
         for rules in wanted.rulesets() {
@@ -149,7 +152,7 @@ fn rules_of_old_versions_are_removed() {
     );
     let after = restored(&old, &payload(&rules(), &old).unwrap());
     assert!(!after.contains("-A POSTROUTING -s 10.5.0.0/16") && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE"));
-    let nothing = Ruleset { ipv6: false, masquerade: None, forward: None, forward_insert: false };
+    let nothing = Ruleset::nothing(false);
     let gone = restored(&after, &payload(&nothing, &after).unwrap());
     assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
     assert_eq!(payload(&nothing, &gone), None);

@@ -77,6 +77,23 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     (!out.is_empty()).then_some(out)
 }
 
+/// What `saved` has of ours, in words.
+pub fn remains(saved: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    for place in places(&Ruleset::nothing(false)) {
+        let present = Present::of(&place, saved);
+        let (table, chain, builtin) = (place.table, place.chain, place.builtin);
+        if let Some(rules) = &present.rules {
+            out.push(format!("table {table}: chain {chain} with {} rules", rules.len()));
+        }
+        if present.jumps > 0 {
+            out.push(format!("table {table}: the jump from {builtin} to {chain}"));
+        }
+        out.extend(present.old.iter().map(|rule| format!("table {table}: {rule}")));
+    }
+    out
+}
+
 fn jump(place: &Place<'_>) -> String {
     format!("-A {} -m comment --comment \"{}\" -j {}", place.builtin, place.comment, place.chain)
 }

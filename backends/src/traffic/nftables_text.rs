@@ -19,7 +19,7 @@ const FORWARD: &str = "forward";
 /// One transaction that leaves exactly these rules in the family's table; where there are none, no table.
 pub fn script(rules: &Ruleset) -> String {
     let (family, name) = table(rules.ipv6);
-    if rules.masquerade.is_none() && rules.forward.is_none() {
+    if rules.is_empty() {
         return removal(rules.ipv6);
     }
     let mut out = format!("add table {family} {name} {{ comment \"rules for {name}\"; }}\n");

@@ -33,6 +33,18 @@ pub struct Ruleset {
     pub forward_insert: bool,
 }
 
+impl Ruleset {
+    /// A family of which there are no rules.
+    pub fn nothing(ipv6: bool) -> Self {
+        Self { ipv6, masquerade: None, forward: None, forward_insert: false }
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.masquerade.is_none() && self.forward.is_none()
+    }
+}
+
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {

@@ -60,6 +60,15 @@ impl Iptables {
         found
     }
 
+    /// What people call it.
+    pub fn name(&self, ipv6: bool) -> String {
+        let variant = match self.variant {
+            Variant::Nft => "nf_tables",
+            Variant::Legacy => "legacy",
+        };
+        format!("{} ({variant})", if ipv6 { "ip6tables" } else { "iptables" })
+    }
+
     /// All rules of the family.
     ///
     /// # Errors
