@@ -1,76 +1,172 @@
 //! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
 
 use crate::health::Health;
+use backends::backend::Underlay;
 use backends::traffic::notices::Notices;
-use backends::traffic::{Wanted, apply_iptables, apply_nft, clear_other};
+use backends::traffic::{Applier, Note, Wanted, bare_rules, clear_other};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::{LeaseTable, Subnets};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// The name under which trouble with the rules is told to [`Health`].
 pub const CONDITION: &str = "rules";
+/// How long the start waits for the rules; what holds them up shall not hold up the node.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Others' changes are collected this long before the rules are looked at.
 const QUIET: Duration = Duration::from_millis(50);
+/// Changes of the peers are collected this long.
+const CALM: Duration = Duration::from_millis(200);
 /// More repairs a minute than this are a war, which is told and not fought.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
+/// How soon what failed is tried again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Who the nodes are, as it changes.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// This node's interface.
+    pub underlay: watch::Receiver<Underlay>,
+}
+
+impl Nodes {
+    /// This host's addresses, and the other nodes'.
+    fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
+        let underlay = self.underlay.borrow_and_update().clone();
+        let of = |addresses: &subnet_lease::Addresses| [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
+        let hosts = [of(&underlay.public), of(&underlay.addresses)].into_iter().flatten().flatten().collect();
+        let leases = self.leases.borrow_and_update().clone();
+        let others = leases.iter().filter(|lease| lease.subnets != *own);
+        let peers = others.flat_map(|lease| [false, true].map(|ipv6| lease.attrs.public_for(ipv6))).flatten().collect();
+        (hosts, peers)
+    }
+
+    /// Returns when one of them changed.
+    async fn changed(&mut self) {
+        let ended = tokio::select! {
+            changed = self.leases.changed() => changed.is_err(),
+            changed = self.underlay.changed() => changed.is_err(),
+        };
+        if ended {
+            // Who told it is gone: the daemon is about to end.
+            std::future::pending::<()>().await;
+        }
+    }
+}
 
 /// Keeps the rules in the kernel.
 pub struct Keeper {
     wanted: Wanted,
+    nodes: Nodes,
     health: Health,
-    repairs: Vec<tokio::time::Instant>,
+    appliers: Vec<Applier>,
+    repairs: Vec<Instant>,
     trouble: String,
+    complaints: Vec<String>,
+    again: Duration,
     at_war: bool,
+    /// When the set of the other kind is to be removed, and how long to wait after that fails; none: it is done.
+    clear_at: Option<(Instant, Duration)>,
     writes: u64,
+    repaired: u64,
 }
 
 impl Keeper {
     /// Nothing is applied yet.
-    pub fn new(wanted: Wanted, health: Health) -> Self {
-        Self { wanted, health, repairs: Vec::new(), trouble: String::new(), at_war: false, writes: 0 }
+    pub fn new(wanted: Wanted, nodes: Nodes, health: Health) -> Self {
+        health.condition(CONDITION, Some("the traffic rules are being applied"));
+        let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
+        Self {
+            wanted,
+            nodes,
+            health,
+            appliers,
+            repairs: Vec::new(),
+            trouble: String::new(),
+            complaints: Vec::new(),
+            again: AGAIN.0,
+            at_war: false,
+            clear_at: Some((Instant::now(), AGAIN.0)),
+            writes: 0,
+            repaired: 0,
+        }
     }
 
-    /// Brings the rules into the kernel where they are not there.
-    pub async fn begin(&mut self) {
-        self.pass().await;
-    }
-
-    /// Removes the set of the other kind, then keeps ours until `stop`.
-    pub async fn keep(mut self, stop: CancellationToken) {
-        let mut notices = if self.wanted.nftables { Notices::open() } else { None };
+    /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
+    pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let run = async {
-            let cleared = clear_other(self.wanted.nftables).await;
-            for removed in cleared.removed {
-                info!("removed what is not used any more: {removed}");
-            }
-            for complaint in cleared.complaints {
-                warn!("{complaint}");
-            }
+            let mut notices = if self.wanted.nftables { Notices::open() } else { None };
+            self.follow();
+            self.pass().await;
+            let _ = applied.send(());
+            self.tell_bare().await;
+            self.clear().await;
+            let mut next = Instant::now() + self.pause(notices.is_some());
             loop {
-                let pause = if self.at_war { MINUTE } else { self.wanted.resync };
-                match &mut notices {
-                    Some(notices) if !self.at_war => {
-                        let _ = tokio::time::timeout(self.wanted.resync.max(Duration::from_secs(10)), notices.next()).await;
-                        tokio::time::sleep(QUIET).await;
-                        notices.drain();
+                let repairing = tokio::select! {
+                    () = self.nodes.changed(), if self.wanted.follows_peers() => {
+                        tokio::time::sleep(CALM).await;
+                        if !self.follow() {
+                            continue;
+                        }
+                        false
                     }
-                    _ => tokio::time::sleep(pause).await,
-                }
+                    () = heard(&mut notices), if !self.at_war => {
+                        tokio::time::sleep(QUIET).await;
+                        notices.iter_mut().for_each(Notices::drain);
+                        true
+                    }
+                    () = tokio::time::sleep_until(next) => true,
+                };
                 let before = self.writes;
+                let was_well = self.trouble.is_empty();
                 self.pass().await;
-                self.war(before);
+                self.war(repairing && was_well && self.writes > before);
+                self.clear().await;
+                next = Instant::now() + self.pause(notices.is_some());
             }
         };
         stop.run_until_cancelled(run).await;
     }
 
+    /// How long until the next look, unless something happens before.
+    fn pause(&mut self, noticed: bool) -> Duration {
+        if !self.trouble.is_empty() {
+            let pause = self.again;
+            self.again = (pause * 2).min(AGAIN.1);
+            return pause;
+        }
+        self.again = AGAIN.0;
+        match (self.at_war, noticed) {
+            (true, _) => MINUTE,
+            (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
+            (false, false) => self.wanted.resync,
+        }
+    }
+
+    /// Takes over who the nodes are; whether that changes the rules.
+    fn follow(&mut self) -> bool {
+        let (hosts, peers) = self.nodes.now(&self.wanted.own);
+        let changed = (&hosts, &peers) != (&self.wanted.hosts, &self.wanted.peers);
+        (self.wanted.hosts, self.wanted.peers) = (hosts, peers);
+        changed
+    }
+
     /// Counts repairs; too many in a minute are told once, and then made once a minute.
-    fn war(&mut self, before: u64) {
-        let now = tokio::time::Instant::now();
+    fn war(&mut self, repaired: bool) {
+        let now = Instant::now();
         self.repairs.retain(|at| now.duration_since(*at) < MINUTE);
-        if self.writes > before {
+        if repaired {
             self.repairs.push(now);
+            self.repaired += 1;
             info!("the traffic rules had been changed by somebody: they are as they should be again");
         }
         let war = self.repairs.len() > REPAIRS;
@@ -82,22 +178,42 @@ impl Keeper {
             );
         }
         self.at_war = war;
+        let repaired = self.repaired;
+        self.health.figures(|figures| {
+            figures.rule_repairs = repaired;
+            figures.rules_at_war = war;
+        });
     }
 
     /// One look, and what it takes.
     async fn pass(&mut self) {
         let mut complaints = Vec::new();
-        let nftables = self.wanted.nftables;
+        let mut strangers: Option<u64> = None;
         let families = self.wanted.rulesets();
-        let work = families.iter().map(|rules| async move { if nftables { apply_nft(rules).await } else { apply_iptables(rules).await } });
-        for result in futures_util::future::join_all(work).await {
+        let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
+            let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
+            Some(async move { (applier.apply(rules).await, applier.notes()) })
+        });
+        for (result, notes) in futures_util::future::join_all(work).await {
+            for note in notes {
+                match note {
+                    Note::Info(text) => info!("{text}"),
+                    Note::Warn(text) => warn!("{text}"),
+                }
+            }
             match result {
-                Ok(wrote) => self.writes += u64::from(wrote),
+                Ok(applied) => {
+                    self.writes += u64::from(applied.wrote);
+                    strangers = applied.strangers.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
+                }
                 Err(why) => complaints.push(why),
             }
         }
         let writes = self.writes;
-        self.health.figures(|figures| figures.rule_writes = writes);
+        self.health.figures(|figures| {
+            figures.rule_writes = writes;
+            figures.strangers = strangers;
+        });
         complaints.dedup();
         let text = complaints.join("; ");
         if text != self.trouble {
@@ -109,5 +225,41 @@ impl Keeper {
             self.trouble.clone_from(&text);
         }
         self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
+    }
+
+    /// Removes the set of the other kind, once ours is there; what fails is tried again and told when it changes.
+    async fn clear(&mut self) {
+        let Some((at, pause)) = self.clear_at else { return };
+        if !self.trouble.is_empty() || at > Instant::now() {
+            return;
+        }
+        let cleared = clear_other(&self.appliers).await;
+        for removed in cleared.removed {
+            info!("removed what is not used any more: {removed}");
+        }
+        self.clear_at = (!cleared.complaints.is_empty()).then(|| (Instant::now() + pause, (pause * 2).min(10 * MINUTE)));
+        for complaint in cleared.complaints.iter().filter(|complaint| !self.complaints.contains(complaint)) {
+            warn!("{complaint}");
+        }
+        self.complaints = cleared.complaints;
+    }
+
+    /// Tells of rules that are likely an old Go flannel's.
+    async fn tell_bare(&self) {
+        let bare = bare_rules(&self.wanted.networks, &self.wanted.own).await;
+        if !bare.is_empty() {
+            warn!(
+                "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
+                bare.join("; ")
+            );
+        }
+    }
+}
+
+/// Returns after a notice; never where there are none.
+async fn heard(notices: &mut Option<Notices>) {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
     }
 }

@@ -1,12 +1,21 @@
 use super::iptables_text::payload;
 use super::nftables_text;
-use super::rules::{Choices, Rule, Ruleset, ruleset};
+use super::programs::Variant;
+use super::rules::{Choices, Guard, Port, Rule, Ruleset, Strangers, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
 use subnet_lease::Dual;
 
 fn choices() -> Choices {
-    Choices { masquerade: true, fully_random: true, masquerade_inbound: true, non_masquerade: Vec::new(), forward: true, forward_insert: false }
+    Choices {
+        masquerade: true,
+        fully_random: true,
+        masquerade_inbound: true,
+        non_masquerade: Vec::new(),
+        forward: true,
+        forward_insert: false,
+        guard: Guard::default(),
+    }
 }
 
 /// The tables of one family as `iptables -S` prints them, in the form of `iptables-save`.
@@ -45,7 +54,10 @@ fn restored(saved: &str, payload: &str) -> String {
     let chain_of = |line: &str| line.split(' ').nth(1).unwrap().to_owned();
     for line in payload.lines() {
         if let Some(name) = line.strip_prefix('*') {
-            at = tables.iter().position(|(table, ..)| table == name).unwrap();
+            at = tables.iter().position(|(table, ..)| table == name).unwrap_or(tables.len());
+            if at == tables.len() {
+                tables.push((name.to_owned(), Vec::new(), Vec::new()));
+            }
             continue;
         }
         let (_, chains, rules) = &mut tables[at];
@@ -106,13 +118,16 @@ fn golden_rules() {
             choices,
             nftables: false,
             resync: Duration::from_secs(60),
+            port: None,
+            hosts: BTreeSet::new(),
+            peers: BTreeSet::new(),
         };
         let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
         for rules in wanted.rulesets() {
             let golden = saved(if rules.ipv6 { &v6 } else { &v4 });
             assert_eq!(payload(&rules, &golden), None, "{case}");
             let ours = restored(EMPTY, &payload(&rules, EMPTY).unwrap());
-            let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+            let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
             assert_eq!(sorted(&ours), sorted(&golden), "{case}");
         }
     }
@@ -158,6 +173,106 @@ fn rules_of_old_versions_are_removed() {
     assert_eq!(payload(&nothing, &gone), None);
 }
 
+/// Everything that guards the port 8472, of a family.
+fn guarded(rules: Ruleset, strangers: Strangers, peers: &[&str]) -> Ruleset {
+    let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
+    let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
+    let port = Port {
+        number: 8472,
+        pods: Some((network.parse().unwrap(), own.parse().unwrap())),
+        hosts: &hosts,
+        peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
+    };
+    Ruleset { encap: guard(rules.ipv6, port, Guard { notrack: true, strangers, bar_pods: true }), ..rules }
+}
+
+#[test]
+fn the_port_is_guarded() {
+    let text = payload(&guarded(rules(), Strangers::Drop, &["192.168.56.102", "fd00:56::102"]), EMPTY).unwrap();
+    let raw = text.split("*raw\n").nth(1).unwrap();
+    let c = "-m comment --comment \"flanneld encap\"";
+    assert_eq!(
+        raw,
+        format!(
+            ":FLANNEL-ENCAP - [0:0]\n\
+             -A FLANNEL-ENCAP ! -d 10.5.0.0/16 -m addrtype --src-type LOCAL {c} -j CT --notrack\n\
+             -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j CT --notrack\n\
+             -A FLANNEL-ENCAP -s 10.5.0.0/16 ! -d 10.5.0.0/16 {c} -j DROP\n\
+             -A FLANNEL-ENCAP -s 10.5.0.0/16 -m addrtype --dst-type LOCAL {c} -j DROP\n\
+             -A FLANNEL-ENCAP -s 192.168.56.101/32 {c} -j RETURN\n\
+             -A FLANNEL-ENCAP -s 192.168.56.102/32 {c} -j RETURN\n\
+             -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j DROP\n\
+             -A PREROUTING -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\n\
+             -A OUTPUT -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\nCOMMIT\n"
+        )
+    );
+    let saved: String = raw.lines().map(|line| if line.starts_with("-A") { format!("[7:900] {line}\n") } else { format!("{line}\n") }).collect();
+    assert_eq!(iptables_text::strangers(&saved), Some(7));
+    assert_eq!(iptables_text::strangers(raw), None, "no counts were printed");
+    // Nothing chosen, nothing there.
+    let nobody = BTreeSet::new();
+    let port = Port { number: 8472, pods: None, hosts: &nobody, peers: &nobody };
+    assert_eq!(guard(false, port, Guard::default()), None);
+}
+
+/// Where the nodes' own network lies inside the pods', nodes are not taken for pods.
+#[test]
+fn nodes_inside_the_network_are_no_pods() {
+    let hosts = ["10.5.200.1".parse().unwrap()].into();
+    let port = Port { number: 8472, pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())), hosts: &hosts, peers: &hosts };
+    let chosen = Guard { notrack: true, strangers: Strangers::Off, bar_pods: true };
+    let encap = guard(false, port, chosen).unwrap();
+    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::nothing(false) }, "").unwrap();
+    assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
+    assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
+}
+
+#[test]
+fn bare_rules_are_told() {
+    let (network, own) = ("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap());
+    let saved = "*nat\n[1:2] -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\n\
+                 -A POSTROUTING -s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\nCOMMIT\n\
+                 *filter\n-A FORWARD -d 10.5.0.0/16 -j ACCEPT\n-A FORWARD -d 10.5.0.0/16 -j DROP\n-A POSTROUTING ! -s 10.5.0.0/16 -d 10.5.0.0/16 -j MASQUERADE\nCOMMIT\n";
+    assert_eq!(
+        iptables_text::bare(saved, "iptables-legacy", network, own),
+        [
+            "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN",
+            "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully",
+            "iptables-legacy -t filter -D FORWARD -d 10.5.0.0/16 -j ACCEPT",
+        ]
+    );
+}
+
+#[test]
+fn the_variant_is_picked_by_what_is_there() {
+    let (kube, docker, plain) = (
+        "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\n",
+        "*filter\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\n",
+        "*filter\n-A INPUT -j DROP\n",
+    );
+    let ours = payload(&rules(), EMPTY).unwrap();
+    // What nf_tables (the system's) holds, what legacy holds; which is picked, and whether that is worth a warning.
+    for (nft, legacy, picked, warned) in [
+        (EMPTY, EMPTY, Variant::Nft, false),
+        (EMPTY, ours.as_str(), Variant::Legacy, false),
+        (kube, ours.as_str(), Variant::Legacy, false),
+        (ours.as_str(), ours.as_str(), Variant::Nft, false),
+        (docker, kube, Variant::Legacy, true),
+        (kube, docker, Variant::Nft, true),
+        (plain, docker, Variant::Legacy, true),
+        (plain, plain, Variant::Nft, true),
+        (plain, EMPTY, Variant::Nft, false),
+    ] {
+        let pick = pick(&[(Variant::Nft, nft, true), (Variant::Legacy, legacy, false)]).unwrap();
+        assert_eq!((pick.index == 0, pick.warning.is_some()), (picked == Variant::Nft, warned), "{nft} {legacy} {pick:?}");
+    }
+    let both = pick(&[(Variant::Nft, docker, true), (Variant::Legacy, kube, false)]).unwrap();
+    let warning = both.warning.unwrap();
+    assert!(warning.contains("nf_tables: DOCKER") && warning.contains("legacy: KUBE-SERVICES"), "{warning}");
+    assert_eq!(pick(&[]), None);
+    assert_eq!(pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why, "it is the only one installed");
+}
+
 fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
     proptest::collection::vec((any::<usize>(), 0u8..4), 0..6)
 }
@@ -167,10 +282,14 @@ proptest! {
 
     /// Whatever was damaged, one restore brings the wanted rules and leaves the foreign ones; a second look writes nothing.
     #[test]
-    fn one_restore_heals(damage in damage(), masquerade: bool, forward: bool, insert: bool) {
-        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP"];
+    fn one_restore_heals(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
+        let guards = [Strangers::Off, Strangers::Count, Strangers::Drop];
+        let peers: &[&str] = if more { &["192.168.56.102", "192.168.56.103"] } else { &["192.168.56.102"] };
+        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
         let base = EMPTY.replace(":POSTROUTING ACCEPT [0:0]\n", &format!(":POSTROUTING ACCEPT [0:0]\n{}\n", foreign[0])).replace(":FORWARD ACCEPT [0:0]\n", &format!(":FORWARD ACCEPT [0:0]\n{}\n", foreign[1]));
-        let mut lines: Vec<String> = restored(&base, &payload(&rules(), &base).unwrap()).lines().map(str::to_owned).collect();
+        let base = format!("{base}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{}\nCOMMIT\n", foreign[2]);
+        let first = guarded(rules(), guards[before], &["192.168.56.102"]);
+        let mut lines: Vec<String> = restored(&base, &payload(&first, &base).unwrap()).lines().map(str::to_owned).collect();
         for (at, how) in damage {
             let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
             if ours.is_empty() { break; }
@@ -179,16 +298,18 @@ proptest! {
                 0 => { lines.remove(at); }
                 1 => { let line = lines[at].clone(); lines.insert(at, line); }
                 2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
-                _ => { lines[at] = lines[at].replace("10.5.0.0/16", "10.6.0.0/16"); }
+                _ => { lines[at] = lines[at].replace("10.5.0.0/16", "10.6.0.0/16").replace("8472", "4789"); }
             }
         }
         let saved = format!("{}\n", lines.join("\n"));
         let wanted = ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &Choices { masquerade, forward, forward_insert: insert, ..choices() });
-        let after = match payload(&wanted, &saved) { Some(payload) => restored(&saved, &payload), None => saved };
-        prop_assert_eq!(payload(&wanted, &after), None);
-        for rule in foreign { prop_assert!(after.contains(rule)); }
-        prop_assert_eq!(after.contains("FLANNEL-POSTRTG"), masquerade);
-        prop_assert_eq!(after.contains("FLANNEL-FWD"), forward);
+        let wanted = if after == 0 { wanted } else { guarded(wanted, guards[after], peers) };
+        let after_it = match payload(&wanted, &saved) { Some(payload) => restored(&saved, &payload), None => saved };
+        prop_assert_eq!(payload(&wanted, &after_it), None);
+        for rule in foreign { prop_assert!(after_it.contains(rule)); }
+        prop_assert_eq!(after_it.contains("FLANNEL-POSTRTG"), masquerade);
+        prop_assert_eq!(after_it.contains("FLANNEL-FWD"), forward);
+        prop_assert_eq!(after_it.contains("FLANNEL-ENCAP"), after > 0);
     }
 }
 
@@ -196,7 +317,13 @@ proptest! {
 #[test]
 fn nft_tells_our_rules_back() {
     for (network, own) in [("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64")] {
-        for (masquerade, forward, fully_random) in [(true, true, true), (true, false, false), (false, true, true), (false, false, false)] {
+        for (masquerade, forward, fully_random, strangers) in [
+            (true, true, true, None),
+            (true, false, false, Some(Strangers::Off)),
+            (false, true, true, Some(Strangers::Count)),
+            (false, false, false, None),
+            (false, false, false, Some(Strangers::Drop)),
+        ] {
             let chosen = Choices {
                 masquerade,
                 forward,
@@ -204,16 +331,92 @@ fn nft_tells_our_rules_back() {
                 non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
                 ..choices()
             };
-            let rules = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
-            let listing = in_namespace(&nftables_text::script(&rules), rules.ipv6);
+            let peers = ["192.168.56.102", "fd00:56::102"];
+            let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
+            let rules = strangers.map_or(plain.clone(), |strangers| guarded(plain.clone(), strangers, &peers));
+            let listing = in_namespace(&nftables_text::script(&rules, None), rules.ipv6);
             assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
             if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
                 let mut other = rules.clone();
                 other.masquerade = Some(vec![Rule { ..first.clone() }]);
                 assert!(!nftables_text::holds(&other, listing.as_ref()));
             }
+            if strangers.is_some() {
+                assert!(!nftables_text::holds(&plain, listing.as_ref()));
+            }
+            // Another port, and more that is wanted of the peers, differ.
+            let mut other = rules.clone();
+            if let Some(encap) = &mut other.encap {
+                encap.port += 1;
+                assert!(!nftables_text::holds(&other, listing.as_ref()));
+            }
         }
     }
+}
+
+/// From any rules to any others in one transaction; a change of peers changes the set and nothing else.
+#[test]
+fn nft_goes_from_any_rules_to_any() {
+    let plain = |ipv6: bool| if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
+    for ipv6 in [false, true] {
+        let states = [
+            Ruleset::nothing(ipv6),
+            plain(ipv6),
+            guarded(Ruleset::nothing(ipv6), Strangers::Off, &[]),
+            guarded(plain(ipv6), Strangers::Count, &["192.168.56.102", "fd00:56::102"]),
+            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.103", "fd00:56::103"]),
+            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
+        ];
+        let (family, name) = nftables_text::table(ipv6);
+        let stranger = format!(
+            "add table {family} {name}\nadd chain {family} {name} theirs\nadd rule {family} {name} theirs drop\nadd chain {family} {name} postrtg\n"
+        );
+        for from in &states {
+            let first = nftables_text::script(from, None);
+            let listing = in_namespace(&first, ipv6);
+            for to in &states {
+                let script = nftables_text::script(to, listing.as_ref());
+                let after = in_namespace(&format!("{first}{script}"), ipv6);
+                assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
+                assert_eq!(
+                    nftables_text::strangers(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
+                    to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
+                );
+            }
+        }
+        // A table that somebody else filled is replaced whole.
+        let listing = in_namespace(&stranger, ipv6);
+        for to in &states {
+            let after = in_namespace(&format!("{stranger}{}", nftables_text::script(to, listing.as_ref())), ipv6);
+            assert!(nftables_text::holds(to, after.as_ref()), "{to:?}\n{after:?}");
+        }
+        let (old, new) = (&states[4], &states[5]);
+        let script = nftables_text::script(new, in_namespace(&nftables_text::script(old, None), ipv6).as_ref());
+        let (gone, fresh) = if ipv6 { ("fd00:56::103", "fd00:56::104") } else { ("192.168.56.103", "192.168.56.102, 192.168.56.104") };
+        assert_eq!(script, format!("delete element {family} {name} peers {{ {gone} }}\nadd element {family} {name} peers {{ {fresh} }}\n"));
+    }
+}
+
+/// What iptables-nft wrote is removed through nft, and what others wrote there stays.
+#[test]
+fn nft_removes_the_iptables_set() {
+    let ours = payload(&guarded(rules(), Strangers::Drop, &[]), EMPTY).unwrap();
+    let script = format!(
+        "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP; iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG"
+    );
+    let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
+    let listings = |script: &str| -> Vec<serde_json::Value> {
+        let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let before = listings(&format!("{script}\n{list}"));
+    let (removal, words) = nftables_text::iptables_removal(&before).unwrap();
+    assert_eq!(words.len(), 3, "{words:?}");
+    let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
+    let text = format!("{after:?}");
+    assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
+    assert_eq!(nftables_text::iptables_removal(&after), None);
 }
 
 /// Applies a script to an empty network namespace and lists the table.
