@@ -134,7 +134,7 @@ impl Applier {
             Err(failure) => return Err(failure),
         };
         let saved = programs.saved().await?;
-        let strangers = iptables_text::strangers(&saved);
+        let strangers = rules.counts_strangers().then(|| iptables_text::strangers(&saved).unwrap_or(0));
         let plain = rules.plain();
         let mut payload = iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
         if payload.is_some() && self.random.is_none() && plain != *rules {
@@ -156,7 +156,7 @@ impl Applier {
             listing => listing?,
         };
         let listing = listing.as_ref();
-        let strangers = listing.and_then(nftables_text::strangers);
+        let strangers = rules.counts_strangers().then(|| listing.and_then(nftables_text::strangers).unwrap_or(0));
         let plain = rules.plain();
         let right = |rules: &Ruleset| nftables_text::holds(rules, listing) || (listing.is_none() && rules.is_empty());
         let mut wanted = if self.random == Some(false) { &plain } else { rules };

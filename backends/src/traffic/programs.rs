@@ -249,7 +249,7 @@ async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<Strin
         }
         let complaint = String::from_utf8_lossy(&output.stderr);
         if complaint.contains("xtables lock") {
-            return Err(Failure::Locked(name.clone()));
+            return Err(Failure::Locked(program.display().to_string()));
         }
         Err(Failure::Refused(format!("{name} ended with {}: {}", output.status, complaint.trim())))
     };

@@ -92,6 +92,11 @@ impl Ruleset {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
+    /// Whether packets of others than peers are counted.
+    pub fn counts_strangers(&self) -> bool {
+        self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
+    }
+
     /// The same without random ports, for kernels and programs that know none.
     pub fn plain(&self) -> Self {
         let mut plain = self.clone();
