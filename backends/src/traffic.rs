@@ -169,7 +169,14 @@ impl Applier {
         if right(wanted) {
             return Ok(Applied { wrote: false, strangers });
         }
-        nft(&nftables_text::script(wanted, listing)).await.map(|()| Applied { wrote: true, strangers })
+        match nft(&nftables_text::script(wanted, listing)).await {
+            // A kernel that cannot guard the port shall masquerade all the same.
+            Err(Failure::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_but_encap(wanted, listing) => {
+                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted.clone() }, listing)).await?;
+                Err(Failure::Refused(format!("the encapsulation port is not guarded, the other rules are in place: {why}")))
+            }
+            done => done.map(|()| Applied { wrote: true, strangers }),
+        }
     }
 
     /// What the trial of random ports yields; a trial that could not be made is none.
@@ -226,36 +233,30 @@ pub struct Cleared {
     pub complaints: Vec<String>,
 }
 
-/// Which rules are removed.
+/// What of ours stays in a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
-    /// All.
-    All,
-    /// Those that are not in use: all but the ones of nftables.
-    NotNftables,
-    /// All but the ones of these variants of iptables, IPv4's and IPv6's.
-    NotIptables([Option<Variant>; 2]),
-}
-
-/// Removes what is not in use: the other applier's set, and the one of the other variant of iptables.
-pub async fn clear_other(appliers: &[Applier]) -> Cleared {
-    let variant = |ipv6: bool| appliers.iter().find(|applier| applier.ipv6 == ipv6).and_then(Applier::variant);
-    let nftables = appliers.iter().any(|applier| applier.nftables);
-    clear_which(if nftables { Which::NotNftables } else { Which::NotIptables([variant(false), variant(true)]) }, false).await
+pub enum Kept {
+    /// Nothing: the family has no rules.
+    Nothing,
+    /// The table of nftables.
+    Nftables,
+    /// The chains in one variant of iptables.
+    Iptables(Variant),
 }
 
 /// Removes everything of ours and of Go flannel's from both appliers and both variants of iptables; a dry run only looks.
 pub async fn clear(dry_run: bool) -> Cleared {
-    clear_which(Which::All, dry_run).await
+    clear_but([Kept::Nothing; 2], dry_run).await
 }
 
-async fn clear_which(which: Which, dry_run: bool) -> Cleared {
+/// Removes what is not in use of IPv4 and of IPv6: the other applier's set, the one in the other variant of iptables, a family's without rules.
+pub async fn clear_other(kept: [Kept; 2]) -> Cleared {
+    clear_but(kept, false).await
+}
+
+async fn clear_but(kept: [Kept; 2], dry_run: bool) -> Cleared {
     let mut cleared = Cleared::default();
-    for (ipv6, in_use) in [(false, 0), (true, 1)] {
-        let kept = match which {
-            Which::NotIptables(variants) => variants.get(in_use).copied().flatten(),
-            _ => None,
-        };
+    for (kept, ipv6) in kept.into_iter().zip([false, true]) {
         let installed = match Iptables::installed(ipv6).await {
             Ok(installed) => installed,
             Err(Failure::Missing { .. }) => Vec::new(),
@@ -265,16 +266,14 @@ async fn clear_which(which: Which, dry_run: bool) -> Cleared {
             }
         };
         let has = |variant: Variant| installed.iter().any(|(programs, _)| programs.variant == variant);
-        // In iptables mode without a choice yet nobody knows which set is the old one.
-        let undecided = matches!(which, Which::NotIptables(_)) && kept.is_none() && !installed.is_empty();
-        for (programs, _) in installed.iter().filter(|(programs, _)| Some(programs.variant) != kept && !undecided) {
+        for (programs, _) in installed.iter().filter(|(programs, _)| Kept::Iptables(programs.variant) != kept) {
             clear_iptables(programs, ipv6, dry_run, &mut cleared).await;
         }
         if !has(Variant::Nft) {
             clear_iptables_by_nft(ipv6, dry_run, &mut cleared).await;
         }
         let tables = legacy_tables(ipv6);
-        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(which, Which::NotIptables(_)) {
+        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, Kept::Iptables(_)) {
             let command = if ipv6 { "ip6tables-legacy" } else { "iptables-legacy" };
             cleared.complaints.push(format!(
                 "this host has the old iptables tables {} but no {command}: whether rules of flannel are in them cannot be told; \
@@ -282,7 +281,7 @@ async fn clear_which(which: Which, dry_run: bool) -> Cleared {
                 tables.join(", ")
             ));
         }
-        if which != Which::NotNftables {
+        if kept != Kept::Nftables {
             clear_nft(ipv6, dry_run, &mut cleared).await;
         }
     }

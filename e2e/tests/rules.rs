@@ -197,6 +197,27 @@ fn switching_leaves_nothing_behind() {
     }
 }
 
+/// A family that the network has no more keeps no rules.
+#[test]
+fn a_family_that_goes_takes_its_rules_along() {
+    let lab = Lab::new("rules").unwrap();
+    let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","EnableNFTables":NFT,"Backend":{"Type":"host-gw"}}"#;
+    let lan = lab.switch("lan").unwrap();
+    let hosts = lab.hosts(&lan, 1).unwrap();
+    for (number, (nft, single)) in [("true", NFTABLES), ("false", IPTABLES)].into_iter().enumerate() {
+        let folder = lab.folder(&format!("leases-{number}")).unwrap();
+        let store = Store::dir(&folder);
+        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq");
+        let has = || hosts[0].netns().exec("nft", &["list", "ruleset"]).unwrap().contains("fd00:244::/48");
+        store.configure(&dual.replace("NFT", nft)).unwrap();
+        drop(hosts[0].flanneld(&options).unwrap());
+        assert!(has());
+        store.configure(single).unwrap();
+        let _daemon = hosts[0].flanneld(&options).unwrap();
+        eventually(DEADLINE, "they are gone", || !has()).unwrap();
+    }
+}
+
 /// A folder with these programs and no others, to be the daemon's PATH. A program with a text is a script.
 fn programs(lab: &Lab, name: &str, programs: &[(&str, Option<&str>)]) -> String {
     let folder = lab.folder(name).unwrap();
@@ -453,6 +474,20 @@ fn the_encapsulation_port_is_guarded() {
             reaches(pod_four.netns(), pod_one.v4().unwrap().into()) && reaches(pod_four.netns(), pod_one.v6().unwrap().into())
         })
         .unwrap();
+        // And who is none any more is not.
+        let guarded = || {
+            hosts[0]
+                .netns()
+                .sh("iptables-save; nft list tables | grep -q flannel && nft list table ip flannel-ipv4 || true")
+                .unwrap()
+                .contains("192.168.56.104")
+        };
+        assert!(guarded());
+        drop(four);
+        let leases = std::fs::read_dir(lab.folder("leases").unwrap().join("subnets")).unwrap().map(|entry| entry.unwrap().path());
+        let file = leases.filter(|path| path.is_file()).find(|path| std::fs::read_to_string(path).unwrap().contains("192.168.56.104"));
+        std::fs::remove_file(file.unwrap()).unwrap();
+        eventually(DEADLINE, "a node that left is not let in", || !guarded()).unwrap();
         assert_eq!(one.metric("flannel_rule_repairs_total").unwrap(), 0.0, "that is no repair");
     }
 }

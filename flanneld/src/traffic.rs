@@ -3,7 +3,7 @@
 use crate::health::Health;
 use backends::backend::Underlay;
 use backends::traffic::notices::Notices;
-use backends::traffic::{Applier, Note, Wanted, bare_rules, clear_other};
+use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -70,11 +70,8 @@ pub struct Keeper {
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
     trouble: String,
-    complaints: Vec<String>,
     again: Duration,
     at_war: bool,
-    /// When the set of the other kind is to be removed, and how long to wait after that fails; none: it is done.
-    clear_at: Option<(Instant, Duration)>,
     writes: u64,
     repaired: u64,
 }
@@ -84,31 +81,25 @@ impl Keeper {
     pub fn new(wanted: Wanted, nodes: Nodes, health: Health) -> Self {
         health.condition(CONDITION, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
-        Self {
-            wanted,
-            nodes,
-            health,
-            appliers,
-            repairs: Vec::new(),
-            trouble: String::new(),
-            complaints: Vec::new(),
-            again: AGAIN.0,
-            at_war: false,
-            clear_at: Some((Instant::now(), AGAIN.0)),
-            writes: 0,
-            repaired: 0,
-        }
+        Self { wanted, nodes, health, appliers, repairs: Vec::new(), trouble: String::new(), again: AGAIN.0, at_war: false, writes: 0, repaired: 0 }
     }
 
     /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
+        let (kept_out, mut kept) = watch::channel(None);
+        let (networks, own) = (self.wanted.networks, self.wanted.own);
+        let others = async {
+            if kept.wait_for(Option::is_some).await.is_ok() {
+                tell_bare(networks, own).await;
+                clear(kept).await;
+            }
+        };
         let run = async {
             let mut notices = if self.wanted.nftables { Notices::open() } else { None };
             self.follow();
             self.pass().await;
             let _ = applied.send(());
-            self.tell_bare().await;
-            self.clear().await;
+            kept_out.send_replace(self.kept());
             let mut next = Instant::now() + self.pause(notices.is_some());
             loop {
                 let repairing = tokio::select! {
@@ -130,11 +121,11 @@ impl Keeper {
                 let was_well = self.trouble.is_empty();
                 self.pass().await;
                 self.war(repairing && was_well && self.writes > before);
-                self.clear().await;
+                kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
         };
-        stop.run_until_cancelled(run).await;
+        stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
     }
 
     /// How long until the next look, unless something happens before.
@@ -227,32 +218,53 @@ impl Keeper {
         self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
     }
 
-    /// Removes the set of the other kind, once ours is there; what fails is tried again and told when it changes.
-    async fn clear(&mut self) {
-        let Some((at, pause)) = self.clear_at else { return };
-        if !self.trouble.is_empty() || at > Instant::now() {
-            return;
-        }
-        let cleared = clear_other(&self.appliers).await;
+    /// What of ours is in use, once it is there.
+    fn kept(&self) -> Option<[Kept; 2]> {
+        let families = self.wanted.rulesets();
+        let kept = |ipv6: bool| {
+            let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
+            match applier {
+                Some(_) if self.wanted.nftables => Kept::Nftables,
+                Some(applier) => applier.variant().map_or(Kept::Nothing, Kept::Iptables),
+                None => Kept::Nothing,
+            }
+        };
+        self.trouble.is_empty().then(|| [kept(false), kept(true)])
+    }
+}
+
+/// Tells of rules that are likely an old Go flannel's.
+async fn tell_bare(networks: Subnets, own: Subnets) {
+    let bare = bare_rules(&networks, &own).await;
+    if !bare.is_empty() {
+        warn!(
+            "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
+            bare.join("; ")
+        );
+    }
+}
+
+/// Removes the set of the other kind, once ours is there; what fails is tried again, and told when it changes. A lock that somebody holds
+/// shall not keep ours from being repaired meanwhile.
+async fn clear(mut kept: watch::Receiver<Option<[Kept; 2]>>) {
+    let mut complaints: Vec<String> = Vec::new();
+    let mut pause = AGAIN.0;
+    loop {
+        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| *kept) else { return };
+        let Some(in_use) = in_use else { continue };
+        let cleared = clear_other(in_use).await;
         for removed in cleared.removed {
             info!("removed what is not used any more: {removed}");
         }
-        self.clear_at = (!cleared.complaints.is_empty()).then(|| (Instant::now() + pause, (pause * 2).min(10 * MINUTE)));
-        for complaint in cleared.complaints.iter().filter(|complaint| !self.complaints.contains(complaint)) {
+        for complaint in cleared.complaints.iter().filter(|complaint| !complaints.contains(complaint)) {
             warn!("{complaint}");
         }
-        self.complaints = cleared.complaints;
-    }
-
-    /// Tells of rules that are likely an old Go flannel's.
-    async fn tell_bare(&self) {
-        let bare = bare_rules(&self.wanted.networks, &self.wanted.own).await;
-        if !bare.is_empty() {
-            warn!(
-                "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
-                bare.join("; ")
-            );
+        if cleared.complaints.is_empty() {
+            return;
         }
+        complaints = cleared.complaints;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(10 * MINUTE);
     }
 }
 

@@ -157,6 +157,14 @@ pub fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
+/// Whether at least the rules that do not guard the encapsulation port are there.
+pub fn holds_but_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
+    let found = listing.map(|listing| Found::read(listing, rules)).unwrap_or_default();
+    let mut chains = found.chains;
+    chains.retain(|(name, _)| !name.starts_with("encap-"));
+    Found { chains, foreign: found.foreign, ..Found::default() }.same_chains(&Ruleset { encap: None, ..rules.clone() })
+}
+
 /// How many packets of others came to the encapsulation port, as the table's counter tells.
 pub fn strangers(listing: &Value) -> Option<u64> {
     items(listing, "counter").find(|counter| text(counter, "name") == STRANGERS)?.get("packets")?.as_u64()

@@ -354,6 +354,27 @@ fn nft_tells_our_rules_back() {
     }
 }
 
+/// What either variant of iptables prints of our payload is recognised, so that it is written once.
+#[test]
+fn iptables_tells_our_rules_back() {
+    for ipv6 in [false, true] {
+        let plain = if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
+        for strangers in [Strangers::Off, Strangers::Count, Strangers::Drop] {
+            let rules = guarded(plain.clone(), strangers, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
+            for variant in ["nft", "legacy"] {
+                let command = format!("{}-{variant}", if ipv6 { "ip6tables" } else { "iptables" });
+                let script = format!("{command}-restore --noflush <<'X'\n{}X\n{command}-save -c", payload(&rules, "").unwrap());
+                let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", &script]).output().unwrap();
+                assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+                let saved = String::from_utf8_lossy(&output.stdout);
+                assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
+                assert_eq!(iptables_text::strangers(&saved), (strangers != Strangers::Off).then_some(0), "{saved}");
+                assert_eq!(iptables_text::remains(&saved).len(), 7, "{:?}", iptables_text::remains(&saved));
+            }
+        }
+    }
+}
+
 /// From any rules to any others in one transaction; a change of peers changes the set and nothing else.
 #[test]
 fn nft_goes_from_any_rules_to_any() {
@@ -378,6 +399,9 @@ fn nft_goes_from_any_rules_to_any() {
                 let script = nftables_text::script(to, listing.as_ref());
                 let after = in_namespace(&format!("{first}{script}"), ipv6);
                 assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
+                assert!(nftables_text::holds_but_encap(to, after.as_ref()));
+                let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
+                assert_eq!(nftables_text::holds_but_encap(to, listing.as_ref()), bare(from) == bare(to), "{from:?}\n{to:?}");
                 assert_eq!(
                     nftables_text::strangers(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
                     to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
@@ -417,6 +441,47 @@ fn nft_removes_the_iptables_set() {
     let text = format!("{after:?}");
     assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
     assert_eq!(nftables_text::iptables_removal(&after), None);
+}
+
+/// What Go flannel and we may have left, in all three places, is found by a dry run and removed by the other; the rest stays.
+#[test]
+fn everything_of_ours_is_cleared() {
+    let work = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let sh = |script: &str| {
+            let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
+            assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let ours = payload(&guarded(rules(), Strangers::Drop, &[]), "").unwrap();
+        sh(&format!(
+            "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-legacy-restore --noflush <<'X'\n{ours}X\n\
+             nft -f - <<'X'\n{}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP\niptables-legacy -A FORWARD -s 1.2.3.5 -j DROP\nnft add table ip theirs",
+            nftables_text::script(&rules(), None)
+        ));
+        let all = || {
+            sh("nft -s list ruleset 2>/dev/null; iptables-legacy-save; ip6tables-legacy-save")
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let before = all();
+        let dry = runtime.block_on(clear(true));
+        assert_eq!(all(), before, "a dry run only looks");
+        let wet = runtime.block_on(clear(false));
+        assert_eq!(dry, wet);
+        assert!(wet.complaints.is_empty(), "{wet:?}");
+        assert_eq!(wet.removed.len(), 15, "{wet:?}");
+        let after = all().to_lowercase();
+        assert!(!after.contains("flannel"), "{after}");
+        for theirs in ["1.2.3.4", "1.2.3.5", "table ip theirs"] {
+            assert!(after.contains(theirs), "{theirs}: {after}");
+        }
+        assert_eq!(runtime.block_on(clear(true)), Cleared::default());
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
 /// Applies a script to an empty network namespace and lists the table.
