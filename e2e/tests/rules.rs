@@ -237,6 +237,9 @@ fn programs(lab: &Lab, name: &str, programs: &[(&str, Option<&str>)]) -> String 
 const NFT_PROGRAMS: [(&str, Option<&str>); 4] =
     [("iptables-nft-save", None), ("iptables-nft-restore", None), ("ip6tables-nft-save", None), ("ip6tables-nft-restore", None)];
 
+const LEGACY_PROGRAMS: [(&str, Option<&str>); 4] =
+    [("iptables-legacy-save", None), ("iptables-legacy-restore", None), ("ip6tables-legacy-save", None), ("ip6tables-legacy-restore", None)];
+
 fn told(log: &str, what: &str) -> usize {
     log.lines().filter(|line| line.contains(what)).count()
 }
@@ -411,12 +414,13 @@ impl Forger {
 /// Tunnel packets of others than nodes are let in, counted or dropped; those of nodes always come; pods cannot make any.
 #[test]
 fn the_encapsulation_port_is_guarded() {
-    for config in [GUARDED_IPTABLES, GUARDED_NFTABLES] {
+    for (config, legacy) in [(GUARDED_IPTABLES, false), (GUARDED_IPTABLES, true), (GUARDED_NFTABLES, false)] {
         let lab = Lab::new("rules").unwrap();
         let store = store(&lab, config);
         let lan = lab.switch("lan").unwrap();
         let hosts = lab.hosts(&lan, 4).unwrap();
         let plain = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq").arg("--iptables-resync=1");
+        let plain = if legacy { plain.env("PATH", &programs(&lab, "bin", &LEGACY_PROGRAMS)) } else { plain };
         let two = hosts[1].flanneld(&plain).unwrap();
         let pod_two = hosts[1].pod("p2", &two.subnet_env().unwrap()).unwrap();
         let mut pod_one = None;
@@ -478,7 +482,7 @@ fn the_encapsulation_port_is_guarded() {
         let guarded = || {
             hosts[0]
                 .netns()
-                .sh("iptables-save; nft list tables | grep -q flannel && nft list table ip flannel-ipv4 || true")
+                .sh("iptables-nft-save; iptables-legacy-save; nft list tables | grep -q flannel && nft list table ip flannel-ipv4 || true")
                 .unwrap()
                 .contains("192.168.56.104")
         };
@@ -505,9 +509,7 @@ fn a_held_lock_holds_up_the_rules_only() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
     let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq").arg("--iptables-resync=1");
-    let legacy =
-        [("iptables-legacy-save", None), ("iptables-legacy-restore", None), ("ip6tables-legacy-save", None), ("ip6tables-legacy-restore", None)];
-    let path = programs(&lab, "bin", &legacy);
+    let path = programs(&lab, "bin", &LEGACY_PROGRAMS);
     let run = hosts[0].folder().unwrap().join("run");
     std::fs::create_dir_all(&run).unwrap();
     let file = std::fs::File::create(run.join("xtables.lock")).unwrap();

@@ -83,14 +83,15 @@ impl Iptables {
             Err(failure @ (Failure::NoProcess(_) | Failure::Late(_))) => Err(failure),
             Err(failure) => Ok(Err(failure)),
         };
-        let system = usual(name).await?;
+        // Their own names stay the same programs when the system's choice is switched.
+        let (nft_name, legacy_name) = (format!("{name}-nft"), format!("{name}-legacy"));
+        let (system, nft, legacy) = tokio::join!(usual(name), usual(&nft_name), usual(&legacy_name));
+        let system = system?;
         let mut found = Vec::new();
-        for (variant, infix) in [(Variant::Nft, "nft"), (Variant::Legacy, "legacy")] {
+        for (variant, own, there) in [(Variant::Nft, &nft_name, nft?), (Variant::Legacy, &legacy_name, legacy?)] {
             let is_system = system.as_ref() == Ok(&variant);
-            // Its own name stays the same program when the system's choice is switched.
-            let own = format!("{name}-{infix}");
-            if usual(&own).await?.is_ok() {
-                found.push((Self::named(&own, variant), is_system));
+            if there.is_ok() {
+                found.push((Self::named(own, variant), is_system));
             } else if is_system {
                 found.push((Self::named(name, variant), true));
             }
