@@ -136,7 +136,8 @@ fn a_restart_writes_nothing_and_damage_heals() {
         }
         let mut daemon = host.flanneld(&options).unwrap();
         // Somebody else's rules, which are never touched by us.
-        let list = || host.netns().exec("nft", &["-s", "list", "ruleset"]).unwrap();
+        // A family at a time: which of the two tables is made first is nobody's business.
+        let list = || host.netns().sh("nft -s list ruleset ip; nft -s list ruleset ip6").unwrap();
         let right = list();
         assert!(right.contains("10.244.0.0/16"), "{right}");
         let monitor = host.spawn("monitor", &Launch::new("nft").args(["monitor"])).unwrap();
@@ -355,6 +356,17 @@ fn rules_without_comment_are_told_and_stay() {
             host.netns().sh(command).unwrap();
         }
     }
+}
+
+#[test]
+fn where_there_is_no_port_nothing_is_guarded() {
+    let lab = Lab::new("rules").unwrap();
+    let store = store(&lab, NFTABLES);
+    let lan = lab.switch("lan").unwrap();
+    let hosts = lab.hosts(&lan, 1).unwrap();
+    let daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8").arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1])).unwrap();
+    assert_eq!(told(&daemon.log(), "the backend host-gw has no encapsulation port to guard"), 1, "{}", daemon.log());
+    assert!(!hosts[0].netns().exec("nft", &["list", "ruleset"]).unwrap().contains("encap"));
 }
 
 /// A socket in a namespace; port 0 is a free one.

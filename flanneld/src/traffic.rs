@@ -88,13 +88,13 @@ impl Keeper {
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
         let (networks, own) = (self.wanted.networks, self.wanted.own);
-        let others = async {
+        let others = Box::pin(async {
             if kept.wait_for(Option::is_some).await.is_ok() {
                 tell_bare(networks, own).await;
                 clear(kept).await;
             }
-        };
-        let run = async {
+        });
+        let run = Box::pin(async {
             let mut notices = if self.wanted.nftables { Notices::open() } else { None };
             self.follow();
             self.pass().await;
@@ -124,7 +124,7 @@ impl Keeper {
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
-        };
+        });
         stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
     }
 

@@ -278,7 +278,7 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     /// Whatever was damaged, one restore brings the wanted rules and leaves the foreign ones; a second look writes nothing.
     #[test]
