@@ -53,7 +53,7 @@ fn the_example_environment_names_real_variables() {
 fn the_unit_keeps_run_flannel() {
     let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
     assert!(!unit.lines().any(|line| line.starts_with("RuntimeDirectory")));
-    for line in ["Type=notify", "Restart=always", "EnvironmentFile=-/etc/default/flanneld", "CapabilityBoundingSet=CAP_NET_ADMIN"] {
+    for line in ["Type=notify", "Restart=always", "EnvironmentFile=-/etc/default/flanneld", "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW"] {
         assert!(unit.lines().any(|have| have == line), "{line}");
     }
 }
