@@ -135,10 +135,11 @@ fn listed(text: &str, out: &mut BTreeMap<String, Vec<String>>) {
     out.retain(kept);
 }
 
-/// The lines of a log that warn or report an error.
+/// The lines of a log that warn or report an error. That a node is not ready is told with the same reasons, by whoever minds readiness.
 fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
-    log.lines().filter(|line| line.split_whitespace().take(3).any(|word| matches!(word, "WARN" | "ERROR"))).map(str::to_owned).collect()
+    let warnings = log.lines().filter(|line| line.split_whitespace().take(3).any(|word| matches!(word, "WARN" | "ERROR")));
+    warnings.filter(|line| !line.contains("WARN not ready: ")).map(str::to_owned).collect()
 }
 
 fn complaints_about(daemon: &Flanneld, what: &str) -> Vec<String> {
@@ -409,6 +410,31 @@ fn restarts_lose_nothing_with_nftables() {
     restarts(Nftables);
 }
 
+/// New rules come before the old ones go, whichever programs hold them.
+#[test]
+fn switching_under_load_loses_nothing() {
+    Lab::run("switching", |lab| {
+        let lan = lab.switch("lan")?;
+        let node = Node::build(lab, &lan, 1, IptablesNft)?;
+        let mut daemon = start(&node, IptablesNft)?;
+        let stream = Stream::start(lab, &lan, &node, &daemon)?;
+        for (number, applier) in [Nftables, IptablesLegacy, Nftables, IptablesNft].into_iter().enumerate() {
+            daemon.terminate(DEADLINE)?;
+            let programs = Programs::all(lab, &format!("switch-{number}"), applier.xtables())?;
+            let options = node.options.clone().env("PATH", &programs.path());
+            let node = Node { host: node.host.clone(), store: node.store.clone(), options };
+            daemon = start(&node, applier)?;
+            let alone = || [IptablesNft, IptablesLegacy, Nftables].iter().all(|other| node.has_rules(*other) == (*other == applier));
+            eventually(DEADLINE, &format!("only the rules of {applier:?} are there"), alone)?;
+            stream.probe.wait_flowing(DEADLINE)?;
+        }
+        let report = stream.probe.finish()?;
+        println!("4 switches: {report}");
+        report.require_clean()
+    })
+    .unwrap();
+}
+
 #[test]
 fn idle_daemons_write_nothing() {
     Lab::run("idle", |lab| {
@@ -421,9 +447,9 @@ fn idle_daemons_write_nothing() {
             let monitor = node.host.spawn("monitor", &Launch::new("nft").arg("monitor"))?;
             // It says nothing when it has begun to listen.
             eventually_ok(DEADLINE, "nft monitor listens", || {
-                node.run("nft", &["add", "table", "ip", "mark"])?;
-                node.run("nft", &["delete", "table", "ip", "mark"])?;
-                ensure!(monitor.log().contains("delete table ip mark"), "{}", monitor.log());
+                node.run("nft", &["add", "table", "ip", "listening"])?;
+                node.run("nft", &["delete", "table", "ip", "listening"])?;
+                ensure!(monitor.log().contains("delete table ip listening"), "{}", monitor.log());
                 Ok(())
             })?;
             watched.push((node, daemon, dump, monitor));
@@ -509,6 +535,12 @@ fn missing_programs_are_told_once_and_used_when_they_come() {
         programs.with_iptables(Xtables::Nft)?;
         eventually(AGAIN, "the rules come when the programs do", || node.has_rules(IptablesNft))?;
         eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
+        ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
+
+        // Without nft it is the same the other way round.
+        let node = Node::with(lab, &lan, 3, Nftables, &Programs::none(lab, "no-nft")?.with_iptables(Xtables::Nft)?)?;
+        let daemon = node.host.start_flanneld(&node.options)?;
+        eventually(DEADLINE, "the remedy is told", || !complaints_about(&daemon, "install the package nftables").is_empty())?;
         ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
 
         ensure!(complaints(&nftables).is_empty() && !nftables.log().contains("iptables"), "{}", nftables.log());
@@ -603,6 +635,8 @@ fn without_processes_it_stays_and_says_so_once() {
             };
             let node = Node::build(lab, &lan, number, applier)?;
             let mut daemon = start(&node, applier)?;
+            // What is done once after the start shall be done.
+            eventually(DEADLINE, "time passes", || daemon.metric("flannel_uptime_seconds").is_ok_and(|now| now >= 3.0))?;
             ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
             pids.write("cgroup.procs", &daemon.pid().to_string())?;
             pids.close()?;
@@ -611,14 +645,21 @@ fn without_processes_it_stays_and_says_so_once() {
                 _ => node.run("iptables-nft", &["-t", "nat", "-F"])?,
             };
             eventually(DEADLINE, "it is told", || !complaints(&daemon).is_empty())?;
-            // Also what runs on threads of its own ends while there are none: it is long enough for those that wait for work.
-            std::thread::sleep(Duration::from_secs(14));
+            // Threads that wait for work end after 10 s, and no new ones can be had; then there is work.
+            std::thread::sleep(Duration::from_secs(if applier == Nftables { 12 } else { 3 }));
+            let mut options = node.options.clone().arg("--audit-interval=0");
+            options = options.env("PATH", &Programs::all(lab, &format!("other-{number}"), applier.xtables())?.path());
+            let other = lab.host(&format!("other{number}"), &[Uplink::enp0s8(&lan, 20 + number)?])?.flanneld(&options)?;
+            std::thread::sleep(Duration::from_secs(1));
             let told = complaints(&daemon);
             println!("{applier:?}: {told:#?}");
             ensure!(daemon.is_running(), "it ended: {}", daemon.log_tail(20));
             ensure!(told.len() == 1 && !told[0].contains("install"), "{told:#?}");
             ensure!(!node.has_rules(applier), "the limit limits nothing: this test proves nothing");
             pids.open()?;
+            let route = other.subnet_env()?.subnet.context("no v4 subnet")?.trunc().to_string();
+            let routed = || node.host.netns().routes().is_ok_and(|routes| routes.iter().any(|found| found.dst == route));
+            eventually(AGAIN, "a node that came meanwhile has a route", routed)?;
             eventually(AGAIN, "the rules come when there are processes again", || node.has_rules(applier))?;
             eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
             ensure!(complaints(&daemon).len() == 1 && daemon.errors().is_empty(), "{:#?}", complaints(&daemon));
