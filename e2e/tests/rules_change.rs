@@ -349,6 +349,39 @@ fn every_way_to_nftables_leaves_nothing_behind() {
     every_way_to(Nftables);
 }
 
+/// On a host without rules only those tables come into being that hold ours; looking for others makes none.
+#[test]
+fn a_fresh_start_makes_no_other_tables() {
+    Lab::run("fresh", |lab| {
+        let lan = lab.switch("lan")?;
+        for (number, applier) in (1..).zip([IptablesNft, IptablesLegacy, Nftables]) {
+            let node = Node::build(lab, &lan, number, applier)?;
+            let daemon = start(&node, applier)?;
+            eventually(DEADLINE, "a few looks", || daemon.metric("flannel_uptime_seconds").is_ok_and(|now| now >= 3.0))?;
+            let (ours, none) = (["filter", "nat"], [""; 0]);
+            let by_nft = match applier {
+                IptablesNft => vec!["table ip filter", "table ip nat", "table ip6 filter", "table ip6 nat"],
+                IptablesLegacy => vec![],
+                Nftables => vec!["table ip flannel-ipv4", "table ip6 flannel-ipv6"],
+            };
+            let listed = node.run("nft", &["list", "tables"])?;
+            let mut listed: Vec<&str> = listed.lines().collect();
+            listed.sort_unstable();
+            ensure!(listed == by_nft, "{applier:?}: nft has {listed:?}");
+            for file in ["ip_tables_names", "ip6_tables_names"] {
+                let names = node.run("cat", &[&format!("/proc/thread-self/net/{file}")]).unwrap_or_default();
+                let mut names: Vec<&str> = names.lines().collect();
+                names.sort_unstable();
+                let wanted: &[&str] = if applier == IptablesLegacy { &ours } else { &none };
+                ensure!(names == wanted, "{applier:?}: {file} has {names:?}");
+            }
+            ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
 /// A pod whose packets to a machine outside go through the masquerade, each of them as a connection of its own.
 struct Stream {
     probe: Probe,
