@@ -91,17 +91,6 @@ impl Programs {
         Programs::none(lab, name)?.with_nft()?.with_iptables(which)?.with_variant(Xtables::Nft)?.with_variant(Xtables::Legacy)
     }
 
-    /// Adds a script under a name.
-    ///
-    /// # Errors
-    /// When the folder cannot be written.
-    pub fn with_script(self, name: &str, script: &str) -> Result<Programs> {
-        let path = self.folder.join(name);
-        std::fs::write(&path, script).with_context(|| format!("writing {}", path.display()))?;
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        Ok(self)
-    }
-
     fn link(&self, name: &str, program: &Path) -> Result<()> {
         symlink(program, self.folder.join(name)).with_context(|| format!("linking {name} in {}", self.folder.display()))
     }
