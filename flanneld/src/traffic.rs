@@ -20,6 +20,10 @@ pub const CONDITION: &str = "rules";
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Others' changes are collected this long before the rules are looked at.
 const QUIET: Duration = Duration::from_millis(50);
+/// And this long while they turn out, look after look, to be about rules that are not ours: a busy writer shall not keep us busy.
+const FOREIGN: Duration = Duration::from_millis(500);
+/// So many looks for nothing make a busy writer.
+const FOR_NOTHING: u32 = 3;
 /// Changes of the peers are collected this long.
 const CALM: Duration = Duration::from_millis(200);
 /// More repairs a minute than this are a war, which is told and not fought.
@@ -101,25 +105,27 @@ impl Keeper {
             let _ = applied.send(());
             kept_out.send_replace(self.kept());
             let mut next = Instant::now() + self.pause(notices.is_some());
+            let mut for_nothing = 0;
             loop {
-                let repairing = tokio::select! {
+                let (repairing, noticed) = tokio::select! {
                     () = self.nodes.changed(), if self.wanted.follows_peers() => {
                         tokio::time::sleep(CALM).await;
                         if !self.follow() {
                             continue;
                         }
-                        false
+                        (false, false)
                     }
                     () = heard(&mut notices), if !self.at_war => {
-                        tokio::time::sleep(QUIET).await;
+                        tokio::time::sleep(if for_nothing < FOR_NOTHING { QUIET } else { FOREIGN }).await;
                         notices.iter_mut().for_each(Notices::drain);
-                        true
+                        (true, true)
                     }
-                    () = tokio::time::sleep_until(next) => true,
+                    () = tokio::time::sleep_until(next) => (true, false),
                 };
                 let before = self.writes;
                 let was_well = self.trouble.is_empty();
                 self.pass().await;
+                for_nothing = if noticed && self.writes == before { for_nothing + 1 } else { 0 };
                 self.war(repairing && was_well && self.writes > before);
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
@@ -180,6 +186,7 @@ impl Keeper {
     async fn pass(&mut self) {
         let mut complaints = Vec::new();
         let mut strangers: Option<u64> = None;
+        let mut told: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
         let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
             let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
@@ -187,10 +194,15 @@ impl Keeper {
         });
         for (result, notes) in futures_util::future::join_all(work).await {
             for note in notes {
-                match note {
+                // Both families have the same to say of the programs.
+                if told.contains(&note) {
+                    continue;
+                }
+                match &note {
                     Note::Info(text) => info!("{text}"),
                     Note::Warn(text) => warn!("{text}"),
                 }
+                told.push(note);
             }
             match result {
                 Ok(applied) => {
