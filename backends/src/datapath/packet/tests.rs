@@ -138,7 +138,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn as_the_slow_parser(mut packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), cut in prop_oneof![9 => Just(0usize), 1 => 1usize..60]) {
