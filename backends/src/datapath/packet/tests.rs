@@ -315,6 +315,17 @@ fn fragments() {
 }
 
 #[test]
+fn what_is_so_already_is_left_alone() {
+    for sum in [0, 0xff] {
+        let mut packet = vec![0x45; 20];
+        packet[10..12].fill(sum);
+        let before = packet.clone();
+        set_ecn(&mut packet, before[1]);
+        assert_eq!(packet, before);
+    }
+}
+
+#[test]
 fn no_hop_is_never_many() {
     for (mut packet, at) in [(vec![0x45; 20], 8), (v6(59, &[]), 7)] {
         packet[at] = 1;
