@@ -92,6 +92,8 @@ mod tests {
     #[test]
     fn the_example_of_rfc_1624() {
         assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
+        // A carry that makes another.
+        assert_eq!(update(0x0000, 0x0000, 0x0001), 0xfffe);
     }
 
     #[test]
