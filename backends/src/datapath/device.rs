@@ -174,6 +174,3 @@ impl<K: Kernel> Kernel for TunKernel<K> {
         self.kernel.disturbed(scope).await;
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,7 @@
 //! The UDP socket: many datagrams a system call, segmented and coalesced by the kernel where it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
 
 #![allow(unsafe_code)]
+#![allow(clippy::useless_conversion, reason = "lengths of control messages are 32 bits wide in musl")]
 
 use super::features::Features;
 use std::io;
@@ -140,6 +141,7 @@ pub struct Message {
 struct Control([u8; 64]);
 
 /// Sends messages.
+#[derive(Default)]
 pub struct Sender {
     vectors: Vec<libc::iovec>,
     controls: Vec<Control>,
@@ -151,11 +153,6 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Nothing is allocated yet.
-    pub fn new() -> Self {
-        Self { vectors: Vec::new(), controls: Vec::new(), names: Vec::new(), headers: Vec::new() }
-    }
-
     /// Sends the messages, which all go out of `socket`, as far as the kernel takes them; how many, and why it stopped.
     /// The pieces lie in `made` and `read`.
     pub fn send(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {

@@ -56,6 +56,7 @@ struct Gathered {
 }
 
 /// One datagram that is to be sent.
+#[derive(Clone, Copy)]
 struct Datagram {
     to: SocketAddr,
     ecn: u8,
@@ -82,7 +83,7 @@ impl Outward {
         let mut lengths = Vec::with_capacity(features.batch);
         let mut state = State {
             gathered: Gathered::default(),
-            sender: Sender::new(),
+            sender: Sender::default(),
             errors: Errors::new(self.shape.sources),
             complaints: Complaints::default(),
             gso: features.gso,

@@ -47,7 +47,7 @@ fn messages_arrive_as_they_were_sent() {
             ];
             let many = Message { to, pieces: 0..6, segment: 1010, count: 3, bytes: 2530, ecn: 0, socket: 0 };
             let one = Message { to, pieces: 6..7, segment: 77, count: 1, bytes: 77, ecn: 1, socket: 0 };
-            let mut sender = Sender::new();
+            let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
             assert!(error.is_none() && sent == 2, "{error:?}");
             let mut receiver = Receiver::new(if features.batch == 1 { 1 } else { 8 });
@@ -72,7 +72,7 @@ fn what_cannot_be_sent_is_told_and_the_rest_is_sent() {
     let pieces = [Piece { made: false, at: 0, len: 10 }, Piece { made: false, at: 0, len: 70_000 }, Piece { made: false, at: 0, len: 20 }];
     let message = |n: usize| Message { to, pieces: n..n + 1, segment: 0, count: 1, bytes: 0, ecn: 0, socket: 0 };
     let messages = [message(0), message(1), message(2)];
-    let mut sender = Sender::new();
+    let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
     assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
     let (sent, error) = sender.send(&from, &messages[2..], &pieces, &[], &read);
