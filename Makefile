@@ -72,9 +72,10 @@ bench: ## Healing, scale and memory against the goals [ARGS=--quick or --markdow
 	cargo build --release -p e2e --bin bench
 	$(SUDO) ./target/release/bench $(ARGS)
 
-soak: ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute
+soak: ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute, ten minutes of load
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test fire etcd_cut_off
+	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test -p e2e --test soak
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test rules_change -- restarts idle
 
 test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]

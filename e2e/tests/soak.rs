@@ -1,0 +1,107 @@
+//! Proves that the packet engine keeps what it has: neither memory nor files grow under load, and next to nothing is lost.
+//!
+//! Short by default. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Flanneld, FlanneldOptions, Lab, Pod, Store};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::{Value, json};
+
+const STOP: Duration = Duration::from_secs(20);
+/// What a daemon may take more than after the first second under load, in KiB.
+const GROWTH: u64 = 2048;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Resident memory in KiB, and open files.
+fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let resident = resident.trim().trim_end_matches(" kB").parse()?;
+    Ok((resident, std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count()))
+}
+
+/// A stream of datagrams of changing size, numbered; how many were sent and came.
+fn stream(from: &Pod, to: &Pod, rate: u64, time: Duration, mut each_second: impl FnMut(u64) -> Result<()>) -> Result<(u64, u64)> {
+    let (here, there) = (from.address()?, to.address()?);
+    let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))??;
+    setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20))?;
+    receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let sender = from.netns().run(|| UdpSocket::bind((here, 0)))??;
+    sender.connect(receiver.local_addr()?)?;
+    std::thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            let (mut buffer, mut count) = ([0; 2048], 0);
+            while receiver.recv(&mut buffer).is_ok() {
+                count += 1;
+            }
+            count
+        });
+        let (begun, mut sent, mut skipped, mut second) = (Instant::now(), 0, 0, 0);
+        while begun.elapsed() < time {
+            std::thread::sleep(Duration::from_micros(500));
+            let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64 - skipped;
+            // What a busy machine left undone is not made up for by a burst.
+            for _ in 0..due.saturating_sub(sent).min(rate / 200 + 1) {
+                let _ = sender.send(&[7; 1400][..64 + (sent % 1300) as usize]);
+                sent += 1;
+            }
+            skipped += due.saturating_sub(sent + rate / 20);
+            if begun.elapsed().as_secs() > second {
+                second += 1;
+                each_second(second)?;
+            }
+        }
+        Ok((sent, counting.join().unwrap_or(0)))
+    })
+}
+
+fn soak(backend: &Value) -> Result<()> {
+    Lab::run("soak", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
+        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let (time, rate) = (number("FLANNEL_TEST_SOAK", 6), number("FLANNEL_TEST_RATE", 5000));
+        let mut first = Vec::new();
+        let (sent, came) = stream(&pods[0], &pods[1], rate, Duration::from_secs(time), |second| {
+            let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
+            match second {
+                1 => first = now,
+                _ => {
+                    for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
+                        ensure!(*resident <= then + GROWTH, "after {second} s {resident} KiB instead of {then}");
+                        ensure!(files == files_then, "after {second} s {files} files instead of {files_then}");
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        println!("{backend}: {came} of {sent} packets in {time} s; {first:?} after a second, {:?} at the end", daemons.iter().map(takes).collect::<Result<Vec<_>>>()?);
+        // A short run on a busy machine may lose a burst; a long one shows what the engine itself loses.
+        let most = if time >= 60 { sent / 100_000 } else { sent / 100 };
+        ensure!(sent - came <= most, "{} of {sent} packets were lost, {most} at most", sent - came);
+        Ok(())
+    })
+}
+
+#[test]
+fn udp_keeps_what_it_has() -> Result<()> {
+    soak(&json!({ "Type": "udp" }))
+}
+
+#[test]
+fn vxlan_in_userspace_keeps_what_it_has() -> Result<()> {
+    soak(&json!({ "Type": "vxlan", "Mode": "userspace" }))
+}
