@@ -88,7 +88,7 @@ endif
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
-	for target in lease net_conf subnet_env options datagram icmp; do \
+	for target in lease net_conf subnet_env options datagram icmp vxlan tun; do \
 	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
 

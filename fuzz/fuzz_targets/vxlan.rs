@@ -1,0 +1,46 @@
+//! A datagram on the VXLAN port: what is taken for a packet lies inside it and is one; everything else is refused by a reason.
+#![no_main]
+
+use backends::datapath::framing::{Framing, VXLAN};
+use backends::datapath::merge::Merger;
+use backends::datapath::packet::Header;
+use libfuzzer_sys::fuzz_target;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+// Several datagrams of one receipt: the first byte is the size of each but the last.
+fuzz_target!(|data: &[u8]| {
+    let Some((size, rest)) = data.split_first() else { return };
+    let framing = Framing::Vxlan { vni: 1, mac: MAC };
+    let mut buffer = rest.to_vec();
+    let size = usize::from(*size) * 8 + 1;
+    let mut merger = Merger::new(true, true);
+    let (mut start, mut offered, mut payload) = (0, 0, 0);
+    while start < buffer.len() {
+        let end = buffer.len().min(start + size);
+        if let Ok(inner) = framing.strip(&buffer[start..end]) {
+            assert!(inner.start == VXLAN && inner.end <= end - start && inner.start <= inner.end);
+            let at = start + inner.start..start + inner.end;
+            if let Ok(header) = Header::parse(&buffer[at.clone()]) {
+                assert_eq!(header.total_len, at.len());
+                offered += 1;
+                payload += at.len();
+                merger.offer(&buffer, at, &header);
+            }
+        }
+        start = end;
+    }
+    let mut packets = 0;
+    let mut written = 0;
+    for index in 0..merger.groups().len() {
+        let vnet = merger.finish(index, &mut buffer);
+        let group = &merger.groups()[index];
+        packets += group.count();
+        let total = group.first.len() + group.rest.iter().map(ExactSizeIterator::len).sum::<usize>();
+        written += total;
+        assert!(total <= 65_535);
+        assert_eq!(vnet.gso_size > 0, group.count() > 1);
+    }
+    assert_eq!(packets, offered, "no packet is lost");
+    assert!(written <= payload);
+});
