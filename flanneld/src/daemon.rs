@@ -130,6 +130,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
         node_id: node.id.clone(),
         route_protocol: settings.route_protocol,
         audit: settings.audit,
+        blackhole: settings.blackhole,
         files: inherited.files(),
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;

@@ -43,6 +43,7 @@ mod number {
     pub const MAIN: u8 = 254;
     pub const PROTOCOL_KERNEL: u8 = 2;
     pub const PROTOCOL_BOOT: u8 = 3;
+    pub const BLACKHOLE: u8 = 6;
     pub const ONLINK: u32 = 4;
     pub const UP: u32 = 1;
 }

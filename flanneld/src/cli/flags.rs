@@ -140,7 +140,13 @@ pub(super) const GROUPS: &[Group] = &[
             flag("encap-notrack", Switch, "false", "", "encapsulated packets are not tracked by the kernel's connection tracking"),
             flag("encap-peers", Text, "off", "off|count|drop", "packets to the encapsulation port that no other node sent: count or drop them"),
             flag("encap-bar-pods", Switch, "false", "", "drop what pods send to the encapsulation port of nodes"),
-            not_yet("ip-blackhole-route", Switch, "false", "blackhole route for the node's own subnet"),
+            flag(
+                "ip-blackhole-route",
+                Switch,
+                "false",
+                "",
+                "blackhole route for the node's own subnet: packets to pods that are not there do not leave by the default route",
+            ),
         ],
     },
     Group {

@@ -135,7 +135,9 @@ impl NetlinkKernel {
         let (list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
         for mut seen in list {
-            seen.spec.dev = names.get(&seen.oif).copied().unwrap_or_default();
+            // IPv6 keeps a blackhole on `lo`; nobody named that.
+            let nowhere = seen.spec.kind == RouteKind::Blackhole;
+            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
             if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
                 found.ours.0.entry(key).or_insert(Value::Route(seen.spec));
