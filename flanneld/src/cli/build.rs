@@ -178,6 +178,7 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
         ip_masq: rules.masquerade,
         rules,
         rules_resync: Duration::from_secs(resync),
+        set_sysctls: given.on("set-sysctls"),
         blackhole: given.on("ip-blackhole-route"),
         node_id,
         audit: (audit > 0).then(|| Duration::from_secs(audit)),

@@ -32,6 +32,8 @@ pub struct Settings {
     pub rules: Choices,
     /// How often iptables rules are compared.
     pub rules_resync: Duration,
+    /// `--set-sysctls`.
+    pub set_sysctls: bool,
     /// `--ip-blackhole-route`.
     pub blackhole: bool,
     /// `--node-id`; none: derive it.
