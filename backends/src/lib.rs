@@ -5,6 +5,7 @@
 pub mod alloc;
 pub mod backend;
 pub mod blackhole;
+pub mod cleanup;
 pub mod datapath;
 pub mod host_gw;
 pub mod kernel;
