@@ -1,23 +1,25 @@
 //! The `alloc` backend: a lease and nothing else; somebody else carries the packets.
 
-use crate::backend::{Accepts, Announced, Backend, Error, Inputs, Network, Setup, Status, Underlay};
-use crate::reconcile::{changed, publish};
+use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
+use crate::kernel::netlink::NetlinkKernel;
+use crate::kernel::{Facts, KernelState, Scope};
+use crate::reconcile::{KernelNetwork, Plan};
 use async_trait::async_trait;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use subnet_lease::{Lease, LeaseAttrs, LeaseTable};
-use tokio::sync::watch;
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets};
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "alloc";
 
 /// The backend, which has neither keys nor state.
-pub struct Alloc;
+pub struct Alloc {
+    setup: Setup,
+}
 
 impl Alloc {
-    /// Takes what it needs: nothing.
-    pub fn new(_setup: &Setup) -> Self {
-        Self
+    /// Takes what it needs.
+    pub fn new(setup: &Setup) -> Self {
+        Self { setup: setup.clone() }
     }
 }
 
@@ -31,10 +33,11 @@ impl Backend for Alloc {
         Arc::new(|_| Ok(()))
     }
 
-    async fn join(self: Box<Self>, _own: Lease, _underlay: &Underlay, _leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let status = Status::default();
-        status.in_step.store(true, Relaxed);
-        Ok(Box::new(Waiting { status: Arc::new(status) }))
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
+        let scope = Scope { links: Vec::new(), networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
+        let plan = Nothing { scope, own: own.subnets };
+        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
     }
 }
 
@@ -42,25 +45,26 @@ fn announced(underlay: &Underlay) -> Announced {
     Announced { backend: String::new(), data: None, v6_data: None, mtu: underlay.mtu }
 }
 
-/// The network that only passes on the underlay's MTU.
-struct Waiting {
-    status: Arc<Status>,
+/// Nothing of its own is wanted of the kernel: what another backend left there under our mark goes.
+struct Nothing {
+    scope: Scope,
+    own: Subnets,
 }
 
-#[async_trait]
-impl Network for Waiting {
-    async fn run(self: Box<Self>, mut inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
-        loop {
-            let now = announced(&inputs.underlay.borrow_and_update());
-            publish(&out, now);
-            tokio::select! {
-                () = inputs.stop.cancelled() => return Ok(()),
-                () = changed(&mut inputs.underlay) => {}
-            }
-        }
+impl Plan for Nothing {
+    fn scope(&self) -> &Scope {
+        &self.scope
     }
 
-    fn status(&self) -> Arc<Status> {
-        self.status.clone()
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn desired(&self, _leases: &LeaseTable, _facts: &Facts) -> KernelState {
+        KernelState::default()
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        announced(&facts.underlay)
     }
 }

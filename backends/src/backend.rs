@@ -76,6 +76,8 @@ pub struct Setup {
     pub audit: Option<std::time::Duration>,
     /// Open files that outlive the process, where somebody keeps them.
     pub files: Files,
+    /// Whether this node's own subnets end in blackhole routes.
+    pub blackhole: bool,
 }
 
 /// What changes while a network runs.

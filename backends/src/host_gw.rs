@@ -49,7 +49,7 @@ impl Backend for HostGw {
         let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
         let scope = Scope { links: Vec::new(), networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
         let plan = HostGwPlan { scope, own: own.subnets };
-        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?))
+        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
     }
 }
 

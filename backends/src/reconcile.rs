@@ -2,9 +2,12 @@
 
 mod report;
 
-use crate::backend::{Announced, Error, Inputs, Network, Status, Underlay};
+use crate::backend::{Announced, Error, Inputs, Network, Setup, Status, Underlay};
+use crate::blackhole;
 use crate::datapath::table::Table;
-use crate::kernel::{Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteSpec, Scope, Value, diff, spare};
+use crate::kernel::{
+    Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteKind, RouteSpec, Scope, Value, diff, spare,
+};
 use async_trait::async_trait;
 use rand::Rng;
 use report::Report;
@@ -60,6 +63,8 @@ pub struct KernelNetwork<P, K> {
     kernel: K,
     underlay: Underlay,
     audit: Option<Duration>,
+    /// Whether our own subnets end in blackhole routes, whatever the plan.
+    blackhole: bool,
     report: Report,
     /// Facts of the last pass; what follows from new ones is no repair.
     facts: Option<Facts>,
@@ -91,12 +96,13 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
     ///
     /// # Errors
     /// When links or their addresses cannot be made, or the kernel cannot be read.
-    pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, audit: Option<Duration>) -> Result<Self, Error> {
+    pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, setup: &Setup) -> Result<Self, Error> {
         let mut network = Self {
             plan,
             kernel,
             underlay: underlay.clone(),
-            audit,
+            audit: setup.audit,
+            blackhole: setup.blackhole,
             report: Report::default(),
             facts: None,
             settled: false,
@@ -137,6 +143,15 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         }
     }
 
+    /// What the kernel should hold: the plan's, and what every network has.
+    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
+        let mut want = self.plan.desired(leases, facts);
+        if self.blackhole {
+            blackhole::want(&mut want, self.plan.own(), self.plan.scope());
+        }
+        want
+    }
+
     /// One pass; `fresh` when it follows from new inputs.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
@@ -145,10 +160,10 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         facts.conceded = self.macs.conceded.clone();
         let found = self.kernel.read(self.plan.scope()).await?;
         let mut have = found.ours;
-        let mut want = self.plan.desired(leases, &facts);
+        let mut want = self.desired(leases, &facts);
         if self.macs.give_in(&want, &have) {
             facts.conceded = self.macs.conceded.clone();
-            want = self.plan.desired(leases, &facts);
+            want = self.desired(leases, &facts);
         }
         adopt(&mut have, &want, &found.leftovers, leases, self.plan.own(), &facts);
         spare(&mut want, &have, leases.unreadable());
@@ -158,7 +173,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         // Before the routes that lead packets there.
         self.kernel.forward(self.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
-        let routes = want.0.range(Key::Route(subnet_floor(), 0)..).count();
+        let routes = want.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count();
         self.report.applied(&ops, &errors, repair, routes);
         self.report.state(&errors, &facts, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
@@ -302,8 +317,13 @@ fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
+fn to_peer(value: &Value) -> bool {
+    matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast)
+}
+
 /// Takes over routes that Go flannel left: to exactly a leased subnet, over the underlay to that peer's address or on a flannel
-/// device, and wanted. They are replaced in place, so that no packet misses them.
+/// device, and wanted. They are replaced in place, so that no packet misses them. A blackhole for exactly our own subnet makes
+/// way for ours, once that is there; where none is wanted it cannot be told from an operator's, and stays.
 fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
     if leftovers.is_empty() {
         return;
@@ -311,6 +331,9 @@ fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpe
     let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
+        if blackhole::is_left_over(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
+            have.0.entry(*key).or_insert(Value::Route(*route));
+        }
         let Some(public) = peers.get(net) else { continue };
         let theirs = route.dev.as_str().starts_with("flannel") || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
         if theirs && want.0.contains_key(key) {

@@ -95,7 +95,7 @@ impl Backend for Udp {
         let empty = Table::build(plan.settings(underlay.mtu), []);
         kernel.engine(shape, plan.outer_ipv6, empty);
         let counters = kernel.counters();
-        let network = KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?;
+        let network = KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?;
         let _ = network.status().engines.set(counters);
         Ok(Box::new(network))
     }

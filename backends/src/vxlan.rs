@@ -155,11 +155,11 @@ impl Backend for Vxlan {
                 kernel.engine(shape, ipv6, Table::build(plan.settings(underlay.mtu, ipv6), []));
             }
             let counters = kernel.counters();
-            let network = KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?;
+            let network = KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?;
             let _ = network.status().engines.set(counters);
             return Ok(Box::new(network));
         }
-        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, self.setup.audit).await?))
+        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
+mod cleanup;
 mod lab;
 mod leases;
 mod release;
@@ -24,6 +25,8 @@ enum Command {
     Leases(leases::Args),
     /// Free the lease of a node that is gone.
     Release(release::Args),
+    /// Remove from this node what flannel (this one or Go's) left in the kernel, in the firewalls and in its files.
+    Cleanup(cleanup::Args),
     /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
     Lab(lab::Args),
 }
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Leases(args) => leases::run(&args),
         Command::Release(args) => release::run(&args),
+        Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
     match outcome {

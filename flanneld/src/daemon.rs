@@ -3,6 +3,7 @@
 mod attrs;
 mod vitals;
 
+use crate::checks::{Checks, Subject};
 use crate::cli::Settings;
 use crate::handover::Inherited;
 use crate::health::{Health, Server};
@@ -130,6 +131,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
         node_id: node.id.clone(),
         route_protocol: settings.route_protocol,
         audit: settings.audit,
+        blackhole: settings.blackhole,
         files: inherited.files(),
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
@@ -229,6 +231,16 @@ async fn run_set(
     tasks.spawn(finish(keeper.keep(applied_out, stop.clone())));
     // What holds the rules up is told by readiness, and holds up nothing else.
     let _ = tokio::time::timeout(PATIENCE, applied).await;
+    let subject = Subject {
+        networks: config.networks,
+        port: backends::encapsulation_port(&config),
+        own: lease.subnets,
+        nftables: config.nftables,
+        forward: settings.rules.forward,
+        set: settings.set_sysctls,
+    };
+    let mut checks = Checks::new(subject, underlay.clone(), leases.clone(), claim.via_underlay.clone(), health.clone());
+    checks.begin();
 
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
     let (env_out, env_in) = watch::channel(env.clone());
@@ -242,6 +254,7 @@ async fn run_set(
     let status = network.status();
     tasks.spawn(finish(subnet_env::keep(settings.subnet_file.clone(), env_in, health.clone(), stop.clone())));
     tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, stop.clone())));
+    tasks.spawn(finish(checks.keep(stop.clone())));
     tasks.spawn(finish(systemd::watchdog(health.clone(), stop.clone())));
     let inputs = Inputs { leases: leases.clone(), underlay: underlay.clone(), stop: stop.clone() };
     tasks.spawn(async move { network.run(inputs, announced_out).await.map_err(End::failed) });

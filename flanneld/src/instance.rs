@@ -1,4 +1,4 @@
-//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env.
+//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env; and whether any runs here.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -11,6 +11,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
+
+/// What begins the names of the abstract sockets.
+const SOCKETS: &str = "flannel-rs/";
 
 /// The right to run, held until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let label = format!("{network} ({})", if backend.is_empty() { "no backend" } else { backend });
-    let name = format!("flannel-rs/{network}/{backend}");
+    let name = format!("{SOCKETS}{network}/{backend}");
     let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {label}"), why };
     let address = SocketAddr::from_abstract_name(&name).map_err(host)?;
     match UnixListener::bind_addr(&address) {
@@ -97,10 +100,56 @@ fn process(pid: i32) -> String {
     }
 }
 
-fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
+/// The daemons that run in this network namespace, in words: ours by their sockets and by the lock, Go flannel's by their name.
+pub fn running(subnet_file: &Path) -> Vec<String> {
+    let mut found: Vec<String> = sockets().iter().map(|name| listener(name.as_bytes())).collect();
+    if let Ok(mut file) = File::open(lock_path(subnet_file)) {
+        let mut text = String::new();
+        // Who it is only serves the message.
+        let _ = file.read_to_string(&mut text);
+        if let Err((_, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            found.push(text.trim().parse().map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), process));
+        }
+    }
+    found.extend(named_so().into_iter().map(process));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The names of our daemons' sockets in this network namespace.
+fn sockets() -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    // A name may have blanks in it: two networks are joined by " and ".
+    let names = table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}")).map(|(_, rest)| format!("{SOCKETS}{rest}")));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Other processes of this network namespace whose program is called flanneld.
+fn named_so() -> Vec<i32> {
+    let here = std::fs::read_link("/proc/thread-self/ns/net").ok();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is = |pid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        comm.trim() == "flanneld" && here.is_some() && std::fs::read_link(format!("/proc/{pid}/ns/net")).ok() == here
+    };
+    pids.filter(is).filter(|pid| u32::try_from(*pid) != Ok(std::process::id())).collect()
+}
+
+/// The lock that belongs to a subnet.env.
+pub fn lock_path(subnet_file: &Path) -> PathBuf {
     let folder = subnet_file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = subnet_file.file_name().map_or_else(|| "subnet.env".to_owned(), |name| name.to_string_lossy().into_owned());
-    let path = folder.join(format!(".{name}.lock"));
+    folder.join(format!(".{name}.lock"))
+}
+
+fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
+    let path = lock_path(subnet_file);
+    let folder = path.parent().unwrap_or(Path::new("."));
     let host = |why: io::Error| InstanceError::Host { what: format!("locking {}", path.display()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(&path).map_err(host)?;
@@ -137,6 +186,8 @@ mod tests {
         let pid = format!("pid {}", std::process::id());
         assert!(matches!(error, InstanceError::Network { .. }), "{error}");
         assert!(error.to_string().contains(&pid), "{error}");
+        assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
+        assert!(sockets().iter().any(|name| name.ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
         // However many ask, each is told something and none waits.
         for _ in 0..300 {
             claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
@@ -149,6 +200,7 @@ mod tests {
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);
         drop(other);
+        assert!(!sockets().iter().any(|name| name.contains(&network)), "{:?}", sockets());
         claim(&network, "vxlan", &file).unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! The node daemon: the only crate where stores and backends meet.
 
+pub mod checks;
 pub mod cli;
 pub mod daemon;
 pub mod handover;

@@ -1,7 +1,7 @@
 //! A kernel for tests: it keeps to the rules that matter (dependencies, exclusive adds, what vanishes with a link) and fails when told.
 
 use super::names::LinkName;
-use super::state::{KernelState, Key, Op, Scope, Value};
+use super::state::{KernelState, Key, Op, RouteSpec, Scope, Value};
 use super::{Facts, Failure, Found, Kernel, KernelError, OpError};
 use crate::backend::Underlay;
 use async_trait::async_trait;
@@ -17,6 +17,8 @@ pub struct World {
     pub state: KernelState,
     /// Routes of others.
     pub foreign: BTreeSet<Key>,
+    /// Routes that Go flannel may have left.
+    pub leftovers: BTreeMap<Key, RouteSpec>,
     /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
     /// Faults still to come: for each call, whether it fails.
@@ -46,6 +48,7 @@ impl World {
             Op::Refuse(..) => return Err("not ours".to_owned()),
             Op::Delete(key, _) => {
                 self.state.0.remove(key);
+                self.leftovers.remove(key);
                 if let Key::Link(name) = key {
                     self.forget(*name, |_| true);
                 }
@@ -107,7 +110,8 @@ impl FakeKernel {
 #[async_trait]
 impl Kernel for FakeKernel {
     async fn read(&mut self, _scope: &Scope) -> Result<Found, KernelError> {
-        Ok(Found { ours: self.answer("read")?.state.clone(), leftovers: Vec::new() })
+        let world = self.answer("read")?;
+        Ok(Found { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
     }
 
     async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {

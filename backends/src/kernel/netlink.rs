@@ -11,6 +11,7 @@ mod write;
 
 use super::{Facts, Found, Kernel, KernelError, LinkName, Mac, Op, OpError, Scope};
 use crate::backend::Underlay;
+use crate::cleanup::Inventory;
 use async_trait::async_trait;
 use socket::{Notices, Requests};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,7 @@ mod number {
     pub const MAIN: u8 = 254;
     pub const PROTOCOL_KERNEL: u8 = 2;
     pub const PROTOCOL_BOOT: u8 = 3;
+    pub const BLACKHOLE: u8 = 6;
     pub const ONLINK: u32 = 4;
     pub const UP: u32 = 1;
 }
@@ -99,6 +101,14 @@ impl NetlinkKernel {
                 Err(KernelError { what: "ask whether there is vxlan".to_owned(), why: "the kernel does not answer".to_owned() })
             }
         }
+    }
+
+    /// All interfaces and all ordinary routes of the main table, whoever made them.
+    ///
+    /// # Errors
+    /// When either could not be listed whole.
+    pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
+        self.list_all().await
     }
 
     /// The MAC of an existing vxlan or TUN interface of that name.

@@ -78,8 +78,17 @@ struct Running {
     task: tokio::task::JoinHandle<Result<(), Error>>,
 }
 
+fn setup(blackhole: bool) -> Setup {
+    let config = subnet_lease::NetworkConfig::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
+    Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None, blackhole, files: crate::datapath::handover::Files::default() }
+}
+
 async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
-    let network = KernelNetwork::join(routes(), kernel.clone(), &underlay(), &leases, None).await.unwrap();
+    start_with(kernel, leases, false).await
+}
+
+async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
+    let network = KernelNetwork::join(routes(), kernel.clone(), &underlay(), &leases, &setup(blackhole)).await.unwrap();
     let status = network.status();
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
@@ -107,8 +116,8 @@ impl Running {
 }
 
 /// Runs on a paused clock.
-fn paused<F: Future<Output = ()>>(test: F) {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test);
+fn paused<F: Future>(test: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test)
 }
 
 proptest! {
@@ -141,6 +150,65 @@ proptest! {
             assert_eq!((running.status.passes.load(Relaxed), kernel.world().writes), (passes, writes));
             running.end().await;
         });
+    }
+}
+
+/// Somebody else's doing between or during runs.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    /// The daemon starts anew, with the flag or without.
+    Restart(bool),
+    /// Our blackhole route is deleted.
+    Delete,
+    /// Go flannel's blackhole route is there again.
+    Go,
+    /// The next calls fail.
+    Fail(u8),
+}
+
+fn doing() -> impl Strategy<Value = Doing> {
+    prop_oneof![any::<bool>().prop_map(Doing::Restart), Just(Doing::Delete), Just(Doing::Go), (1u8..4).prop_map(Doing::Fail)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn the_blackhole_is_there_exactly_with_the_flag(peers in proptest::collection::btree_map(2u8..12, 2u8..20, 0..4), doings in proptest::collection::vec(doing(), 0..8)) {
+        paused(async move {
+            let kernel = FakeKernel::default();
+            let (ours, gos) = (Key::Route(subnets(1).nets().next().unwrap(), blackhole::METRIC), key(1));
+            let dead = |protocol| RouteSpec { via: None, dev: LinkName::default(), onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol };
+            // An operator's, to another destination.
+            kernel.world().leftovers.insert(key(50), dead(3));
+            let (mut flag, mut left) = (false, false);
+            let mut running = start(&kernel, table(peers.clone())).await;
+            for doing in doings {
+                match doing {
+                    Doing::Restart(with) => {
+                        flag = with;
+                        running.end().await;
+                        kernel.world().faults.clear();
+                        running = start_with(&kernel, table(peers.clone()), with).await;
+                    }
+                    Doing::Delete => kernel.disturb(|world| { world.state.0.remove(&ours); }),
+                    Doing::Go => {
+                        left = true;
+                        kernel.disturb(|world| { world.leftovers.insert(gos, dead(3)); });
+                    }
+                    Doing::Fail(times) => kernel.disturb(|world| world.faults.extend(vec![true; usize::from(times)])),
+                }
+                running.a_while().await;
+                left &= !flag;
+                let world = kernel.world();
+                prop_assert_eq!(world.state.0.get(&ours).cloned(), flag.then(|| Value::Route(dead(241))));
+                prop_assert_eq!(world.leftovers.contains_key(&gos), left, "replaced with the flag, not touched without it");
+                prop_assert!(world.leftovers.contains_key(&key(50)));
+                prop_assert_eq!(world.state.len(), peers.len() + usize::from(flag));
+            }
+            running.end().await;
+            Ok(())
+        })?;
     }
 }
 
@@ -282,7 +350,7 @@ fn a_kernel_that_cannot_be_read_fails_the_start() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().faults = vec![true; 100].into();
-        let result = KernelNetwork::join(routes(), kernel.clone(), &underlay(), &table([]), None).await;
+        let result = KernelNetwork::join(routes(), kernel.clone(), &underlay(), &table([]), &setup(false)).await;
         assert!(matches!(result, Err(Error::Host { .. })));
     });
 }

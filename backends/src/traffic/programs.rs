@@ -229,8 +229,11 @@ pub async fn nft_table(family: &str, name: &str) -> Result<Option<serde_json::Va
     }
 }
 
-/// Runs a program; its output, or what it complained of.
-async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<String, Failure> {
+/// Runs a program without a shell and with a deadline; its output.
+///
+/// # Errors
+/// What it complained of, or that there is none.
+pub async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<String, Failure> {
     let name = format!("{} {}", program.display(), args.join(" ")).trim_end().to_owned();
     let mut command = Command::new(program);
     command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });

@@ -12,6 +12,7 @@ fn vxlan(backend: &str) -> Vxlan {
         node_id: "n".into(),
         route_protocol: 241,
         audit: None,
+        blackhole: false,
         files: crate::datapath::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()

@@ -133,10 +133,10 @@ fn alloc_touches_nothing() {
         let before = state();
         let mut node = Node::start(setup(V4, r#"{"Type":"alloc"}"#), [1, 2]).await;
         assert_eq!((node.announced.mtu, node.announced.backend.as_str()), (1500, ""));
-        node.underlay.send_modify(|underlay| underlay.mtu = 9000);
-        node.out.changed().await.unwrap();
+        sh("ip link set eth0 mtu 9000");
+        tokio::time::timeout(std::time::Duration::from_secs(10), node.out.changed()).await.unwrap().unwrap();
         assert_eq!(node.out.borrow().mtu, 9000);
-        assert_eq!(state(), before);
+        assert_eq!((state(), node.writes()), (before, 0));
         node.stop().await;
     });
 }

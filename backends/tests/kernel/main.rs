@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod bed;
+mod blackhole;
 mod golden;
 mod heal;
 mod manners;

@@ -78,6 +78,11 @@ impl Given {
         go_flag::integer(self.text(name)).or_else(|| go_flag::integer(flags::find(name)?.default)).unwrap_or(0)
     }
 
+    /// Whether a switch is on.
+    fn on(&self, name: &str) -> bool {
+        go_flag::truth(self.text(name)).unwrap_or(false)
+    }
+
     fn file(&self, name: &str) -> Option<PathBuf> {
         self.some(name).map(|value| PathBuf::from(&value.text))
     }
@@ -173,6 +178,8 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
         ip_masq: rules.masquerade,
         rules,
         rules_resync: Duration::from_secs(resync),
+        set_sysctls: given.on("set-sysctls"),
+        blackhole: given.on("ip-blackhole-route"),
         node_id,
         audit: (audit > 0).then(|| Duration::from_secs(audit)),
         route_protocol: u8::try_from(route_protocol).unwrap_or(u8::MAX),
@@ -347,7 +354,7 @@ fn klog(given: &Given, mistakes: &mut Vec<String>) {
 
 /// What was chosen about traffic rules.
 fn rules(given: &Given, mistakes: &mut Vec<String>) -> Choices {
-    let on = |name: &str| go_flag::truth(given.text(name)).unwrap_or(false);
+    let on = |name: &str| given.on(name);
     let mut non_masquerade = Vec::new();
     for value in given.all("non-masquerade-cidr") {
         match value.text.parse::<ipnet::IpNet>() {

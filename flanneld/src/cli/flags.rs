@@ -101,6 +101,7 @@ pub(super) const GROUPS: &[Group] = &[
             flag("subnet-file", Text, "/run/flannel/subnet.env", "FILE", "what the CNI plugin and Docker read: network, subnet, MTU"),
             flag("node-id", Text, "", "TEXT", "this node's lasting identity; default: derived from machine-id, hardware and hostname"),
             flag("audit-interval", Int, "10", "SECONDS", "compare the whole kernel state this often, beside events; 0: on events only"),
+            flag("set-sysctls", Switch, "false", "", "switch on what pods need: ip_forward, IPv6 forwarding, bridge-nf-call-*; and keep it on"),
             flag("route-protocol", Int, "241", "NUMBER", "number that marks our routes (`ip route show proto 241`), 5 to 255"),
         ],
     },
@@ -140,7 +141,13 @@ pub(super) const GROUPS: &[Group] = &[
             flag("encap-notrack", Switch, "false", "", "encapsulated packets are not tracked by the kernel's connection tracking"),
             flag("encap-peers", Text, "off", "off|count|drop", "packets to the encapsulation port that no other node sent: count or drop them"),
             flag("encap-bar-pods", Switch, "false", "", "drop what pods send to the encapsulation port of nodes"),
-            not_yet("ip-blackhole-route", Switch, "false", "blackhole route for the node's own subnet"),
+            flag(
+                "ip-blackhole-route",
+                Switch,
+                "false",
+                "",
+                "blackhole route for the node's own subnet: packets to pods that are not there do not leave by the default route",
+            ),
         ],
     },
     Group {

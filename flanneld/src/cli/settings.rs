@@ -32,6 +32,10 @@ pub struct Settings {
     pub rules: Choices,
     /// How often iptables rules are compared.
     pub rules_resync: Duration,
+    /// `--set-sysctls`.
+    pub set_sysctls: bool,
+    /// `--ip-blackhole-route`.
+    pub blackhole: bool,
     /// `--node-id`; none: derive it.
     pub node_id: Option<String>,
     /// How often the whole kernel state is compared; `None`: on events only.

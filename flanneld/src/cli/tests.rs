@@ -90,13 +90,12 @@ fn every_mistake_at_once() {
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
-    for (args, environment) in
-        [(&["--kube-subnet-mgr=true"][..], &[][..]), (&["-ip-blackhole-route=1"], &[]), (&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T")])]
-    {
+    for (args, environment) in [(&["--kube-subnet-mgr=true"][..], &[][..]), (&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T")])] {
         let list = mistakes(args, environment);
         assert!(list.len() == 1 && list[0].contains("is not built yet in this version"), "{list:?}");
     }
-    settings(
+    let on = settings(&["-ip-blackhole-route=1"], &[]).blackhole;
+    let off = settings(
         &[
             "--ip-masq=false",
             "--kube-subnet-mgr=0",
@@ -117,6 +116,7 @@ fn what_is_not_built_is_refused_by_name() {
         ],
         &[],
     );
+    assert!(on && !off.blackhole);
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Figures {
     pub rules_at_war: bool,
     /// Packets of others than peers that came to the encapsulation port, where they are counted.
     pub strangers: Option<u64>,
+    /// What is wrong with this host, by check; empty until somebody has looked.
+    pub findings: BTreeMap<&'static str, u64>,
     /// The running network's own counters.
     pub network: Option<Arc<Status>>,
 }
@@ -92,6 +94,11 @@ impl Figures {
         for (reason, count) in &self.refused {
             refused.get_or_create(&vec![("reason".to_owned(), reason.clone())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
+        let findings = Family::<Vec<(String, String)>, Gauge>::default();
+        for (check, count) in &self.findings {
+            findings.get_or_create(&vec![("check".to_owned(), (*check).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+        registry.register("findings", "What is wrong with this host's sysctls and firewalls, by check", findings);
         registry.register("leases_refused", "Leases that are not used at present, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
         for (name, help, value) in [

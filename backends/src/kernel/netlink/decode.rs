@@ -127,7 +127,7 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     };
     let kind = match kind {
         1 => RouteKind::Unicast,
-        6 => RouteKind::Blackhole,
+        BLACKHOLE => RouteKind::Blackhole,
         other => RouteKind::Other(other),
     };
     let mut spec = RouteSpec { via: None, dev: LinkName::default(), onlink: flags & ONLINK != 0, kind, scope, protocol };

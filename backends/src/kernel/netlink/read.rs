@@ -7,6 +7,7 @@ use super::socket::{Answer, LOOKUPS};
 use super::wire::Message;
 use super::{Links, NetlinkKernel, SeenLink, ethtool};
 use crate::backend::Underlay;
+use crate::cleanup::Inventory;
 use crate::kernel::names::{LinkName, Mac};
 use crate::kernel::state::{KernelState, Key, LinkKind, RouteKind, Scope, Value};
 use crate::kernel::{Facts, Found, KernelError};
@@ -54,6 +55,25 @@ impl NetlinkKernel {
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names.iter().map(|name| Message::new(GETLINK, 0, &[0; 16]).text(3, name.as_str())).collect();
         Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
+    }
+
+    pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
+        let request = || Message::new(GETLINK, 0, &[0; 16]);
+        let links = self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));
+        let links = links.await?;
+        let mut routes = Vec::new();
+        for family in [INET, INET6] {
+            let request = || Message::new(GETROUTE, 0, &route_header(family, 0, 0, 0, 0, MAIN));
+            let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+                list.extend(route(message).filter(|seen| seen.plain));
+            });
+            for mut seen in all.await? {
+                let dev = links.iter().find(|link| link.index == seen.oif && seen.spec.kind != RouteKind::Blackhole);
+                seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
+                routes.push((seen.net, seen.metric, seen.spec));
+            }
+        }
+        Ok(Inventory { links: links.into_iter().map(|link| (link.name, link.spec)).collect(), routes })
     }
 
     async fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
@@ -135,7 +155,9 @@ impl NetlinkKernel {
         let (list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
         for mut seen in list {
-            seen.spec.dev = names.get(&seen.oif).copied().unwrap_or_default();
+            // IPv6 keeps a blackhole on `lo`; nobody named that.
+            let nowhere = seen.spec.kind == RouteKind::Blackhole;
+            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
             if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
                 found.ours.0.entry(key).or_insert(Value::Route(seen.spec));

@@ -217,7 +217,7 @@ fn address_message(kind: u16, flags: u16, net: &IpNet, index: u32) -> Message {
 fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let kind = match route.kind {
         RouteKind::Unicast => 1,
-        RouteKind::Blackhole => 6,
+        RouteKind::Blackhole => BLACKHOLE,
         RouteKind::Other(kind) => kind,
     };
     let mut header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, route.scope, kind, MAIN);
@@ -231,7 +231,8 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     const NOWHERE: u8 = 255;
     let scope = if net.addr().is_ipv4() { NOWHERE } else { 0 };
-    let header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, scope, 0, MAIN);
+    let kind = if route.kind == RouteKind::Blackhole { BLACKHOLE } else { 0 };
+    let header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, scope, kind, MAIN);
     rest_of_route(Message::new(DELROUTE, 0, &header), net, metric, route, oif)
 }
 

@@ -1,0 +1,206 @@
+//! `flannelctl cleanup`: removes from this node what flannel left, ours or Go's, and nothing else.
+
+mod files;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use backends::cleanup::{Evidence, Network, verdicts};
+use backends::kernel::Kernel;
+use backends::kernel::netlink::NetlinkKernel;
+use backends::traffic;
+use flanneld::{instance, subnet_env};
+use ipnet::IpNet;
+use subnet_lease::NetworkConfig;
+
+/// Where subnet.env is where nobody says otherwise.
+const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+
+/// What goes, and how sure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only say what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+    /// Even while a flanneld runs here: it makes all of it anew.
+    #[arg(long)]
+    force: bool,
+    /// A network that was flannel's, where no subnet.env names it any more: routes of Go flannel's host-gw inside it go. Repeatable.
+    #[arg(long, value_name = "CIDR")]
+    network: Vec<IpNet>,
+    /// The subnet.env, where flanneld had another than /run/flannel/subnet.env; it goes, too.
+    #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
+    subnet_file: Option<PathBuf>,
+    /// The number that marks our routes, where flanneld had another.
+    #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
+    route_protocol: u8,
+    /// The CNI plugin's bridge cni0 and its files in /var/lib/cni/flannel, too: pods of this node lose their network.
+    #[arg(long)]
+    cni: bool,
+    /// Where the CNI plugin keeps its files.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/flannel")]
+    cni_dir: PathBuf,
+}
+
+/// Lists or removes.
+pub fn run(args: &Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    runtime.block_on(clean(args))
+}
+
+async fn clean(args: &Args) -> Result<()> {
+    let mut subnet_files = vec![PathBuf::from(SUBNET_FILE)];
+    subnet_files.extend(args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && file.as_os_str() != SUBNET_FILE).cloned());
+    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running(file)).collect();
+    running.sort();
+    running.dedup();
+    if !running.is_empty() {
+        let who = running.join("; ");
+        if args.dry_run {
+            eprintln!("flannelctl: flanneld runs here ({who}): without --dry-run this would be refused; stop it first");
+        } else if !args.force {
+            bail!("flanneld runs here ({who}) and would make everything anew: stop it first (systemctl disable --now flanneld), or say --force");
+        }
+    }
+
+    let networks = networks(args, &subnet_files)?;
+    if networks.is_empty() {
+        eprintln!(
+            "flannelctl: no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network"
+        );
+    }
+    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni };
+    let mut report = Report { dry_run: args.dry_run, ..Report::default() };
+    kernel(&evidence, &mut report).await;
+    let rules = traffic::clear(args.dry_run).await;
+    rules.removed.iter().for_each(|what| report.removed(what));
+    rules.complaints.into_iter().for_each(|why| report.complaint(why));
+    for file in &subnet_files {
+        files::subnet_env(file, &mut report);
+    }
+    if args.cni {
+        files::cni(&args.cni_dir, &mut report);
+    }
+    report.end()
+}
+
+/// The networks that were flannel's: what subnet.env says, and what the operator says.
+fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<Network>> {
+    let mut known = Vec::new();
+    for file in subnet_files {
+        let previous = subnet_env::read(file);
+        let v4 = previous.network.zip(previous.subnet).map(|(network, own)| (IpNet::V4(network), IpNet::V4(own)));
+        let v6 = previous.v6_network.zip(previous.v6_subnet).map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
+        known.extend(v4.into_iter().chain(v6).map(|(network, own)| Network { network, own: Some(own), length: own.prefix_len() }));
+    }
+    for named in &args.network {
+        let network = named.trunc();
+        // The whole address space would make every route flannel's.
+        ensure!(network.prefix_len() > 0, "--network={named}: a network such as 10.244.0.0/16 is meant");
+        if !known.iter().any(|known| known.network == network) {
+            known.push(Network { network, own: None, length: usual_length(&network)? });
+        }
+    }
+    Ok(known)
+}
+
+/// How long a node's subnet is in a network whose configuration says nothing of it.
+fn usual_length(network: &IpNet) -> Result<u8> {
+    let text = match network {
+        IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),
+        IpNet::V6(_) => format!(r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"{network}"}}"#),
+    };
+    let config = NetworkConfig::parse(&text).with_context(|| format!("--network={network}"))?;
+    let pool = if network.addr().is_ipv4() { config.pools.v4() } else { config.pools.v6() };
+    pool.context("the network has no pool").map(|pool| pool.len)
+}
+
+/// Routes and devices.
+async fn kernel(evidence: &Evidence, report: &mut Report) {
+    let mut kernel = match NetlinkKernel::open() {
+        Ok(kernel) => kernel,
+        Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
+    };
+    let verdicts = match kernel.inventory().await {
+        Ok(inventory) => verdicts(&inventory, evidence),
+        Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
+    };
+    for (op, what) in verdicts.remove {
+        let failed = if report.dry_run { Vec::new() } else { kernel.apply(&[op]).await };
+        match failed.into_iter().next() {
+            None => report.removed(&what),
+            Some(error) => report.complaint(format!("{what} could not be removed: {}", error.why)),
+        }
+    }
+    for kept in verdicts.keep {
+        report.kept(&format!("{}: {}; by hand: {}", kept.what, kept.why, kept.command));
+    }
+}
+
+/// One line an object, and the outcome.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Nothing is changed.
+    pub dry_run: bool,
+    removed: usize,
+    complaints: usize,
+}
+
+impl Report {
+    /// Something is gone, or would be.
+    pub fn removed(&mut self, what: &str) {
+        self.removed += 1;
+        println!("{} {what}", if self.dry_run { "would remove" } else { "removed" });
+    }
+
+    /// Something stays that may be flannel's.
+    pub fn kept(&mut self, what: &str) {
+        println!("kept {what}");
+    }
+
+    /// Something could not be removed.
+    pub fn complaint(&mut self, why: impl std::fmt::Display) {
+        self.complaints += 1;
+        eprintln!("flannelctl: {why}");
+    }
+
+    fn end(&self) -> Result<()> {
+        ensure!(self.complaints == 0, "not everything could be removed; mend what the lines above name and say it again: it does no harm");
+        if self.removed == 0 {
+            println!("nothing of flannel is here");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_length_is_the_daemons() {
+        for (network, length) in [("10.244.0.0/16", 24), ("10.244.0.0/23", 25), ("fd10:244::/48", 64)] {
+            assert_eq!(usual_length(&network.parse().unwrap()).unwrap(), length, "{network}");
+        }
+    }
+
+    #[test]
+    fn networks_come_from_the_file_before_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        std::fs::write(&file, "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/26\nFLANNEL_MTU=1450\n").unwrap();
+        let args = |network: &[&str]| Args {
+            dry_run: true,
+            force: false,
+            network: network.iter().map(|net| net.parse().unwrap()).collect(),
+            subnet_file: None,
+            route_protocol: 241,
+            cni: false,
+            cni_dir: PathBuf::new(),
+        };
+        let found = networks(&args(&["10.5.3.4/16", "fd10:244::/48"]), &[file]).unwrap();
+        let told: Vec<_> = found.iter().map(|net| (net.network.to_string(), net.own.map(|own| own.to_string()), net.length)).collect();
+        assert_eq!(told, [("10.5.0.0/16".to_owned(), Some("10.5.7.0/26".to_owned()), 26), ("fd10:244::/48".to_owned(), None, 64)]);
+        assert!(networks(&args(&["0.0.0.0/0"]), &[]).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! The files that flannel leaves: subnet.env with what lies beside it, and the CNI plugin's notes.
+
+use std::fs::{read_dir, remove_dir, remove_file};
+use std::io;
+use std::path::Path;
+
+use flanneld::instance::lock_path;
+
+use super::Report;
+
+/// Removes a subnet.env, its lock, what a crash left of writing it, and its folder where that is flannel's own and empty then.
+pub fn subnet_env(file: &Path, report: &mut Report) {
+    match std::fs::read(file) {
+        Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
+            return report.kept(&format!("file {}: nothing in it is flannel's; by hand: rm {}", file.display(), file.display()));
+        }
+        Ok(_) => remove(file, report),
+        Err(error) if absent(&error) => {}
+        Err(error) => report.complaint(format!("file {} cannot be read: {error}", file.display())),
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let lock = lock_path(file);
+    let mut others = false;
+    for entry in read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path == lock || is_temporary(&entry.file_name().to_string_lossy()) {
+            remove(&path, report);
+        } else {
+            others |= path != file;
+        }
+    }
+    let own = folder.file_name().is_some_and(|name| name == "flannel");
+    if own && !others && folder.is_dir() {
+        let what = format!("folder {}", folder.display());
+        if report.dry_run {
+            return report.removed(&what);
+        }
+        match remove_dir(folder) {
+            Ok(()) => report.removed(&what),
+            // A mount point, or a file that could not be removed: that has been told.
+            Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => {}
+            Err(error) => report.complaint(format!("{what} could not be removed: {error}")),
+        }
+    }
+}
+
+/// Our own unfinished file, or Go flannel's.
+fn is_temporary(name: &str) -> bool {
+    name.strip_prefix(".subnet.env").is_some_and(|rest| rest.is_empty() || rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Removes the notes of the CNI plugin, a file a container.
+pub fn cni(folder: &Path, report: &mut Report) {
+    let entries = match read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if absent(&error) => return,
+        Err(error) => return report.complaint(format!("folder {} cannot be read: {error}", folder.display())),
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            remove(&entry.path(), report);
+        } else {
+            report.kept(&format!("{}: the CNI plugin keeps files only there", entry.path().display()));
+        }
+    }
+}
+
+fn remove(file: &Path, report: &mut Report) {
+    let what = format!("file {}", file.display());
+    if report.dry_run {
+        return report.removed(&what);
+    }
+    match remove_file(file) {
+        Ok(()) => report.removed(&what),
+        Err(error) if absent(&error) => {}
+        Err(error) => report.complaint(format!("{what} could not be removed: {error}")),
+    }
+}
+
+fn absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The paths below a folder.
+    fn left(folder: &Path) -> Vec<String> {
+        let mut out = Vec::new();
+        for entry in read_dir(folder).unwrap().flatten() {
+            out.push(entry.file_name().to_string_lossy().into_owned());
+            if entry.path().is_dir() {
+                out.extend(left(&entry.path()));
+            }
+        }
+        out.sort();
+        out
+    }
+
+    fn bed() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("flannel");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("subnet.env"), "FLANNEL_NETWORK=10.5.0.0/16\n").unwrap();
+        for name in [".subnet.env.lock", ".subnet.env", ".subnet.env0123456789abcdef"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_folder_goes_when_nothing_else_is_in_it() {
+        let root = bed();
+        let file = root.path().join("flannel/subnet.env");
+        let before = left(root.path());
+        let mut dry = Report { dry_run: true, ..Report::default() };
+        subnet_env(&file, &mut dry);
+        assert_eq!((left(root.path()), dry.removed), (before, 5));
+        let mut report = Report::default();
+        subnet_env(&file, &mut report);
+        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 5, 0));
+        let mut again = Report::default();
+        subnet_env(&file, &mut again);
+        assert_eq!((again.removed, again.complaints), (0, 0));
+    }
+
+    #[test]
+    fn others_files_stay() {
+        let root = bed();
+        let folder = root.path().join("flannel");
+        fs::write(folder.join("other.env"), "FLANNEL_NETWORK=10.6.0.0/16\n").unwrap();
+        fs::write(folder.join(".subnet.environment"), "x").unwrap();
+        subnet_env(&folder.join("subnet.env"), &mut Report::default());
+        assert_eq!(left(root.path()), [".subnet.environment", "flannel", "other.env"]);
+        let mine = root.path().join("mine.txt");
+        fs::write(&mine, "PATH=/bin\n").unwrap();
+        subnet_env(&mine, &mut Report::default());
+        assert!(mine.exists(), "a file without flannel's keys is not flannel's");
+    }
+
+    #[test]
+    fn the_plugins_notes_are_files() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("folder")).unwrap();
+        fs::write(root.path().join("0123abcd"), "{}").unwrap();
+        let mut report = Report::default();
+        cni(root.path(), &mut report);
+        assert_eq!((left(root.path()), report.removed), (vec!["folder".to_owned()], 1));
+        cni(&root.path().join("absent"), &mut report);
+        assert_eq!(report.complaints, 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! What this host does to pods' packets without flannel: sysctls and firewalls, seen, named with the remedy, and told again once it is mended.
+//!
+//! Nothing here changes readiness or the packets' way, unless `--set-sysctls` asks for it.
+
+pub mod firewalls;
+pub mod judge;
+mod look;
+#[cfg(test)]
+mod tests;
+
+use crate::health::Health;
+use backends::backend::Underlay;
+use judge::{CHECKS, Correction, Facts, Finding, corrections, judge};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::{LeaseTable, Subnets};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// How often the sysctls are read: a few small files.
+const SYSCTLS: Duration = Duration::from_secs(10);
+/// How often the firewalls are listed: a process a family.
+const FIREWALLS: Duration = Duration::from_secs(30);
+/// How often it is logged that the same sysctl had to be set again.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Whether packets to an address leave by the underlay.
+pub type Leads = Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>;
+
+/// What is served, and so what has to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// The cluster's networks.
+    pub networks: Subnets,
+    /// The UDP port on which encapsulated packets come in; none where there is no tunnel.
+    pub port: Option<u16>,
+    /// This node's own subnets.
+    pub own: Subnets,
+    /// Traffic rules are kept by nftables instead of iptables.
+    pub nftables: bool,
+    /// There are rules that accept forwarded packets.
+    pub forward: bool,
+    /// `--set-sysctls`.
+    pub set: bool,
+}
+
+/// The task that looks.
+pub struct Checks {
+    subject: Subject,
+    underlay: watch::Receiver<Underlay>,
+    leases: watch::Receiver<Arc<LeaseTable>>,
+    leads: Leads,
+    health: Health,
+    /// The last look at the firewalls.
+    firewalls: (firewalls::Firewalls, Option<Instant>),
+    programs: look::Programs,
+    module: look::Module,
+    findings: BTreeMap<(&'static str, String), Finding>,
+    settings: Settings,
+}
+
+impl Checks {
+    /// Nothing is looked at yet.
+    pub fn new(
+        subject: Subject,
+        underlay: watch::Receiver<Underlay>,
+        leases: watch::Receiver<Arc<LeaseTable>>,
+        leads: Leads,
+        health: Health,
+    ) -> Self {
+        Self {
+            subject,
+            underlay,
+            leases,
+            leads,
+            health,
+            firewalls: (firewalls::Firewalls::default(), None),
+            programs: look::Programs::default(),
+            module: look::Module::default(),
+            findings: BTreeMap::new(),
+            settings: Settings::default(),
+        }
+    }
+
+    /// Sets the sysctls where that is asked for: before the first pods, and without waiting for anything.
+    pub fn begin(&mut self) {
+        if self.subject.set {
+            let facts = self.sysctls();
+            self.settings.make(&corrections(&self.subject, &facts));
+        }
+    }
+
+    /// Looks until `stop`.
+    pub async fn keep(mut self, stop: CancellationToken) {
+        let work = async {
+            let mut here = true;
+            loop {
+                self.pass().await;
+                tokio::select! {
+                    changed = self.underlay.changed(), if here => here = changed.is_ok(),
+                    () = tokio::time::sleep(SYSCTLS) => {}
+                }
+            }
+        };
+        stop.run_until_cancelled(work).await;
+    }
+
+    async fn pass(&mut self) {
+        if !self.subject.nftables {
+            self.module.load().await;
+        }
+        if self.firewalls.1.is_none_or(|last| last.elapsed() >= FIREWALLS) {
+            self.firewalls = (self.programs.firewalls(&self.subject).await, Some(Instant::now()));
+        }
+        let mut facts = self.sysctls();
+        if self.subject.set && self.settings.make(&corrections(&self.subject, &facts)) {
+            facts = self.sysctls();
+        }
+        facts.firewalls = self.firewalls.0.clone();
+        self.tell(judge(&self.subject, &facts));
+    }
+
+    fn sysctls(&mut self) -> Facts {
+        let underlay = self.underlay.borrow_and_update().name.clone();
+        let leases = self.leases.borrow().clone();
+        let mut facts = look::sysctls(&underlay, &self.subject.own, &leases, &self.leads);
+        facts.module.clone_from(&self.module.complaint);
+        facts
+    }
+
+    /// Logs what is new and what is mended; the whole goes to /status and /metrics.
+    fn tell(&mut self, found: Vec<Finding>) {
+        let found: BTreeMap<_, _> = found.into_iter().map(|finding| ((finding.check, finding.about.clone()), finding)).collect();
+        for (key, finding) in &found {
+            if !self.findings.contains_key(key) {
+                warn!("this host: {finding}");
+            }
+        }
+        for (key, finding) in &self.findings {
+            if !found.contains_key(key) {
+                info!("this host: mended: it is no longer so that {}", finding.what);
+            }
+        }
+        let listed: Vec<_> = found.values().map(Finding::json).collect();
+        self.health.fact("findings", listed);
+        let count = |check: &str| found.keys().filter(|(known, _)| *known == check).count();
+        let counts = CHECKS.iter().map(|check| (*check, u64::try_from(count(check)).unwrap_or(u64::MAX))).collect();
+        self.health.figures(|figures| figures.findings = counts);
+        self.findings = found;
+    }
+}
+
+/// The sysctls that we set, and how often.
+#[derive(Default)]
+struct Settings {
+    made: BTreeMap<String, Made>,
+}
+
+/// What became of one sysctl.
+struct Made {
+    times: u32,
+    told: Instant,
+    failed: bool,
+}
+
+impl Settings {
+    /// Writes them; whether any was written. The first time and the second are told, then once a minute at most.
+    fn make(&mut self, corrections: &[Correction]) -> bool {
+        let mut wrote = false;
+        for correction in corrections {
+            let Correction { name, path, old, new, why } = correction;
+            let result = std::fs::write(path, new.to_string());
+            wrote |= result.is_ok();
+            let now = Instant::now();
+            let last = self.made.get(name);
+            let times = last.map_or(1, |last| last.times.saturating_add(1));
+            let failed = result.is_err();
+            // The second time is the first that somebody undid it.
+            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.told) >= AGAIN);
+            let told = if due { now } else { last.map_or(now, |last| last.told) };
+            match &result {
+                Err(error) if due => warn!(
+                    "--set-sysctls: {name} is {old} and cannot be set to {new}: {error}; is /proc/sys writable here, and does the daemon have CAP_NET_ADMIN?"
+                ),
+                Ok(()) if times == 1 => info!("--set-sysctls: {name} was {old} and is {new} now: {why}"),
+                Ok(()) if due => warn!("--set-sysctls: somebody set {name} to {old}: it is {new} again ({times} times in all); who else manages it?"),
+                _ => {}
+            }
+            self.made.insert(name.clone(), Made { times, told, failed });
+        }
+        wrote
+    }
+}
