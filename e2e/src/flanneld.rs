@@ -2,7 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -23,12 +25,20 @@ pub struct FlanneldOptions {
     binary: Option<PathBuf>,
     healthz_port: Option<u16>,
     pub(crate) deadline: Duration,
+    files: Vec<(String, Arc<OwnedFd>)>,
 }
 
 impl FlanneldOptions {
     /// Our own daemon on this store, with its health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
-        FlanneldOptions { args: store.args(), env: Vec::new(), binary: None, healthz_port: Some(8471), deadline: Duration::from_secs(20) }
+        FlanneldOptions {
+            args: store.args(),
+            env: Vec::new(),
+            binary: None,
+            healthz_port: Some(8471),
+            deadline: Duration::from_secs(20),
+            files: Vec::new(),
+        }
     }
 
     /// `--iface`: a name or an address; more of them are tried in order.
@@ -65,6 +75,13 @@ impl FlanneldOptions {
         self
     }
 
+    /// Files that the daemon before it left to a [`crate::FileStore`].
+    #[must_use]
+    pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> FlanneldOptions {
+        self.files = files;
+        self
+    }
+
     /// How long [`Host::flanneld`] waits for it to be ready.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> FlanneldOptions {
@@ -95,6 +112,7 @@ impl Flanneld {
         for (name, value) in &options.env {
             launch = launch.env(name, value);
         }
+        launch = launch.files(options.files.clone());
         let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());
         let process = host.spawn("flanneld", &launch)?;

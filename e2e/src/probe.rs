@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::netns::Netns;
 use crate::pod::Pod;
@@ -18,6 +19,8 @@ const HEADER: usize = 16;
 const GRACE: Duration = Duration::from_millis(300);
 /// How often the receiver looks whether it should end.
 const GLANCE: Duration = Duration::from_millis(50);
+/// Room for what waits for the receiver, in bytes.
+const BUFFER: usize = 16 << 20;
 
 /// How packets are sent.
 #[derive(Debug, Clone)]
@@ -113,6 +116,8 @@ impl Probe {
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
         into.set_read_timeout(Some(GLANCE))?;
+        // A receiver that has to wait for its turn on this machine loses nothing.
+        setsockopt(&into, sockopt::RcvBufForce, &BUFFER)?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
         let id: u64 = rand::random();
         let progress = Arc::new(Progress {
