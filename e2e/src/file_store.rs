@@ -21,7 +21,7 @@ type Files = Vec<(String, Arc<OwnedFd>)>;
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
-    files: Arc<Mutex<Files>>,
+    handle: FileStoreHandle,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,16 +34,16 @@ impl FileStore {
     pub fn start(socket: &Path) -> Result<FileStore> {
         let listener = UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
         listener.set_read_timeout(Some(Duration::from_millis(20)))?;
-        let (files, end) = (Arc::new(Mutex::new(Files::new())), Arc::new(AtomicBool::new(false)));
-        let (ours, ends) = (Arc::clone(&files), Arc::clone(&end));
+        let (handle, end) = (FileStoreHandle::default(), Arc::new(AtomicBool::new(false)));
+        let (ours, ends) = (handle.clone(), Arc::clone(&end));
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 if let Some((text, sent)) = receive(&listener) {
-                    keep(&mut ours.lock().unwrap_or_else(PoisonError::into_inner), &text, sent);
+                    keep(&mut ours.0.lock().unwrap_or_else(PoisonError::into_inner), &text, sent);
                 }
             }
         });
-        Ok(FileStore { socket: socket.to_owned(), files, end, thread: Some(thread) })
+        Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -51,9 +51,23 @@ impl FileStore {
         &self.socket
     }
 
-    /// What the next daemon gets.
+    /// What the next daemon gets; whoever holds these keeps devices and ports.
     pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        self.handle.files()
+    }
+
+    pub(crate) fn handle(&self) -> FileStoreHandle {
+        self.handle.clone()
+    }
+}
+
+/// The files of a store, without the thread that fills it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FileStoreHandle(Arc<Mutex<Files>>);
+
+impl FileStoreHandle {
+    pub(crate) fn files(&self) -> Files {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|(_, file)| is_usable(file));
         files.clone()
     }

@@ -2,14 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
 use crate::binaries;
+use crate::file_store::{FileStore, FileStoreHandle};
 use crate::host::Host;
 use crate::http;
 use crate::netns::Netns;
@@ -25,7 +24,7 @@ pub struct FlanneldOptions {
     binary: Option<PathBuf>,
     healthz_port: Option<u16>,
     pub(crate) deadline: Duration,
-    files: Vec<(String, Arc<OwnedFd>)>,
+    file_store: Option<FileStoreHandle>,
 }
 
 impl FlanneldOptions {
@@ -37,7 +36,7 @@ impl FlanneldOptions {
             binary: None,
             healthz_port: Some(8471),
             deadline: Duration::from_secs(20),
-            files: Vec::new(),
+            file_store: None,
         }
     }
 
@@ -75,11 +74,11 @@ impl FlanneldOptions {
         self
     }
 
-    /// Files that the daemon before it left to a [`crate::FileStore`].
+    /// Leaves its files to a store, and gets those that the daemon before it left there.
     #[must_use]
-    pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> FlanneldOptions {
-        self.files = files;
-        self
+    pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
+        self.file_store = Some(store.handle());
+        self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
     }
 
     /// How long [`Host::flanneld`] waits for it to be ready.
@@ -112,7 +111,9 @@ impl Flanneld {
         for (name, value) in &options.env {
             launch = launch.env(name, value);
         }
-        launch = launch.files(options.files.clone());
+        if let Some(store) = &options.file_store {
+            launch = launch.files(store.files());
+        }
         let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());
         let process = host.spawn("flanneld", &launch)?;

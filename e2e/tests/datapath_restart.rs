@@ -20,6 +20,8 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const UDP: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}"#;
 const USERSPACE: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Mode":"userspace"}}"#;
 const KERNEL: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+/// A router that tells nobody what it cannot forward.
+const SILENT: &str = "table ip silent {\n chain out {\n type filter hook output priority 0; policy accept;\n meta l4proto icmp drop\n }\n}\n";
 /// The configurations whose packets our own engine carries, and its device.
 const ENGINES: [(&str, &str); 2] = [(UDP, "flannel0"), (USERSPACE, "flannel.1")];
 
@@ -115,8 +117,8 @@ fn monitor(host: &Host) -> Result<Process> {
 
 fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, FlanneldOptions)> {
     let store = FileStore::start(&lab.folder("")?.join("notify"))?;
-    let socket = store.socket().to_string_lossy().into_owned();
-    Ok((store, options.env("NOTIFY_SOCKET", &socket)))
+    let options = options.file_store(&store);
+    Ok((store, options))
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
                 end(&mut bed, 0, how)?;
                 let ended = began.elapsed();
                 ensure!(bed.hosts[0].netns().link(device)?.is_some(), "{how:?}: {device} went with its process");
-                bed.daemons[0] = bed.hosts[0].flanneld(&options.clone().files(store.files()))?;
+                bed.daemons[0] = bed.hosts[0].flanneld(&options)?;
                 let ready = began.elapsed();
                 probes.iter().try_for_each(|probe| probe.wait_flowing(SOON).map(drop))?;
                 for probe in probes {
@@ -187,8 +189,7 @@ fn another_backend_or_mode_replaces_what_was_there() -> Result<()> {
                     end(&mut bed, number, if step % 2 == 0 { End::Asked } else { End::Killed })?;
                     let mut options = bed.options[number].clone();
                     if kept {
-                        let store = &stores[number];
-                        options = options.env("NOTIFY_SOCKET", &store.socket().to_string_lossy()).files(store.files());
+                        options = options.file_store(&stores[number]);
                     }
                     bed.daemons[number] = bed.hosts[number].flanneld(&options)?;
                 }
@@ -248,7 +249,7 @@ fn the_device_and_the_underlay_heal_under_load() -> Result<()> {
                 format!("ip link del {device}"),
                 format!("ip link set {device} down"),
                 format!("ip link set {device} mtu 1300"),
-                format!("ip link del {device}; ip link add {device} type dummy"),
+                format!("ip link del {device}; ip link add {device} type dummy || true"),
                 "ip address del 192.168.56.101/24 dev enp0s8; ip address add 192.168.56.111/24 dev enp0s8".to_owned(),
                 "ip address add 192.168.56.101/24 dev enp0s8; ip address del 192.168.56.111/24 dev enp0s8; ip address replace 192.168.56.101/24 dev enp0s8".to_owned(),
             ];
@@ -311,11 +312,7 @@ fn a_narrow_underlay_that_says_nothing_is_passed() -> Result<()> {
             let (left, right) = (lab.switch("left")?, lab.switch("right")?);
             let router = lab.router("router", &[(&left, "192.168.57.1/24"), (&right, "192.168.58.1/24")])?;
             router.netns().ip("link set eth1 mtu 1400")?;
-            router.netns().feed(
-                "nft",
-                &["-f", "-"],
-                "table inet silent { chain out { type filter hook output priority 0; meta l4proto icmp drop; } }",
-            )?;
+            router.netns().feed("nft", &["-f", "-"], SILENT)?;
             let uplink = |lan, net: u8| Uplink::new(lan, "enp0s8").address(&format!("192.168.{net}.101/24"))?.gateway(&format!("192.168.{net}.1"));
             let hosts = vec![lab.host("h1", &[uplink(&left, 57)?])?, lab.host("h2", &[uplink(&right, 58)?])?];
             let bed = Bed::on(lab, &left, hosts, net_conf, |_, options| options)?;
