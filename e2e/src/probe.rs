@@ -19,7 +19,7 @@ const HEADER: usize = 16;
 const GRACE: Duration = Duration::from_millis(300);
 /// How often the receiver looks whether it should end.
 const GLANCE: Duration = Duration::from_millis(50);
-/// Room for what waits for the receiver, in bytes.
+/// Bytes of received packets that wait for the receiver.
 const BUFFER: usize = 16 << 20;
 
 /// How packets are sent.
@@ -116,8 +116,8 @@ impl Probe {
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
         into.set_read_timeout(Some(GLANCE))?;
-        // A receiver that has to wait for its turn on this machine loses nothing.
-        setsockopt(&into, sockopt::RcvBufForce, &BUFFER)?;
+        // After a pause of this machine all that is late comes at once.
+        setsockopt(&into, sockopt::RcvBufForce, &BUFFER).context("a large buffer for received packets")?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
         let id: u64 = rand::random();
         let progress = Arc::new(Progress {

@@ -26,16 +26,16 @@ fn bed(lab: &Lab, net_conf: &str, ways: &[&str]) -> Result<Bed> {
     Bed::start(lab, ways.len().try_into()?, net_conf, |number, options| options.env("FLANNELD_DATAPATH", ways[number]))
 }
 
-fn dual(backend: serde_json::Value) -> String {
+fn dual(backend: &serde_json::Value) -> String {
     json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
 }
 
 fn udp() -> String {
-    dual(json!({ "Type": "udp" }))
+    dual(&json!({ "Type": "udp" }))
 }
 
 fn userspace() -> String {
-    dual(json!({ "Type": "vxlan", "Mode": "userspace" }))
+    dual(&json!({ "Type": "vxlan", "Mode": "userspace" }))
 }
 
 /// All pairs, both families, small packets and the longest that fit; then bulk data both ways.
@@ -74,7 +74,7 @@ fn vxlan_in_userspace_beside_the_kernels() -> Result<()> {
     Lab::run("mixed", |lab| {
         let mut bed = bed(lab, &userspace(), &["offload", "offload"])?;
         bed.daemons[1].terminate(STOP)?;
-        bed.store.configure(&dual(json!({ "Type": "vxlan" })))?;
+        bed.store.configure(&dual(&json!({ "Type": "vxlan" })))?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
         for (host, kind) in bed.hosts.iter().zip(["tun", "vxlan"]) {
             for device in ["flannel.1", "flannel-v6.1"] {
@@ -126,7 +126,7 @@ fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
 #[test]
 fn vxlan_by_itself_is_the_kernels() -> Result<()> {
     Lab::run("auto", |lab| {
-        let bed = Bed::start(lab, 2, &dual(json!({ "Type": "vxlan", "Mode": "auto" })), |_, options| options)?;
+        let bed = Bed::start(lab, 2, &dual(&json!({ "Type": "vxlan", "Mode": "auto" })), |_, options| options)?;
         for device in ["flannel.1", "flannel-v6.1"] {
             let link = bed.hosts[0].netns().link(device)?.context("no device")?;
             ensure!(link.linkinfo["info_kind"] == "vxlan", "{}", link.linkinfo);
@@ -226,6 +226,12 @@ fn without_offloads(host: &Host, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
+/// Packets, and in how many pieces they were moved, in one direction of a device.
+fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(f64, f64)> {
+    let of = |what: &str| bed.daemons[number].metric(&format!("flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}}"));
+    Ok((of("packets")?, of("units")?))
+}
+
 /// Bulk data while tcpdump looks at every checksum that arrives in the pod.
 fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions) -> Result<()> {
     let file = lab.folder("pcap")?.join("bulk.pcap");
@@ -251,7 +257,7 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
 
 #[test]
 fn checksums_are_right_where_nobody_helps() -> Result<()> {
-    for net_conf in [udp(), userspace()] {
+    for (net_conf, device) in [(udp(), "flannel0"), (userspace(), "flannel.1")] {
         Lab::run("checksums", |lab| {
             let bed = bed(lab, &net_conf, &["offload", "offload"])?;
             // First super-packets leave, and arrive one by one; then all goes one by one.
@@ -259,6 +265,10 @@ fn checksums_are_right_where_nobody_helps() -> Result<()> {
                 without_offloads(&bed.hosts[number], &bed.pods[number])?;
                 checked_by_tcpdump(lab, &bed.pods[0], &bed.pods[1], &TransferOptions::default())?;
                 checked_by_tcpdump(lab, &bed.pods[0], &bed.pods[1], &TransferOptions::default().v6())?;
+                if number == 1 {
+                    let (packets, pieces) = gathered(&bed, 0, device, "sent")?;
+                    ensure!(packets > pieces * 2.0, "{packets} packets in {pieces} pieces: hardly any super-packet left");
+                }
             }
             bed.require_no_errors()
         })?;
@@ -344,7 +354,7 @@ fn seen(frames: &[Vec<u8>], from: IpAddr) -> Vec<Vec<u8>> {
 /// The same packets through an engine that merges and splits, and through one that moves them one by one.
 #[test]
 fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
-    for net_conf in [udp(), userspace()] {
+    for (net_conf, device) in [(udp(), "flannel0"), (userspace(), "flannel.1")] {
         Lab::run("differential", |lab| {
             let mut bed = bed(lab, &net_conf, &["offload", "offload"])?;
             without_offloads(&bed.hosts[1], &bed.pods[1])?;
@@ -358,6 +368,7 @@ fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
                     }
                     bed.reach()?;
                 }
+                let before = gathered(&bed, 1, device, "received")?;
                 let mut all = Vec::new();
                 for (from, to) in bed.pods[0].addresses().into_iter().zip(bed.pods[1].addresses()) {
                     let packets = kinds(from, to);
@@ -371,6 +382,9 @@ fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
                     all.extend(seen);
                 }
                 found.push(all);
+                let after = gathered(&bed, 1, device, "received")?;
+                let (packets, pieces) = (after.0 - before.0, after.1 - before.1);
+                ensure!((pieces < packets) == (way == "offload"), "{way}: {packets} packets in {pieces} pieces");
             }
             for (number, (merged, plain)) in found[0].iter().zip(&found[1]).enumerate() {
                 ensure!(merged == plain, "packet {number}:\n{merged:02x?}\nand one by one\n{plain:02x?}");
