@@ -154,6 +154,10 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
                     ensure!(report.lost < 200, "{how:?}: {report}");
                     ensure!(report.wrong == 0 && report.duplicates == 0, "{how:?}: {report}");
                 }
+                // What waited in the device and the socket met a table with its peers in it.
+                let (_, metrics) = bed.daemons[0].get("/metrics")?;
+                let astray = metrics.lines().find(|line| line.contains("reason=\"no_route\"") || line.contains("reason=\"unknown_peer\""));
+                ensure!(astray.is_none(), "{how:?}: {astray:?}");
                 talk.go_on("after")?;
                 ensure!(index(&bed)? == before, "{how:?}: another device");
             }
