@@ -72,9 +72,10 @@ bench: ## Healing, scale and memory against the goals [ARGS=--quick or --markdow
 	cargo build --release -p e2e --bin bench
 	$(SUDO) ./target/release/bench $(ARGS)
 
-soak: ## What takes too long for every day: etcd away for more than a minute
+soak: ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test fire etcd_cut_off
+	RESTARTS=50 IDLE=60 cargo test -p e2e --test rules_change -- restarts idle
 
 test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]
 ifeq ($(GO_FLANNELD),)
@@ -86,7 +87,7 @@ endif
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
-	for target in lease net_conf subnet_env options; do \
+	for target in lease net_conf subnet_env options datagram icmp; do \
 	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
 

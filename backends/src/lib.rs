@@ -9,6 +9,7 @@ pub mod host_gw;
 pub mod kernel;
 mod peers;
 pub mod reconcile;
+pub mod traffic;
 pub mod udp;
 pub mod vxlan;
 
@@ -46,6 +47,19 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     }))
 }
 
+/// The UDP port on which a network's encapsulated packets travel; none where they are not in UDP, or guard themselves.
+pub fn encapsulation_port(config: &subnet_lease::NetworkConfig) -> Option<u16> {
+    match config.backend.as_str() {
+        vxlan::KIND => vxlan::Config::parse(config.backend_config.as_str(), &config.networks).ok().map(|vxlan| vxlan.port.unwrap_or(8472)),
+        "udp" => {
+            let object = subnet_lease::json::Object::parse(config.backend_config.as_str()).ok()?;
+            let port = object.read::<i64>("Port").ok()?.filter(|port| *port != 0);
+            port.map_or(Some(8285), |port| u16::try_from(port).ok())
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +68,22 @@ mod tests {
         let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
         let setup = Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None, files: Default::default() };
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn encapsulation_ports() {
+        for (backend, port) in [
+            (r#"{"Type":"vxlan"}"#, Some(8472)),
+            (r#"{"Type":"VXLAN","port":4789}"#, Some(4789)),
+            (r#"{"Type":"udp"}"#, Some(8285)),
+            (r#"{"Type":"udp","Port":9000}"#, Some(9000)),
+            (r#"{"Type":"udp","Port":70000}"#, None),
+            (r#"{"Type":"host-gw","Port":1}"#, None),
+            (r#"{"Type":"wireguard"}"#, None),
+        ] {
+            let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
+            assert_eq!(encapsulation_port(&config), port, "{backend}");
+        }
     }
 
     #[test]

@@ -29,11 +29,13 @@ pub struct ProbeOptions {
     payload: usize,
     v6: bool,
     port: u16,
+    flow_each: bool,
+    seen_as: Option<IpAddr>,
 }
 
 impl Default for ProbeOptions {
     fn default() -> ProbeOptions {
-        ProbeOptions { interval: Duration::from_millis(5), payload: 64, v6: false, port: 0 }
+        ProbeOptions { interval: Duration::from_millis(5), payload: 64, v6: false, port: 0, flow_each: false, seen_as: None }
     }
 }
 
@@ -63,6 +65,20 @@ impl ProbeOptions {
     #[must_use]
     pub fn port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
+        self
+    }
+
+    /// Sends each packet from a port of its own: each is a connection of its own to who translates addresses.
+    #[must_use]
+    pub fn flow_each(mut self) -> ProbeOptions {
+        self.flow_each = true;
+        self
+    }
+
+    /// The address under which packets arrive, when it is not the sender's: those under another one, the sender's too, are wrong ones.
+    #[must_use]
+    pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
+        self.seen_as = Some(address);
         self
     }
 }
@@ -119,6 +135,11 @@ impl Probe {
         // After a pause of this machine all that is late comes at once.
         setsockopt(&into, sockopt::RcvBufForce, &BUFFER).context("a large buffer for received packets")?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
+        // A port of its own each time, or one that is chosen on the way, is not known here.
+        let expected = Expected {
+            address: options.seen_as.unwrap_or(source.ip()),
+            port: Some(source.port()).filter(|_| !options.flow_each && options.seen_as.is_none()),
+        };
         let id: u64 = rand::random();
         let progress = Arc::new(Progress {
             start: Instant::now(),
@@ -128,8 +149,12 @@ impl Probe {
         });
         let (theirs, ours, options) = (Arc::clone(&progress), Arc::clone(&progress), options.clone());
         let payload = options.payload;
-        let receiver = std::thread::spawn(move || receive(&into, source, id, payload, &theirs));
-        let sender = std::thread::spawn(move || send(&out, target, id, &options, &ours));
+        let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
+        let netns = from.0.clone();
+        let sender = std::thread::spawn(move || {
+            // Sockets made on the way must be made inside.
+            netns.run(|| send(&out, target, id, &options, &ours)).unwrap_or_default()
+        });
         Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
     }
 
@@ -200,7 +225,11 @@ fn send(socket: &UdpSocket, target: SocketAddr, id: u64, options: &ProbeOptions,
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let packet = packet(id, number, options.payload);
         sent.times.push(progress.start.elapsed());
-        if socket.send_to(&packet, target).is_err() {
+        let result = match options.flow_each {
+            false => socket.send_to(&packet, target),
+            true => socket.local_addr().and_then(|own| UdpSocket::bind((own.ip(), 0))).and_then(|socket| socket.send_to(&packet, target)),
+        };
+        if result.is_err() {
             sent.refused += 1;
         }
         number += 1;
@@ -209,14 +238,27 @@ fn send(socket: &UdpSocket, target: SocketAddr, id: u64, options: &ProbeOptions,
     sent
 }
 
-fn receive(socket: &UdpSocket, source: SocketAddr, id: u64, payload: usize, progress: &Progress) -> Received {
+/// From where packets are to come; any port without one.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    address: IpAddr,
+    port: Option<u16>,
+}
+
+impl Expected {
+    fn fits(self, from: SocketAddr) -> bool {
+        from.ip() == self.address && self.port.is_none_or(|port| port == from.port())
+    }
+}
+
+fn receive(socket: &UdpSocket, expected: Expected, id: u64, payload: usize, progress: &Progress) -> Received {
     let mut received = Received::default();
     let mut buffer = vec![0; 65536];
     while !progress.end_receiving.load(Ordering::Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
         let now = progress.start.elapsed();
         let data = buffer.get(..length).unwrap_or_default();
-        match number_of(data).filter(|number| from == source && data == packet(id, *number, payload)) {
+        match number_of(data).filter(|number| expected.fits(from) && data == packet(id, *number, payload)) {
             Some(number) => {
                 received.arrivals.push((number, now));
                 progress.received.fetch_add(1, Ordering::Relaxed);

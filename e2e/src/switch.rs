@@ -24,6 +24,10 @@ impl Switch {
         let netns = site.netns(&format!("sw-{name}"))?;
         // Snooping would drop neighbour solicitations to groups that nobody has reported yet.
         netns.ip(&format!("link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"))?;
+        // Nor does a switch know of filters; where the kernel has them for bridges, they cost time.
+        for family in ["iptables", "ip6tables", "arptables"] {
+            let _ = netns.sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0");
+        }
         Ok(Switch { netns, ports: Arc::new(AtomicU32::new(0)) })
     }
 

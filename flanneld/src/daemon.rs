@@ -7,19 +7,21 @@ use crate::cli::Settings;
 use crate::handover::Inherited;
 use crate::health::{Health, Server};
 use crate::subnet_env::SubnetEnv;
-use crate::traffic::rules::Choices;
-use crate::traffic::{Keeper, Wanted};
+use crate::traffic::{Keeper, Nodes, PATIENCE};
 use crate::underlay::Found;
 use crate::underlay::read::{Wish, follow, wait_for};
 use crate::{identity, instance, store, subnet_env, systemd};
 use backends::backend::{Announced, Backend, Inputs, Setup};
+use backends::traffic::Wanted;
+use backends::traffic::rules::Choices;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::manager::{Claim, Error, Held, Lost, SubnetManager};
 use subnet_lease::{Dual, Lease, LeaseTable, NetworkConfig};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -183,7 +185,7 @@ async fn run_set(
     let watched = manager.clone();
     let (feed_out, leases) = watch::channel(Arc::new(LeaseTable::default()));
     let (readings_out, readings) = watch::channel(Reading::default());
-    let (first_out, first) = tokio::sync::oneshot::channel();
+    let (first_out, first) = oneshot::channel();
     tasks.spawn(finish(async move {
         let (feed, table) = Feed::begin(watched.watch(), terms_in).await;
         feed_out.send_replace(table);
@@ -215,9 +217,18 @@ async fn run_set(
         },
         nftables: config.nftables,
         resync: settings.rules_resync,
+        port: backends::encapsulation_port(&config),
+        hosts: BTreeSet::new(),
+        peers: BTreeSet::new(),
     };
-    let mut keeper = Keeper::new(wanted, health.clone());
-    keeper.begin().await;
+    if wanted.choices.guard.is_some() && wanted.port.is_none() {
+        warn!("the backend {} has no encapsulation port to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing", config.backend);
+    }
+    let keeper = Keeper::new(wanted, Nodes { leases: leases.clone(), underlay: underlay.clone() }, health.clone());
+    let (applied_out, applied) = oneshot::channel();
+    tasks.spawn(finish(keeper.keep(applied_out, stop.clone())));
+    // What holds the rules up is told by readiness, and holds up nothing else.
+    let _ = tokio::time::timeout(PATIENCE, applied).await;
 
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
     let (env_out, env_in) = watch::channel(env.clone());
@@ -231,7 +242,6 @@ async fn run_set(
     let status = network.status();
     tasks.spawn(finish(subnet_env::keep(settings.subnet_file.clone(), env_in, health.clone(), stop.clone())));
     tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, stop.clone())));
-    tasks.spawn(finish(keeper.keep(stop.clone())));
     tasks.spawn(finish(systemd::watchdog(health.clone(), stop.clone())));
     let inputs = Inputs { leases: leases.clone(), underlay: underlay.clone(), stop: stop.clone() };
     tasks.spawn(async move { network.run(inputs, announced_out).await.map_err(End::failed) });

@@ -1,108 +1,169 @@
-//! Traffic rules: what is wanted is data, two appliers bring it into the kernel, and one task keeps it there.
-
-pub mod iptables_text;
-pub mod nftables_text;
-mod notices;
-pub mod programs;
-pub mod rules;
-#[cfg(test)]
-mod tests;
+//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
 
 use crate::health::Health;
-use ipnet::IpNet;
-use notices::Notices;
-use programs::{Iptables, nft, nft_table};
-use rules::{Choices, Ruleset, ruleset};
+use backends::backend::Underlay;
+use backends::traffic::notices::Notices;
+use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::{Dual, Subnets};
+use subnet_lease::{LeaseTable, Subnets};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// The name under which trouble with the rules is told to [`Health`].
 pub const CONDITION: &str = "rules";
+/// How long the start waits for the rules; what holds them up shall not hold up the node.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Others' changes are collected this long before the rules are looked at.
 const QUIET: Duration = Duration::from_millis(50);
+/// And this long while they turn out, look after look, to be about rules that are not ours: a busy writer shall not keep us busy.
+const FOREIGN: Duration = Duration::from_millis(500);
+/// So many looks for nothing make a busy writer.
+const FOR_NOTHING: u32 = 3;
+/// Changes of the peers are collected this long.
+const CALM: Duration = Duration::from_millis(200);
 /// More repairs a minute than this are a war, which is told and not fought.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
+/// How soon what failed is tried again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Which rules, and by what they are applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The cluster's networks.
-    pub networks: Subnets,
-    /// This node's subnets.
-    pub own: Subnets,
-    /// What the operator chose.
-    pub choices: Choices,
-    /// By nftables instead of iptables.
-    pub nftables: bool,
-    /// How often the iptables rules are looked at.
-    pub resync: Duration,
+/// Who the nodes are, as it changes.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// This node's interface.
+    pub underlay: watch::Receiver<Underlay>,
 }
 
-impl Wanted {
-    /// The rules, a set a family.
-    pub fn rulesets(&self) -> Vec<Ruleset> {
-        let nets = |subnets: &Subnets| (subnets.v4().copied().map(IpNet::V4), subnets.v6().copied().map(IpNet::V6));
-        let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
-        let families = [v4.zip(own_v4), v6.zip(own_v6)];
-        families.into_iter().flatten().map(|(network, own)| ruleset(network, own, &self.choices)).collect()
+impl Nodes {
+    /// This host's addresses, and the other nodes'.
+    fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
+        let underlay = self.underlay.borrow_and_update().clone();
+        let of = |addresses: &subnet_lease::Addresses| [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
+        let hosts = [of(&underlay.public), of(&underlay.addresses)].into_iter().flatten().flatten().collect();
+        let leases = self.leases.borrow_and_update().clone();
+        let others = leases.iter().filter(|lease| lease.subnets != *own);
+        let peers = others.flat_map(|lease| [false, true].map(|ipv6| lease.attrs.public_for(ipv6))).flatten().collect();
+        (hosts, peers)
+    }
+
+    /// Returns when one of them changed.
+    async fn changed(&mut self) {
+        let ended = tokio::select! {
+            changed = self.leases.changed() => changed.is_err(),
+            changed = self.underlay.changed() => changed.is_err(),
+        };
+        if ended {
+            // Who told it is gone: the daemon is about to end.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
 /// Keeps the rules in the kernel.
 pub struct Keeper {
     wanted: Wanted,
+    nodes: Nodes,
     health: Health,
-    repairs: Vec<tokio::time::Instant>,
+    appliers: Vec<Applier>,
+    repairs: Vec<Instant>,
     trouble: String,
+    again: Duration,
     at_war: bool,
     writes: u64,
+    repaired: u64,
 }
 
 impl Keeper {
     /// Nothing is applied yet.
-    pub fn new(wanted: Wanted, health: Health) -> Self {
-        Self { wanted, health, repairs: Vec::new(), trouble: String::new(), at_war: false, writes: 0 }
+    pub fn new(wanted: Wanted, nodes: Nodes, health: Health) -> Self {
+        health.condition(CONDITION, Some("the traffic rules are being applied"));
+        let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
+        Self { wanted, nodes, health, appliers, repairs: Vec::new(), trouble: String::new(), again: AGAIN.0, at_war: false, writes: 0, repaired: 0 }
     }
 
-    /// Brings the rules into the kernel where they are not there.
-    pub async fn begin(&mut self) {
-        self.pass().await;
-    }
-
-    /// Removes the set of the other kind, then keeps ours until `stop`.
-    pub async fn keep(mut self, stop: CancellationToken) {
-        let mut notices = if self.wanted.nftables { Notices::open() } else { None };
-        let run = async {
-            for complaint in self.clear_other().await {
-                warn!("{complaint}");
+    /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
+    pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
+        let (kept_out, mut kept) = watch::channel(None);
+        let (networks, own) = (self.wanted.networks, self.wanted.own);
+        let others = Box::pin(async {
+            if kept.wait_for(Option::is_some).await.is_ok() {
+                tell_bare(networks, own).await;
+                clear(kept).await;
             }
+        });
+        let run = Box::pin(async {
+            let mut notices = if self.wanted.nftables { Notices::open() } else { None };
+            self.follow();
+            self.pass().await;
+            let _ = applied.send(());
+            kept_out.send_replace(self.kept());
+            let mut next = Instant::now() + self.pause(notices.is_some());
+            let mut for_nothing = 0;
             loop {
-                let pause = if self.at_war { MINUTE } else { self.wanted.resync };
-                match &mut notices {
-                    Some(notices) if !self.at_war => {
-                        let _ = tokio::time::timeout(self.wanted.resync.max(Duration::from_secs(10)), notices.next()).await;
-                        tokio::time::sleep(QUIET).await;
-                        notices.drain();
+                let (repairing, noticed) = tokio::select! {
+                    () = self.nodes.changed(), if self.wanted.follows_peers() => {
+                        tokio::time::sleep(CALM).await;
+                        if !self.follow() {
+                            continue;
+                        }
+                        (false, false)
                     }
-                    _ => tokio::time::sleep(pause).await,
-                }
+                    () = heard(&mut notices), if !self.at_war => {
+                        tokio::time::sleep(if for_nothing < FOR_NOTHING { QUIET } else { FOREIGN }).await;
+                        notices.iter_mut().for_each(Notices::drain);
+                        (true, true)
+                    }
+                    () = tokio::time::sleep_until(next) => (true, false),
+                };
                 let before = self.writes;
+                let was_well = self.trouble.is_empty();
                 self.pass().await;
-                self.war(before);
+                for_nothing = if noticed && self.writes == before { for_nothing + 1 } else { 0 };
+                self.war(repairing && was_well && self.writes > before);
+                kept_out.send_replace(self.kept());
+                next = Instant::now() + self.pause(notices.is_some());
             }
-        };
-        stop.run_until_cancelled(run).await;
+        });
+        stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
+    }
+
+    /// How long until the next look, unless something happens before.
+    fn pause(&mut self, noticed: bool) -> Duration {
+        if !self.trouble.is_empty() {
+            let pause = self.again;
+            self.again = (pause * 2).min(AGAIN.1);
+            return pause;
+        }
+        self.again = AGAIN.0;
+        match (self.at_war, noticed) {
+            (true, _) => MINUTE,
+            (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
+            (false, false) => self.wanted.resync,
+        }
+    }
+
+    /// Takes over who the nodes are; whether that changes the rules.
+    fn follow(&mut self) -> bool {
+        let (hosts, peers) = self.nodes.now(&self.wanted.own);
+        let changed = (&hosts, &peers) != (&self.wanted.hosts, &self.wanted.peers);
+        (self.wanted.hosts, self.wanted.peers) = (hosts, peers);
+        changed
     }
 
     /// Counts repairs; too many in a minute are told once, and then made once a minute.
-    fn war(&mut self, before: u64) {
-        let now = tokio::time::Instant::now();
+    fn war(&mut self, repaired: bool) {
+        let now = Instant::now();
         self.repairs.retain(|at| now.duration_since(*at) < MINUTE);
-        if self.writes > before {
+        if repaired {
             self.repairs.push(now);
+            self.repaired += 1;
             info!("the traffic rules had been changed by somebody: they are as they should be again");
         }
         let war = self.repairs.len() > REPAIRS;
@@ -114,22 +175,48 @@ impl Keeper {
             );
         }
         self.at_war = war;
+        let repaired = self.repaired;
+        self.health.figures(|figures| {
+            figures.rule_repairs = repaired;
+            figures.rules_at_war = war;
+        });
     }
 
     /// One look, and what it takes.
     async fn pass(&mut self) {
         let mut complaints = Vec::new();
-        let nftables = self.wanted.nftables;
+        let mut strangers: Option<u64> = None;
+        let mut told: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
-        let work = families.iter().map(|rules| async move { if nftables { apply_nft(rules).await } else { apply_iptables(rules).await } });
-        for result in futures_util::future::join_all(work).await {
+        let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
+            let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
+            Some(async move { (applier.apply(rules).await, applier.notes()) })
+        });
+        for (result, notes) in futures_util::future::join_all(work).await {
+            for note in notes {
+                // Both families have the same to say of the programs.
+                if told.contains(&note) {
+                    continue;
+                }
+                match &note {
+                    Note::Info(text) => info!("{text}"),
+                    Note::Warn(text) => warn!("{text}"),
+                }
+                told.push(note);
+            }
             match result {
-                Ok(wrote) => self.writes += u64::from(wrote),
+                Ok(applied) => {
+                    self.writes += u64::from(applied.wrote);
+                    strangers = applied.strangers.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
+                }
                 Err(why) => complaints.push(why),
             }
         }
         let writes = self.writes;
-        self.health.figures(|figures| figures.rule_writes = writes);
+        self.health.figures(|figures| {
+            figures.rule_writes = writes;
+            figures.strangers = strangers;
+        });
         complaints.dedup();
         let text = complaints.join("; ");
         if text != self.trouble {
@@ -143,106 +230,60 @@ impl Keeper {
         self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
     }
 
-    /// Removes what the other applier, or the other variant of iptables, has of us.
-    async fn clear_other(&mut self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for ipv6 in [false, true] {
-            let nothing = nothing(ipv6);
-            let used = if self.wanted.nftables { None } else { Iptables::find(ipv6).await.ok() };
-            let mut stale = Iptables::other(ipv6, used.as_ref().map(|used| used.variant)).await;
-            if self.wanted.nftables && stale.is_empty() {
-                stale.extend(Iptables::find(ipv6).await.ok());
+    /// What of ours is in use, once it is there.
+    fn kept(&self) -> Option<[Kept; 2]> {
+        let families = self.wanted.rulesets();
+        let kept = |ipv6: bool| {
+            let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
+            match applier {
+                Some(_) if self.wanted.nftables => Kept::Nftables,
+                Some(applier) => applier.variant().map_or(Kept::Nothing, Kept::Iptables),
+                None => Kept::Nothing,
             }
-            for programs in stale {
-                match programs.saved().await {
-                    Ok(saved) => {
-                        if let Some(payload) = iptables_text::payload(&nothing, &saved) {
-                            match programs.give(&payload).await {
-                                Ok(()) => info!("removed flannel's rules from {} ({:?})", programs.restore.display(), programs.variant),
-                                Err(why) => complaints.push(format!("flannel's old iptables rules could not be removed: {why}")),
-                            }
-                        }
-                    }
-                    Err(why) => tracing::debug!("{why}"),
-                }
-            }
-            if !self.wanted.nftables {
-                let (family, name) = nftables_text::table(ipv6);
-                if matches!(nft_table(family, name).await, Ok(Some(_)))
-                    && let Err(why) = nft(&nftables_text::removal(ipv6)).await
-                {
-                    complaints.push(format!("flannel's old nftables table {family} {name} could not be removed: {why}"));
-                }
-            }
-        }
-        complaints
+        };
+        self.trouble.is_empty().then(|| [kept(false), kept(true)])
     }
 }
 
-/// Rules of a family of which there are none.
-fn nothing(ipv6: bool) -> Ruleset {
-    Ruleset { ipv6, masquerade: None, forward: None, forward_insert: false }
-}
-
-/// Whether something had to be written.
-async fn apply_iptables(rules: &Ruleset) -> Result<bool, String> {
-    let programs = Iptables::usual(rules.ipv6);
-    let saved = match programs.saved().await {
-        Ok(saved) => saved,
-        // Who wants no rules misses no program.
-        Err(_) if rules.masquerade.is_none() && rules.forward.is_none() => return Ok(false),
-        Err(why) if why.contains("cannot run") => {
-            return Err(format!("{why}; install the package iptables, or set \"EnableNFTables\": true in the network configuration"));
-        }
-        Err(why) => return Err(why),
-    };
-    match iptables_text::payload(rules, &saved) {
-        None => Ok(false),
-        Some(payload) => programs.give(&payload).await.map(|()| true),
+/// Tells of rules that are likely an old Go flannel's.
+async fn tell_bare(networks: Subnets, own: Subnets) {
+    let bare = bare_rules(&networks, &own).await;
+    if !bare.is_empty() {
+        warn!(
+            "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
+            bare.join("; ")
+        );
     }
 }
 
-async fn apply_nft(rules: &Ruleset) -> Result<bool, String> {
-    let (family, name) = nftables_text::table(rules.ipv6);
-    let listing = nft_table(family, name).await.map_err(|why| {
-        if why.contains("cannot run") {
-            format!("{why}; install the package nftables, or set \"EnableNFTables\": false in the network configuration")
-        } else {
-            why
+/// Removes the set of the other kind, once ours is there; what fails is tried again, and told when it changes. A lock that somebody holds
+/// shall not keep ours from being repaired meanwhile.
+async fn clear(mut kept: watch::Receiver<Option<[Kept; 2]>>) {
+    let mut complaints: Vec<String> = Vec::new();
+    let mut pause = AGAIN.0;
+    loop {
+        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| *kept) else { return };
+        let Some(in_use) = in_use else { continue };
+        let cleared = clear_other(in_use).await;
+        for removed in cleared.removed {
+            info!("removed what is not used any more: {removed}");
         }
-    })?;
-    if nftables_text::holds(rules, listing.as_ref()) || (listing.is_none() && rules.masquerade.is_none() && rules.forward.is_none()) {
-        return Ok(false);
+        for complaint in cleared.complaints.iter().filter(|complaint| !complaints.contains(complaint)) {
+            warn!("{complaint}");
+        }
+        if cleared.complaints.is_empty() {
+            return;
+        }
+        complaints = cleared.complaints;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(10 * MINUTE);
     }
-    nft(&nftables_text::script(rules)).await.map(|()| true)
 }
 
-/// Removes everything of ours and of Go flannel's from both appliers; what could not be done.
-pub async fn clear() -> Vec<String> {
-    let wanted = Wanted {
-        networks: Dual::V4(ipnet::Ipv4Net::default()),
-        own: Dual::V4(ipnet::Ipv4Net::default()),
-        choices: Choices {
-            masquerade: false,
-            fully_random: false,
-            masquerade_inbound: false,
-            non_masquerade: Vec::new(),
-            forward: false,
-            forward_insert: false,
-        },
-        nftables: false,
-        resync: MINUTE,
-    };
-    let mut keeper = Keeper::new(wanted, Health::new());
-    let mut complaints = keeper.clear_other().await;
-    for ipv6 in [false, true] {
-        if let Ok(programs) = Iptables::find(ipv6).await
-            && let Ok(saved) = programs.saved().await
-            && let Some(payload) = iptables_text::payload(&nothing(ipv6), &saved)
-            && let Err(why) = programs.give(&payload).await
-        {
-            complaints.push(why);
-        }
+/// Returns after a notice; never where there are none.
+async fn heard(notices: &mut Option<Notices>) {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
     }
-    complaints
 }

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_second_has_more_than_the_limits(gaps in vec((0u64..30_000_000, 0u32..30), 1..600), seed: u64) {
+        fn no_second_has_more_than_the_limits(gaps in vec((0u64..30_000_000, 0u32..30), 1..300), seed: u64) {
             let mut buckets = Buckets::new(seed);
             let mut now = 0;
             let mut passed: VecDeque<(u64, u32)> = VecDeque::new();

@@ -219,7 +219,7 @@ fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     let Some(place) = fixed.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else { return };
     let (old, new) = (u16::from_be_bytes(*place), u16::from_be_bytes(word));
     *place = word;
-    // The same word must not turn a checksum of zero into its other form.
+    // A word that stays leaves the checksum alone, whichever form of zero it has.
     if old != new {
         let sum = checksum::update(u16::from_be_bytes([fixed[10], fixed[11]]), old, new);
         [fixed[10], fixed[11]] = sum.to_be_bytes();

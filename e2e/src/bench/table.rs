@@ -29,9 +29,14 @@ impl Table {
         self.rows.push([what.to_owned(), median, worst, goal.to_owned(), go.to_owned()]);
     }
 
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// The whole as markdown, with the machine named.
     pub fn markdown(&self) -> String {
-        let mut out = format!("Measured by `make bench` on {}.\n\n", machine());
+        let mut out = measured();
         out.push_str("| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n");
         for row in &self.rows {
             // Writing to a String cannot fail.
@@ -39,6 +44,11 @@ impl Table {
         }
         out
     }
+}
+
+/// On what and how it was measured: the first line of a section.
+pub fn measured() -> String {
+    format!("Measured by `make bench` on {}.\n\n", machine())
 }
 
 /// Three digits that matter.
@@ -60,12 +70,18 @@ fn machine() -> String {
     format!("{count} processors ({model}), Linux {}, load {load} at the end; etcd and all hosts share them", kernel.trim())
 }
 
-/// Puts the table into docs/performance.md: between its marks, or as a new file.
-pub fn write(text: &str) -> Result<()> {
-    const MARKS: (&str, &str) = ("<!-- make bench: begin -->\n", "<!-- make bench: end -->\n");
+/// Puts a section into docs/performance.md, between its marks.
+pub fn write(section: &str, text: &str) -> Result<()> {
+    let marks = [format!("<!-- make bench, {section}: begin -->\n"), format!("<!-- make bench, {section}: end -->\n")];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
-    let old = std::fs::read_to_string(&path).unwrap_or_else(|_| format!("# Performance\n\n{}{}", MARKS.0, MARKS.1));
-    let (head, rest) = old.split_once(MARKS.0).with_context(|| format!("{} has no line {}", path.display(), MARKS.0.trim()))?;
-    let (_, tail) = rest.split_once(MARKS.1).with_context(|| format!("{} has no line {}", path.display(), MARKS.1.trim()))?;
-    std::fs::write(&path, format!("{head}{}{text}{}{tail}", MARKS.0, MARKS.1)).with_context(|| format!("writing {}", path.display()))
+    let old = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let (head, rest) = old.split_once(&marks[0]).with_context(|| format!("{} has no line {}", path.display(), marks[0].trim()))?;
+    let (_, tail) = rest.split_once(&marks[1]).with_context(|| format!("{} has no line {}", path.display(), marks[1].trim()))?;
+    std::fs::write(&path, format!("{head}{}{text}{}{tail}", marks[0], marks[1])).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Puts the picture beside it.
+pub fn picture(svg: &str) -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
+    std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
 }

@@ -4,8 +4,8 @@ use super::endpoint::{Endpoint, clean};
 use super::flags::{self, Flag, Kind, Part};
 use super::go_flag::{self, Argv};
 use super::settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
-use crate::traffic::rules::Choices;
 use crate::underlay::{Pattern, Selector};
+use backends::traffic::rules::{Choices, Guard, Strangers};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -355,7 +355,17 @@ fn rules(given: &Given, mistakes: &mut Vec<String>) -> Choices {
             Err(_) => mistakes.push(format!("{}: {:?} is not a network such as 10.0.0.0/8", value.from, value.text)),
         }
     }
+    let strangers = match given.text("encap-peers") {
+        "off" => Strangers::Off,
+        "count" => Strangers::Count,
+        "drop" => Strangers::Drop,
+        other => {
+            mistakes.push(format!("{}: {other:?} is none of off, count and drop", given.from("encap-peers")));
+            Strangers::Off
+        }
+    };
     Choices {
+        guard: Guard { notrack: on("encap-notrack"), strangers, bar_pods: on("encap-bar-pods") },
         masquerade: on("ip-masq"),
         fully_random: !on("ip-masq-fully-random-disable"),
         masquerade_inbound: on("masquerade-inbound"),

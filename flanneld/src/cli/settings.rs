@@ -1,8 +1,8 @@
 //! The validated options of the daemon.
 
 use super::endpoint::Endpoint;
-use crate::traffic::rules::Choices;
 use crate::underlay::Selector;
+use backends::traffic::rules::Choices;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -60,7 +60,15 @@ fn command_line_before_environment_before_default() {
 #[test]
 fn every_mistake_at_once() {
     let list = mistakes(
-        &["--healthz-port=abc", "--nosuch", "--ip-masq=maybe", "--subnet-lease-renew-margin=1440", "--public-ip=fd00::1", "--log-format=xml"],
+        &[
+            "--healthz-port=abc",
+            "--nosuch",
+            "--ip-masq=maybe",
+            "--subnet-lease-renew-margin=1440",
+            "--public-ip=fd00::1",
+            "--log-format=xml",
+            "--encap-peers=maybe",
+        ],
         &[("FLANNELD_IPTABLES_RESYNC", "abc"), ("FLANNELD_ROUTE_PROTOCOL", "4"), ("FLANNELD_VMODULE", "x")],
     );
     for part in [
@@ -73,10 +81,11 @@ fn every_mistake_at_once() {
         "FLANNELD_ROUTE_PROTOCOL: 4 is out of range",
         "FLANNELD_VMODULE",
         "xml",
+        "--encap-peers: \"maybe\" is none of off, count and drop",
     ] {
         assert_eq!(list.iter().filter(|mistake| mistake.contains(part)).count(), 1, "{part} in {list:#?}");
     }
-    assert_eq!(list.len(), 9, "{list:#?}");
+    assert_eq!(list.len(), 10, "{list:#?}");
 }
 
 #[test]

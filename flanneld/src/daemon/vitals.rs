@@ -2,6 +2,7 @@
 
 use crate::health::Health;
 use crate::subnet_env::SubnetEnv;
+use crate::traffic;
 use backends::backend::Status;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -103,7 +104,9 @@ impl Vitals {
                 if ready {
                     info!("ready");
                 } else {
-                    let reasons: Vec<String> = self.health.reasons().into_iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+                    // Why the rules are not there was told where it was found.
+                    let tell = |(name, reason): (String, String)| if name == traffic::CONDITION { name } else { format!("{name}: {reason}") };
+                    let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
             }

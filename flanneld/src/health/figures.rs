@@ -32,6 +32,12 @@ pub struct Figures {
     pub mtu: u32,
     /// Times that traffic rules were written.
     pub rule_writes: u64,
+    /// Times that traffic rules were put back after somebody else had changed them.
+    pub rule_repairs: u64,
+    /// Whether somebody changes them again and again.
+    pub rules_at_war: bool,
+    /// Packets of others than peers that came to the encapsulation port, where they are counted.
+    pub strangers: Option<u64>,
     /// The running network's own counters.
     pub network: Option<Arc<Status>>,
 }
@@ -79,15 +85,24 @@ impl Figures {
         if let Some(status) = &self.network {
             gauge("kernel_in_step", "1 while the kernel is as wanted", u64::from(status.in_step.load(Ordering::Relaxed)));
         }
+        gauge("rules_at_war", "1 while somebody changes the traffic rules again and again", u64::from(self.rules_at_war));
+        if let Some(strangers) = self.strangers {
+            gauge("encap_stranger_packets", "Packets to the encapsulation port that no other node sent, by the rule's counter", strangers);
+        }
         let refused = Family::<Vec<(String, String)>, Gauge>::default();
         for (reason, count) in &self.refused {
             refused.get_or_create(&vec![("reason".to_owned(), reason.clone())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         registry.register("leases_refused", "Leases that are not used at present, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
-        let writes: Counter = Counter::default();
-        writes.inc_by(self.rule_writes);
-        registry.register("rule_writes", "Times that traffic rules were written", writes);
+        for (name, help, value) in [
+            ("rule_writes", "Times that traffic rules were written", self.rule_writes),
+            ("rule_repairs", "Times that somebody else's change of traffic rules was undone", self.rule_repairs),
+        ] {
+            let counter: Counter = Counter::default();
+            counter.inc_by(value);
+            registry.register(name, help, counter);
+        }
         if let Some(status) = &self.network {
             for (name, help, value) in [
                 ("kernel_passes", "Comparisons of the kernel with what is wanted", &status.passes),
@@ -119,6 +134,7 @@ impl Figures {
             "store_requests": self.requests(),
             "lease_expiry_seconds": self.lease_left(),
             "mtu": self.mtu,
+            "rules": { "writes": self.rule_writes, "repairs": self.rule_repairs, "at_war": self.rules_at_war },
         });
         if let (Some(status), Some(out)) = (&self.network, out.as_object_mut()) {
             let trouble = status.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -115,7 +115,7 @@ fn checks() -> impl Strategy<Value = Checks> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn inbound_as_the_slow_checker(source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks()) {
@@ -228,6 +228,27 @@ fn who_may_send_what() {
     for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
         assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
     }
+}
+
+#[test]
+fn nobody_else_sends_from_our_subnets() {
+    let judge = |own: &str, lease: &str| {
+        let settings = Settings {
+            networks: Subnets::V4("10.5.0.0/16".parse().unwrap()),
+            own: Subnets::V4(own.parse().unwrap()),
+            checks: Checks::Cluster,
+            mtu: 1472,
+            routed: true,
+            encap_port: 8285,
+        };
+        let peer = Peer { address: (ip("192.168.0.2"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let table = Table::build(settings, [(net(lease), peer)]);
+        let ours = net(own).addr();
+        inbound(&header(ours, ours, 64, 100), ip("192.168.0.2"), &table)
+    };
+    // Not where the network has moved away from our lease, and not where a peer's lease is over ours.
+    assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
+    assert_eq!(judge("10.5.1.0/24", "10.5.0.0/20"), Err(Reason::Spoofed));
 }
 
 #[test]

@@ -1,0 +1,312 @@
+//! How fast packets move: our engine, the kernel's vxlan, plain routes, and Go flannel where its binary is named; in one run, in turns.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use e2e::{Flanneld, FlanneldOptions, Host, Lab, Pod, Store};
+use serde_json::{Value, json};
+
+use super::load::{Cpu, quantile, round_trips, small, tcp};
+
+const STOP: Duration = Duration::from_secs(30);
+/// Foreign processor time in a sample, as a part of all: more than that and it is repeated, twice at most.
+const FOREIGN: f64 = 0.01;
+const REPEATS: usize = 2;
+/// Rates of small packets, in thousands a second, from the bottom up.
+const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
+/// What counts as no loss.
+const NO_LOSS: f64 = 0.005;
+
+/// How the cables between hosts are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cable {
+    /// Frames of 1500 bytes, each by itself, as a NIC has them.
+    Wire,
+    /// Super-packets cross as they are: only hosts of one machine have that.
+    Veth,
+}
+
+impl Cable {
+    fn name(self) -> &'static str {
+        match self {
+            Cable::Wire => "wire",
+            Cable::Veth => "veth",
+        }
+    }
+}
+
+/// One way of carrying packets, between two hosts of its own.
+struct Carrier {
+    name: &'static str,
+    hosts: Vec<Host>,
+    daemons: Vec<Flanneld>,
+    pods: Vec<Pod>,
+}
+
+/// Median figures of a carrier.
+#[derive(Clone, Default)]
+struct Figures {
+    tcp1: Vec<f64>,
+    tcp4: Vec<f64>,
+    cpu: Vec<f64>,
+    daemons: Vec<f64>,
+    foreign: f64,
+    rate: Vec<f64>,
+    small_cpu: Vec<f64>,
+    idle: Vec<(f64, f64)>,
+    loaded: Vec<(f64, f64)>,
+}
+
+/// What is measured, and how often.
+#[derive(Clone)]
+pub struct Plan {
+    pub rounds: usize,
+    pub time: Duration,
+    pub cables: Vec<Cable>,
+    /// Only carriers whose name begins with one of these; all where there is none.
+    pub only: Vec<String>,
+    /// Streams only.
+    pub streams_only: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { rounds: 5, time: Duration::from_secs(2), cables: vec![Cable::Wire, Cable::Veth], only: Vec::new(), streams_only: false }
+    }
+}
+
+/// Measures; a section of docs/performance.md, and a picture of it.
+pub fn measure(plan: &Plan) -> Result<(String, String)> {
+    let mut text = String::new();
+    let mut bars = Vec::new();
+    for cable in &plan.cables {
+        let figures = cabled(plan, *cable)?;
+        table(&mut text, *cable, &figures);
+        bars.extend(figures.iter().map(|(name, figures)| (cable.name(), *name, median(&figures.tcp1))));
+    }
+    Ok((text, picture(&bars)))
+}
+
+fn carriers(plan: &Plan) -> Vec<(&'static str, [Value; 2], &'static str, Option<PathBuf>)> {
+    let same = |conf: Value| [conf.clone(), conf];
+    let kernel = || json!({ "Type": "vxlan" });
+    let ours = || json!({ "Type": "vxlan", "Mode": "userspace" });
+    let mut all = vec![
+        ("host-gw", same(json!({ "Type": "host-gw" })), "", None),
+        ("vxlan (kernel)", same(kernel()), "", None),
+        ("vxlan (userspace)", same(ours()), "offload", None),
+        ("vxlan (userspace to kernel)", [ours(), kernel()], "offload", None),
+        ("vxlan (kernel to userspace)", [kernel(), ours()], "offload", None),
+        ("udp", same(json!({ "Type": "udp" })), "offload", None),
+        ("udp (batches)", same(json!({ "Type": "udp" })), "mmsg", None),
+        ("udp (plain)", same(json!({ "Type": "udp" })), "plain", None),
+    ];
+    if let Some(go) = std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()) {
+        all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go.into())));
+    }
+    all.retain(|(name, ..)| plan.only.is_empty() || plan.only.iter().any(|only| name.starts_with(only.as_str())));
+    all
+}
+
+fn build(
+    lab: &Lab,
+    number: usize,
+    cable: Cable,
+    (name, confs, way, go): (&'static str, [Value; 2], &'static str, Option<PathBuf>),
+) -> Result<Carrier> {
+    // One cable between the two: a switch would make the kernel work for every frame.
+    let [first, second] = [0, 1].map(|index| lab.host(&format!("c{number}h{index}"), &[]));
+    let hosts = [first?, second?];
+    hosts[0].netns().ip(&format!("link add enp0s8 type veth peer name enp0s8 netns {}", hosts[1].netns().name()))?;
+    for (host, last) in hosts.iter().zip([101, 102]) {
+        host.netns().ip(&format!("link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"))?;
+    }
+    let mut carrier = Carrier { name, hosts: Vec::new(), daemons: Vec::new(), pods: Vec::new() };
+    let folder = lab.folder(&format!("leases{number}"))?;
+    for (host, conf) in hosts.into_iter().zip(&confs) {
+        // Both modes of vxlan publish the same, so the two may read different configurations of one network.
+        let store = Store::dir(&folder);
+        store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
+        if cable == Cable::Wire {
+            for feature in ["tso", "gso", "tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
+                let _ = host.netns().exec("ethtool", &["-K", "enp0s8", feature, "off"]);
+            }
+            host.netns().exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
+        }
+        if confs[0] != confs[1] && conf.get("Mode").is_none() {
+            // The veth would leave inner checksums unfinished, which no NIC does.
+            host.netns().exec("ethtool", &["-K", "enp0s8", "tx-checksum-ip-generic", "off"])?;
+        }
+        let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
+        if !way.is_empty() {
+            options = options.env("FLANNELD_DATAPATH", way);
+        }
+        if let Some(go) = &go {
+            options = options.binary(go);
+        }
+        let daemon = host.flanneld(&options)?;
+        carrier.pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+        carrier.daemons.push(daemon);
+        carrier.hosts.push(host);
+    }
+    Ok(carrier)
+}
+
+fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
+    let lab = Lab::new("bench")?;
+    let carriers: Vec<Carrier> = carriers(plan)
+        .into_iter()
+        .enumerate()
+        .map(|(number, what)| {
+            let name = what.0;
+            build(&lab, number, cable, what).with_context(|| name.to_owned())
+        })
+        .collect::<Result<_>>()?;
+    let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
+    for round in 0..plan.rounds {
+        for (number, carrier) in carriers.iter().enumerate() {
+            eprintln!("{} round {} of {}: {}", cable.name(), round + 1, plan.rounds, carrier.name);
+            carrier.sample(plan, all.entry(number).or_default(), round).with_context(|| carrier.name.to_owned())?;
+        }
+    }
+    Ok(carriers.iter().enumerate().map(|(number, carrier)| (carrier.name, all.remove(&number).unwrap_or_default())).collect())
+}
+
+impl Carrier {
+    fn sample(&self, plan: &Plan, figures: &mut Figures, round: usize) -> Result<()> {
+        let [from, to] = self.pods.as_slice() else { return Ok(()) };
+        let pids: Vec<u32> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
+        let mut used = Cpu::default();
+        let mut flow = Default::default();
+        for _ in 0..=REPEATS {
+            let before = std::sync::Mutex::new(Cpu::default());
+            // From when the streams are under way until they are counted.
+            flow = tcp(from, to, 1, plan.time, || *before.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids))?;
+            used = Cpu::now(&pids).since(&before.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            if used.foreign < FOREIGN * used.all {
+                break;
+            }
+        }
+        let gigabytes = flow.bytes as f64 / 1e9;
+        figures.tcp1.push(flow.gigabits());
+        figures.cpu.push(used.all / gigabytes);
+        figures.daemons.push(used.daemons / gigabytes);
+        figures.foreign = figures.foreign.max(used.foreign / used.all);
+        if plan.streams_only {
+            return Ok(());
+        }
+        figures.tcp4.push(tcp(from, to, 4, plan.time, || ())?.gigabits());
+        let idle = round_trips(from, to, plan.time / 2)?;
+        figures.idle.push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
+        let mut loaded = Vec::new();
+        tcp(from, to, 1, plan.time, || loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default())?;
+        figures.loaded.push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
+        // The ladder is long: every other round.
+        if round % 2 == 0 {
+            let (mut best, mut cost) = (0, f64::NAN);
+            for rate in LADDER {
+                let before = Cpu::now(&pids);
+                let Ok(passed) = small(from, to, rate * 1000, Duration::from_secs(1)) else { break };
+                let used = Cpu::now(&pids).since(&before);
+                if passed.loss() >= NO_LOSS {
+                    break;
+                }
+                (best, cost) = (rate, used.all * 1e6 / passed.received as f64);
+            }
+            figures.rate.push(best as f64);
+            figures.small_cpu.push(cost);
+        }
+        Ok(())
+    }
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| !figure.is_nan()).collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
+}
+
+fn show(figure: f64) -> String {
+    match figure {
+        figure if figure.is_nan() => "-".to_owned(),
+        figure if figure >= 100.0 => format!("{figure:.0}"),
+        figure if figure >= 10.0 => format!("{figure:.1}"),
+        figure => format!("{figure:.2}"),
+    }
+}
+
+fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
+    let of = |name: &str| all.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, figures)| median(&figures.tcp1));
+    let (kernel, plain, go) = (of("vxlan (kernel)"), of("udp (plain)"), of("udp (Go flannel)"));
+    let what = match cable {
+        Cable::Wire => "`wire`: every frame crosses by itself, as on a NIC",
+        Cable::Veth => "`veth`: super-packets cross whole, as between hosts of one machine",
+    };
+    let _ = writeln!(out, "### {what}\n");
+    out.push_str("| | TCP 1, Gb/s (worst-best) | of kernel vxlan | of plain udp | of Go's udp | TCP 4, Gb/s | CPU s/GB, all (daemons) | 64 B, kpps without loss | us CPU each | RTT idle p50/p99, us | RTT under TCP p50/p99, us | foreign CPU |\n");
+    out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (name, figures) in all {
+        let tcp1 = median(&figures.tcp1);
+        let (least, most) = figures.tcp1.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), figure| (least.min(*figure), most.max(*figure)));
+        let pair = |pairs: &[(f64, f64)]| {
+            let halves: (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+            format!("{}/{}", show(median(&halves.0)), show(median(&halves.1)))
+        };
+        let _ = writeln!(
+            out,
+            "| {name} | {} ({}-{}) | {} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {}% |",
+            show(tcp1),
+            show(least),
+            show(most),
+            show(tcp1 / kernel),
+            show(tcp1 / plain),
+            show(tcp1 / go),
+            show(median(&figures.tcp4)),
+            show(median(&figures.cpu)),
+            show(median(&figures.daemons)),
+            show(median(&figures.rate)),
+            show(median(&figures.small_cpu)),
+            pair(&figures.idle),
+            pair(&figures.loaded),
+            show(figures.foreign * 100.0),
+        );
+    }
+    out.push('\n');
+}
+
+/// Bars of one stream's rate, a group a cable.
+fn picture(bars: &[(&str, &str, f64)]) -> String {
+    const ROW: usize = 24;
+    let most = bars.iter().map(|(_, _, rate)| *rate).fold(1.0, f64::max);
+    let height = (bars.len() + 3) * ROW;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 {height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"760\" height=\"{height}\" fill=\"#ffffff\"/>\n\
+         <text x=\"12\" y=\"20\" font-weight=\"bold\" fill=\"#1a1a1a\">One TCP stream between pods of two hosts, Gb/s</text>\n"
+    );
+    let (mut y, mut group) = (30, "");
+    for (cable, name, rate) in bars {
+        if *cable != group {
+            group = cable;
+            let _ = writeln!(out, "<text x=\"12\" y=\"{}\" fill=\"#555555\">{cable}</text>", y + 17);
+            y += ROW;
+        }
+        let width = 420.0 * rate / most;
+        let color = if name.starts_with("udp") {
+            "#d9660f"
+        } else if name.contains("userspace") {
+            "#2a78c2"
+        } else {
+            "#8a8f98"
+        };
+        let _ = writeln!(out, "<text x=\"230\" y=\"{}\" text-anchor=\"end\" fill=\"#1a1a1a\">{name}</text>", y + 15);
+        let _ = writeln!(out, "<rect x=\"240\" y=\"{}\" width=\"{width:.1}\" height=\"16\" rx=\"2\" fill=\"{color}\"/>", y + 2);
+        let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{}\" fill=\"#1a1a1a\">{}</text>", 246.0 + width, y + 15, show(*rate));
+        y += ROW;
+    }
+    out.push_str("</svg>\n");
+    out
+}

@@ -1,0 +1,233 @@
+//! Loads between two pods, and what they cost: streams, small packets, round trips; every one bounded in time.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use e2e::Pod;
+
+/// What a stream, or several, moved.
+#[derive(Clone, Copy, Default)]
+pub struct Flow {
+    pub bytes: u64,
+    pub seconds: f64,
+}
+
+impl Flow {
+    pub fn gigabits(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e9 / self.seconds
+    }
+}
+
+/// TCP from one pod to another with so many streams, for so long; counted where it arrives, after a start of 300 ms.
+pub fn tcp(from: &Pod, to: &Pod, streams: usize, time: Duration, during: impl FnOnce() + Send) -> Result<Flow> {
+    let target = to.address()?;
+    let listener = to.netns().run(|| TcpListener::bind((target, 0)))?.context("listening")?;
+    let address = listener.local_addr()?;
+    let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let counted = std::thread::scope(|scope| -> Result<Flow> {
+        let mut connections = Vec::new();
+        for _ in 0..streams {
+            connections.push(from.netns().run(|| TcpStream::connect_timeout(&address, Duration::from_secs(5)))?.context("connecting")?);
+            let (mut stream, _) = listener.accept()?;
+            stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+            let (received, stop) = (&received, &stop);
+            scope.spawn(move || {
+                let mut buffer = vec![0; 256 << 10];
+                loop {
+                    match stream.read(&mut buffer) {
+                        Ok(0) => break,
+                        Ok(length) => drop(received.fetch_add(length as u64, Relaxed)),
+                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) && !stop.load(Relaxed) => {}
+                        Err(_) => break,
+                    }
+                }
+            });
+        }
+        for mut stream in connections {
+            stream.set_write_timeout(Some(Duration::from_millis(200)))?;
+            let stop = &stop;
+            scope.spawn(move || {
+                let block = vec![0x5a; 128 << 10];
+                while !stop.load(Relaxed) {
+                    match stream.write(&block) {
+                        Ok(_) => {}
+                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                        Err(_) => break,
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let (begun, before) = (Instant::now(), received.load(Relaxed));
+        let other = scope.spawn(during);
+        std::thread::sleep(time);
+        let flow = Flow { bytes: received.load(Relaxed) - before, seconds: begun.elapsed().as_secs_f64() };
+        stop.store(true, Relaxed);
+        let _ = other.join();
+        Ok(flow)
+    })?;
+    Ok(counted)
+}
+
+/// What became of small packets at a rate.
+#[derive(Clone, Copy, Default)]
+pub struct Small {
+    pub sent: u64,
+    pub received: u64,
+}
+
+impl Small {
+    pub fn loss(&self) -> f64 {
+        1.0 - self.received as f64 / self.sent.max(1) as f64
+    }
+}
+
+/// UDP packets with 64 bytes at so many a second, for so long.
+pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
+    let (here, there) = (from.address()?, to.address()?);
+    let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
+    nix::sys::socket::setsockopt(&receiver, nix::sys::socket::sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
+    let sender = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
+    sender.connect(receiver.local_addr()?)?;
+    receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
+    std::thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            let (mut buffer, mut count) = ([0; 128], 0_u64);
+            while receiver.recv(&mut buffer).is_ok() {
+                count += 1;
+            }
+            count
+        });
+        let begun = Instant::now();
+        let mut sent = 0;
+        while begun.elapsed() < time {
+            let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64;
+            if sent >= due {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            // A busy machine is not made up for by a burst.
+            for _ in sent..due.min(sent + rate / 500) {
+                // A full queue is a loss like any other.
+                let _ = sender.send(&[7; 64]);
+                sent += 1;
+            }
+            if due > sent + rate / 50 {
+                bail!("this machine does not generate {rate} packets a second");
+            }
+        }
+        Ok(Small { sent, received: counting.join().unwrap_or(0) })
+    })
+}
+
+/// Answers each datagram until `stop`.
+pub struct Echo {
+    socket: UdpSocket,
+}
+
+impl Echo {
+    pub fn new(pod: &Pod) -> Result<Self> {
+        let address: IpAddr = pod.address()?;
+        let socket = pod.netns().run(|| UdpSocket::bind((address, 0)))?.context("binding")?;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+        Ok(Self { socket })
+    }
+
+    pub fn address(&self) -> Result<SocketAddr> {
+        Ok(self.socket.local_addr()?)
+    }
+
+    pub fn run(&self, stop: &AtomicBool) {
+        let mut buffer = [0; 128];
+        while !stop.load(Relaxed) {
+            if let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
+                let _ = self.socket.send_to(buffer.get(..length).unwrap_or_default(), from);
+            }
+        }
+    }
+}
+
+/// Round trips, one after the other, for so long; sorted, in microseconds.
+pub fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
+    let echo = Echo::new(to)?;
+    let address = echo.address()?;
+    let here = from.address()?;
+    let socket = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let stop = AtomicBool::new(false);
+    let mut times = std::thread::scope(|scope| {
+        scope.spawn(|| echo.run(&stop));
+        let end = Instant::now() + time;
+        let mut times = Vec::new();
+        let mut number = 0_u64;
+        while Instant::now() < end {
+            number += 1;
+            let begun = Instant::now();
+            let mut buffer = [0; 16];
+            if socket.send(&number.to_le_bytes()).is_ok() {
+                // A late answer to an earlier one is none to this.
+                while socket.recv(&mut buffer).is_ok_and(|length| buffer.get(..length) != Some(&number.to_le_bytes()[..])) {}
+                times.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        stop.store(true, Relaxed);
+        times
+    });
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// That part of sorted figures: 0.5 is the median.
+pub fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = (sorted.len().saturating_sub(1) as f64 * part).round();
+    sorted.get(place as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// Processor time, in seconds, as `/proc` counts it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cpu {
+    /// Of the whole machine.
+    pub all: f64,
+    /// Of the named processes.
+    pub daemons: f64,
+    /// Of programs that are neither these nor this one.
+    pub foreign: f64,
+}
+
+const TICK: f64 = 0.01;
+
+impl Cpu {
+    /// Up to now.
+    pub fn now(daemons: &[u32]) -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let ticks: Vec<f64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect();
+        // user, nice, system, idle, iowait, irq, softirq
+        let all = [0, 1, 2, 5, 6].iter().filter_map(|place| ticks.get(*place)).sum::<f64>() * TICK;
+        let mut cpu = Self { all, ..Self::default() };
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+            let fields: Vec<&str> = rest.split_whitespace().collect();
+            let field = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+            let time = (field(11) + field(12)) * TICK;
+            // The kernel's threads work for whoever sends packets.
+            let kernel = field(1) == 2.0 || pid == 2;
+            if daemons.contains(&pid) {
+                cpu.daemons += time;
+            } else if pid != std::process::id() && !kernel {
+                cpu.foreign += time;
+            }
+        }
+        cpu
+    }
+
+    /// Since an earlier look.
+    pub fn since(&self, before: &Self) -> Self {
+        Self { all: self.all - before.all, daemons: self.daemons - before.daemons, foreign: self.foreign - before.foreign }
+    }
+}

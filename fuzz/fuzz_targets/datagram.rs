@@ -1,0 +1,61 @@
+//! A datagram from somebody: the inner packet is judged, and changed only where it should be.
+#![no_main]
+
+use backends::datapath::checksum::{fold, sum};
+use backends::datapath::ecn;
+use backends::datapath::packet::{Header, Version, decrement_ttl, set_ecn};
+use backends::datapath::table::{Peer, Settings, Table};
+use backends::datapath::verdict::{Checks, Outbound, inbound, outbound};
+use libfuzzer_sys::fuzz_target;
+use std::net::IpAddr;
+use std::sync::LazyLock;
+use subnet_lease::Dual;
+
+const SENDERS: [&str; 4] = ["192.168.0.2", "192.168.0.3", "fd77::4", "192.168.0.9"];
+
+static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
+    [Checks::Cluster, Checks::Strict, Checks::Off].map(|checks| {
+        let settings = Settings {
+            networks: Dual::Both("10.5.0.0/16".parse().unwrap(), "fd00:5::/48".parse().unwrap()),
+            own: Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap()),
+            checks,
+            mtu: 1472,
+            routed: true,
+            encap_port: 8285,
+        };
+        let leases = [("10.5.2.0/24", 0), ("fd00:5:0:2::/64", 0), ("10.5.3.0/24", 1), ("fd00:5:0:3::/64", 1), ("fd00:5:0:4::/64", 2)];
+        let peer =
+            |n: usize| Peer { address: (SENDERS[n].parse::<IpAddr>().unwrap(), 8285).into(), mac: [0; 6], carries_v6: n != 1, outer_ecn: true };
+        Table::build(settings, leases.map(|(net, n)| (net.parse().unwrap(), peer(n))))
+    })
+});
+
+// The first byte says who sends, what is checked and the outer ECN field; the rest is the packet.
+fuzz_target!(|data: &[u8]| {
+    let Some((choice, packet)) = data.split_first() else { return };
+    let from: IpAddr = SENDERS[usize::from(choice & 3)].parse().unwrap();
+    let table = &TABLES[usize::from(choice >> 2) % 3];
+    let mut packet = packet.to_vec();
+    let Ok(header) = Header::parse(&packet) else {
+        decrement_ttl(&mut packet);
+        set_ecn(&mut packet, *choice);
+        return;
+    };
+    assert!(header.total_len == packet.len() && header.header_len <= header.transport && header.transport <= packet.len());
+    if inbound(&header, from, table).is_ok() && table.checks != Checks::Off {
+        assert!(table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source));
+    }
+    if let Outbound::Send(peer) = outbound(&header, &packet, table, None) {
+        assert!(header.ttl > 1 && packet.len() <= 1472 && table.lookup(header.destination) == Some(peer));
+    }
+    let verdict = ecn::decapsulate(header.tos, choice >> 6);
+    let mark = verdict.unwrap_or(header.tos & 3);
+    // Ones' complement has two zeros.
+    let residue = |packet: &[u8]| fold(sum(&packet[..20], 0)) % 0xffff;
+    let before = residue(&packet);
+    set_ecn(&mut packet, mark);
+    decrement_ttl(&mut packet);
+    let want = Header { ttl: header.ttl.saturating_sub(1), tos: header.tos & 0xfc | mark, ..header };
+    assert_eq!(Header::parse(&packet), Ok(want));
+    assert!(header.version == Version::V6 || residue(&packet) == before);
+});
