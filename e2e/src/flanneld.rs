@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use crate::binaries;
+use crate::file_store::{FileStore, FileStoreHandle};
 use crate::host::Host;
 use crate::http;
 use crate::netns::Netns;
@@ -23,12 +24,20 @@ pub struct FlanneldOptions {
     binary: Option<PathBuf>,
     healthz_port: Option<u16>,
     pub(crate) deadline: Duration,
+    file_store: Option<FileStoreHandle>,
 }
 
 impl FlanneldOptions {
     /// Our own daemon on this store, with its health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
-        FlanneldOptions { args: store.args(), env: Vec::new(), binary: None, healthz_port: Some(8471), deadline: Duration::from_secs(20) }
+        FlanneldOptions {
+            args: store.args(),
+            env: Vec::new(),
+            binary: None,
+            healthz_port: Some(8471),
+            deadline: Duration::from_secs(20),
+            file_store: None,
+        }
     }
 
     /// `--iface`: a name or an address; more of them are tried in order.
@@ -65,6 +74,13 @@ impl FlanneldOptions {
         self
     }
 
+    /// Leaves its files to a store, and gets those that the daemon before it left there.
+    #[must_use]
+    pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
+        self.file_store = Some(store.handle());
+        self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
+    }
+
     /// How long [`Host::flanneld`] waits for it to be ready.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> FlanneldOptions {
@@ -94,6 +110,9 @@ impl Flanneld {
         }
         for (name, value) in &options.env {
             launch = launch.env(name, value);
+        }
+        if let Some(store) = &options.file_store {
+            launch = launch.files(store.files());
         }
         let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());

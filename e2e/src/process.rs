@@ -1,7 +1,10 @@
 //! A process on a host: started with a log file, signalled, waited for, killed on drop.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -17,18 +21,22 @@ use nix::unistd::{Pid, sethostname};
 use crate::lab::Site;
 use crate::netns::Netns;
 
+/// So many files are handed over at most.
+const FILES: usize = 32;
+
 /// A program, its arguments and what it finds in its environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    files: Vec<(String, Arc<OwnedFd>)>,
 }
 
 impl Launch {
     /// The program by its path, or by its name on `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Launch {
-        Launch { program: program.into(), args: Vec::new(), env: Vec::new() }
+        Launch { program: program.into(), args: Vec::new(), env: Vec::new(), files: Vec::new() }
     }
 
     /// Adds an argument.
@@ -50,6 +58,45 @@ impl Launch {
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
+    }
+
+    /// Hands over open files by their names, as systemd does (sd_listen_fds(3)).
+    #[must_use]
+    pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {
+        self.files = files;
+        self
+    }
+
+    fn command(&self) -> Command {
+        if self.files.is_empty() {
+            let mut command = Command::new(&self.program);
+            command.args(&self.args);
+            return command;
+        }
+        // The program has to be told its own process id, which nobody knows before.
+        let mut command = Command::new("sh");
+        command.args(["-ec", "export LISTEN_PID=$$; exec \"$0\" \"$@\""]).arg(&self.program).args(&self.args);
+        let names: Vec<&str> = self.files.iter().map(|(name, _)| name.as_str()).collect();
+        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        let files: Vec<i32> = self.files.iter().take(FILES).map(|(_, file)| file.as_raw_fd()).collect();
+        let hand_over = move || {
+            // First out of the way of the numbers that they shall have.
+            let mut moved = [0; FILES];
+            for (moved, file) in moved.iter_mut().zip(&files) {
+                // SAFETY: both calls take numbers only, may be made between fork and exec, and the child is a single thread.
+                *moved = unsafe { libc::fcntl(*file, libc::F_DUPFD_CLOEXEC, 200) };
+            }
+            for (to, from) in (3..).zip(moved.iter().take(files.len())) {
+                // SAFETY: as above; what `to` was before is this child's alone.
+                if unsafe { libc::dup2(*from, to) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: the closure calls fcntl and dup2 only.
+        unsafe { command.pre_exec(hand_over) };
+        command
     }
 }
 
@@ -80,12 +127,12 @@ impl Process {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
                 furnish(machine).context("giving the host a name, /sys and /run")?;
-                let mut command = Command::new(&launch.program);
+                let mut command = launch.command();
                 // Nothing of the tester's own environment may change what is tested.
                 for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_")) {
                     command.env_remove(name);
                 }
-                command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+                command.envs(launch.env.iter().map(|(name, value)| (name, value)));
                 command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
                 command.spawn().with_context(|| format!("starting {}", launch.program.display()))
             };

@@ -16,6 +16,8 @@ const SUBNETS: &str = "/coreos.com/network/subnets/";
 /// What `ip -d -j link` tells and nobody promised: numbers of this kernel, queues and offloads.
 const IGNORED: [&str; 9] =
     ["ifindex", "qdisc", "num_tx_queues", "num_rx_queues", "gso_max_size", "gso_max_segs", "tso_max_size", "tso_max_segs", "gro_max_size"];
+/// How a TUN device is used, which its holder decides.
+const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
 #[test]
 fn vxlan() -> Result<()> {
@@ -40,6 +42,17 @@ fn host_gw() -> Result<()> {
 #[test]
 fn host_gw_dual() -> Result<()> {
     compare("host-gw-dual")
+}
+
+#[test]
+fn udp() -> Result<()> {
+    compare("udp")
+}
+
+/// No `Backend` at all: udp, as Go flannel has it.
+#[test]
+fn default_backend() -> Result<()> {
+    compare("default-backend")
 }
 
 #[test]
@@ -214,6 +227,9 @@ fn links(json: &str) -> Result<String> {
         for field in IGNORED {
             link.remove(field);
         }
+        if let Some(tun) = link.get_mut("linkinfo").and_then(|info| info["info_data"].as_object_mut()) {
+            TUN_IGNORED.iter().for_each(|field| drop(tun.remove(*field)));
+        }
     }
     Ok(serde_json::to_string_pretty(&links)?)
 }
@@ -224,6 +240,10 @@ fn addresses(json: &str) -> Result<String> {
         let mut addresses = interface["addr_info"].clone();
         for address in addresses.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             address.remove("nodad");
+            if interface["ifname"] == "flannel0" && address.get("scope").is_some_and(|scope| scope == "link") {
+                // A device without a MAC: the kernel makes one up.
+                address.insert("local".to_owned(), "<random link-local>".into());
+            }
         }
         interfaces.push(serde_json::json!({ "ifname": interface["ifname"], "addr_info": addresses }));
     }
@@ -235,7 +255,7 @@ fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
     let lines = lines.into_iter().map(|line| line.replace("table main ", ""));
     let marked = |line: String| {
-        let to_a_peer = line.starts_with("unicast <n2 ");
+        let to_a_peer = line.starts_with("unicast <n2 ") || line.contains("dev flannel0");
         if of_go && to_a_peer { line.replace("proto boot", "proto 241") } else { line }
     };
     lines.map(marked).collect::<BTreeSet<_>>().into_iter().collect()

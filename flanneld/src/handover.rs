@@ -1,10 +1,15 @@
 //! systemd's file descriptor store: it keeps the TUN device and the sockets open between two daemons (sd_notify(3), `FDSTORE=1`).
 
 use backends::datapath::handover::{Files, Store};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::debug;
+
+/// How long systemd may take to do what it was told, in milliseconds.
+const BARRIER: u16 = 1000;
 
 /// What systemd gave this process at its start.
 #[derive(Default)]
@@ -31,10 +36,26 @@ impl Inherited {
     /// Gives up what nobody has taken: a device of a backend that is no longer configured goes with its last file.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        if rest.is_empty() {
+            return;
+        }
         for (name, _) in &rest {
             debug!("nobody needs the file {name} that systemd kept");
             self.forget(name);
         }
+        drop(rest);
+        // As long as systemd has them too, the port is taken for the kernel's vxlan.
+        barrier();
+    }
+}
+
+/// Waits until systemd has done what it was told (sd_notify_barrier(3)).
+fn barrier() {
+    let Ok((told, tell)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else { return };
+    if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[tell.as_fd()]).is_ok() {
+        drop(tell);
+        // It closes its end when it comes to it.
+        let _ = poll(&mut [PollFd::new(told.as_fd(), PollFlags::empty())], PollTimeout::from(BARRIER));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the daemon tells about itself: conditions, heartbeats, figures; /healthz, /readyz, /metrics and /status.
 
+mod datapath;
 mod figures;
 mod server;
 

@@ -22,7 +22,7 @@ fn every_network_configuration_is_valid() {
         assert_eq!(name.ends_with("-dual"), config.pools.v4().is_some() && config.pools.v6().is_some(), "{name}");
         seen.push(name);
     }
-    assert!(seen.len() >= 6, "{seen:?}");
+    assert!(seen.len() >= 8, "{seen:?}");
 }
 
 fn run(variables: &BTreeMap<String, String>) -> Invocation {
@@ -53,7 +53,13 @@ fn the_example_environment_names_real_variables() {
 fn the_unit_keeps_run_flannel() {
     let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
     assert!(!unit.lines().any(|line| line.starts_with("RuntimeDirectory")));
-    for line in ["Type=notify", "Restart=always", "EnvironmentFile=-/etc/default/flanneld", "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW"] {
+    for line in [
+        "Type=notify",
+        "Restart=always",
+        "EnvironmentFile=-/etc/default/flanneld",
+        "FileDescriptorStoreMax=16",
+        "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW",
+    ] {
         assert!(unit.lines().any(|have| have == line), "{line}");
     }
 }

@@ -22,8 +22,20 @@ struct Device {
     address: Option<IpAddr>,
     /// Whether what a former process left has been looked at.
     adopted: bool,
+    /// Whether that was a device, whose packets wait for the table.
+    waits: bool,
     /// Why it could not be started or bound, as long as that lasts.
     trouble: Option<String>,
+}
+
+impl Device {
+    /// What is wrong now; told once.
+    fn trouble(&mut self, trouble: Option<String>) {
+        if let Some(why) = trouble.as_ref().filter(|_| self.trouble != trouble) {
+            tracing::warn!("{}: {why}", self.name);
+        }
+        self.trouble = trouble;
+    }
 }
 
 /// The kernel and the engines.
@@ -44,7 +56,7 @@ impl<K: Kernel> TunKernel<K> {
         let name = shape.device;
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
         let engine = Engine::new(shape, table, inherited);
-        self.devices.push(Device { name, outer_ipv6, engine, address: None, adopted: false, trouble: None });
+        self.devices.push(Device { name, outer_ipv6, engine, address: None, adopted: false, waits: false, trouble: None });
     }
 
     /// What the engines count, by device.
@@ -125,29 +137,33 @@ impl<K: Kernel> Kernel for TunKernel<K> {
         for device in &mut self.devices {
             let Some(address) = underlay.tunnel_source(device.outer_ipv6) else { continue };
             let moved = device.address.replace(address) != Some(address);
-            let mut result = Ok(());
-            if !std::mem::replace(&mut device.adopted, true) && device.engine.adopt(address) {
-                result = device.engine.open(address);
-                store(&self.files, device);
-                tracing::info!("{}: took over device and sockets from the process before", device.name);
-            } else if moved || device.trouble.is_some() {
-                result = device.engine.rebind(address);
-                store(&self.files, device);
+            if !std::mem::replace(&mut device.adopted, true) {
+                device.waits = device.engine.adopt(address);
             }
-            let trouble = result.err();
-            if let Some(why) = trouble.as_ref().filter(|_| device.trouble != trouble) {
-                tracing::warn!("{}: {why}", device.name);
+            // One that is not open is opened when its link is added; by then whoever holds the port may be gone.
+            let open = device.engine.index().is_some() && !device.waits;
+            if !open || !moved && device.trouble.is_none() {
+                continue;
             }
-            device.trouble = trouble;
+            let result = device.engine.rebind(address);
+            store(&self.files, device);
+            device.trouble(result.err());
         }
         self.kernel.facts(underlay, asks).await
     }
 
     fn forward(&mut self, tables: Vec<(LinkName, Table)>) {
         for (name, table) in tables {
-            if let Some(device) = self.devices.iter().find(|device| device.name == name) {
-                device.engine.swap(table);
+            let Some(device) = self.devices.iter_mut().find(|device| device.name == name) else { continue };
+            device.engine.swap(table);
+            // What waits in the device and the sockets would have found no peers before.
+            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.waits)) else { continue };
+            let result = device.engine.open(address);
+            store(&self.files, device);
+            if result.is_ok() {
+                tracing::info!("{}: took over device and sockets from the process before", device.name);
             }
+            device.trouble(result.err());
         }
     }
 

@@ -29,7 +29,11 @@ pub fn require(plan: &Plan) -> Result<()> {
     ip("link add bridge0 type bridge").context("this kernel makes no bridges: `modprobe bridge`, or a kernel with CONFIG_BRIDGE")?;
     if plan.backend == Backend::Vxlan {
         ip("link add vxlan0 type vxlan id 1 dstport 8472")
-            .context("this kernel has no vxlan: `modprobe vxlan`, or a kernel with CONFIG_VXLAN; `--backend host-gw` does without")?;
+            .context("this kernel has no vxlan: `modprobe vxlan`, or a kernel with CONFIG_VXLAN; `--backend vxlan-userspace` does without")?;
+    }
+    if matches!(plan.backend, Backend::Udp | Backend::VxlanUserspace) {
+        ip("tuntap add tun0 mode tun")
+            .context("this kernel makes no TUN devices: `modprobe tun`, give the container /dev/net/tun, or take `--backend host-gw`")?;
     }
     Ok(())
 }

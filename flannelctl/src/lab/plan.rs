@@ -7,6 +7,10 @@ use clap::ValueEnum;
 pub enum Backend {
     /// In VXLAN, by the kernel.
     Vxlan,
+    /// In VXLAN, by flanneld itself behind a TUN device.
+    VxlanUserspace,
+    /// In plain UDP datagrams, by flanneld itself behind a TUN device.
+    Udp,
     /// By routes between hosts on one switch.
     HostGw,
     /// Not at all: leases only.
@@ -41,7 +45,8 @@ impl Plan {
     /// The backend's name in the network's configuration.
     pub fn backend_type(&self) -> &'static str {
         match self.backend {
-            Backend::Vxlan => "vxlan",
+            Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
+            Backend::Udp => "udp",
             Backend::HostGw => "host-gw",
             Backend::Alloc => "alloc",
         }
@@ -50,7 +55,8 @@ impl Plan {
     /// The text of net-conf.json.
     pub fn net_conf(&self) -> String {
         let v6 = if self.ipv6 { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","# } else { "" };
-        format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"}}}}"#, self.backend_type())
+        let mode = if self.backend == Backend::VxlanUserspace { r#","Mode":"userspace""# } else { "" };
+        format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#, self.backend_type())
     }
 
     /// One line that says it all.
@@ -61,7 +67,8 @@ impl Plan {
         };
         let families = if self.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
         let hosts = if self.vagrant { "Vagrant hosts" } else { "hosts" };
-        format!("{} {hosts}, {}, {store}, {families}", self.hosts, self.backend_type())
+        let mode = if self.backend == Backend::VxlanUserspace { " in userspace" } else { "" };
+        format!("{} {hosts}, {}{mode}, {store}, {families}", self.hosts, self.backend_type())
     }
 }
 
@@ -71,7 +78,7 @@ mod tests {
 
     #[test]
     fn every_plan_is_a_configuration_that_the_daemon_accepts() {
-        for backend in [Backend::Vxlan, Backend::HostGw, Backend::Alloc] {
+        for backend in [Backend::Vxlan, Backend::VxlanUserspace, Backend::Udp, Backend::HostGw, Backend::Alloc] {
             for ipv6 in [false, true] {
                 let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, ipv6, vagrant: false };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();

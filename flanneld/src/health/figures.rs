@@ -1,5 +1,6 @@
 //! The figures behind /metrics and /status.
 
+use super::datapath;
 use backends::backend::Status;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -120,6 +121,9 @@ impl Figures {
                 counter.inc_by(value.load(Ordering::Relaxed));
                 registry.register(name, help, counter);
             }
+            if let Some(engines) = status.engines.get() {
+                datapath::register(&mut registry, engines);
+            }
         }
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -150,6 +154,9 @@ impl Figures {
                 "repairs": status.repairs.load(Ordering::Relaxed),
             });
             out.insert("kernel".to_owned(), kernel);
+            if let Some(engines) = status.engines.get() {
+                out.insert("datapath".to_owned(), datapath::json(engines));
+            }
         }
         out
     }

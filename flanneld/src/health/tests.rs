@@ -45,6 +45,13 @@ async fn answers() {
 
     let status = Arc::new(Status::default());
     status.repairs.store(3, Ordering::Relaxed);
+    let engine = backends::datapath::counters::Counters::default();
+    engine.sent.packets.store(64, Ordering::Relaxed);
+    engine.sent.units.store(2, Ordering::Relaxed);
+    engine.received.dropped_many(backends::datapath::verdict::Reason::UnknownPeer, 5);
+    engine.icmp.store(4, Ordering::Relaxed);
+    *engine.mode.lock().unwrap() = "offload (TSO; 1 queues)".to_owned();
+    status.engines.set(vec![("flannel0".to_owned(), Arc::new(engine))]).unwrap();
     health.fact("subnet", "10.5.72.0/24");
     health.figures(|figures| {
         figures.network = Some(status);
@@ -67,6 +74,14 @@ async fn answers() {
         "flannel_store_requests_total{kind=\"txn\"} 2",
         "flannel_leases_unreadable 1",
         "flannel_kernel_repairs_total 3",
+        "flannel_datapath_packets_total{device=\"flannel0\",direction=\"sent\"} 64",
+        "flannel_datapath_bytes_total{device=\"flannel0\",direction=\"received\"} 0",
+        "flannel_datapath_batches_total{device=\"flannel0\",direction=\"sent\"} 0",
+        "flannel_datapath_units_total{device=\"flannel0\",direction=\"sent\"} 2",
+        "flannel_datapath_dropped_packets_total{device=\"flannel0\",direction=\"received\",reason=\"unknown_peer\"} 5",
+        "flannel_datapath_icmp_errors_total{device=\"flannel0\"} 4",
+        "flannel_datapath_unsegmented_sends_total{device=\"flannel0\"} 0",
+        "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
         "# EOF",
     ] {
         assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
@@ -78,6 +93,8 @@ async fn answers() {
     assert_eq!(status["ready"], true);
     assert_eq!(status["subnet"], "10.5.72.0/24");
     assert_eq!(status["figures"]["kernel"]["repairs"], 3);
+    let engine = &status["figures"]["datapath"]["flannel0"];
+    assert_eq!((&engine["sent"]["packets"], &engine["received"]["dropped"]["unknown_peer"]), (&64.into(), &5.into()));
 
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(2), task).await.unwrap().unwrap();

@@ -1,0 +1,116 @@
+//! systemd's file descriptor store, as a daemon sees it (sd_notify(3), `FDSTORE=1`).
+
+#![allow(unsafe_code)]
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+type Files = Vec<(String, Arc<OwnedFd>)>;
+
+/// Keeps the files that daemons send to its socket, until they are forgotten or nobody can use them any more.
+#[derive(Debug)]
+pub struct FileStore {
+    socket: PathBuf,
+    handle: FileStoreHandle,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileStore {
+    /// Listens at a path, which a daemon is told as `NOTIFY_SOCKET`.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn start(socket: &Path) -> Result<FileStore> {
+        let listener = UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
+        listener.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let (handle, end) = (FileStoreHandle::default(), Arc::new(AtomicBool::new(false)));
+        let (ours, ends) = (handle.clone(), Arc::clone(&end));
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                if let Some((text, sent)) = receive(&listener) {
+                    keep(&mut ours.0.lock().unwrap_or_else(PoisonError::into_inner), &text, sent);
+                }
+            }
+        });
+        Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What the next daemon gets; whoever holds these keeps devices and ports.
+    pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
+        self.handle.files()
+    }
+
+    pub(crate) fn handle(&self) -> FileStoreHandle {
+        self.handle.clone()
+    }
+}
+
+/// The files of a store, without the thread that fills it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FileStoreHandle(Arc<Mutex<Files>>);
+
+impl FileStoreHandle {
+    pub(crate) fn files(&self) -> Files {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(_, file)| is_usable(file));
+        files.clone()
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// systemd drops files with a hang-up or an error.
+fn is_usable(file: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(file.as_fd(), PollFlags::empty())];
+    poll(&mut polled, PollTimeout::ZERO) == Ok(0)
+}
+
+fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
+    let mut buffer = [0; 4096];
+    let mut space = nix::cmsg_space!([RawFd; 16]);
+    let mut parts = [IoSliceMut::new(&mut buffer)];
+    let message = recvmsg::<()>(listener.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).ok()?;
+    let mut files = Vec::new();
+    for control in message.cmsgs().ok()? {
+        if let ControlMessageOwned::ScmRights(sent) = control {
+            // SAFETY: the kernel has just made these descriptors for us.
+            files.extend(sent.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    let length = message.bytes;
+    Some((String::from_utf8_lossy(buffer.get(..length)?).into_owned(), files))
+}
+
+fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
+    let has = |line: &str| text.lines().any(|have| have == line);
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
+    if has("FDSTOREREMOVE=1") {
+        files.retain(|(kept, _)| kept != name);
+    }
+    if has("FDSTORE=1") {
+        files.extend(sent.into_iter().map(|file| (name.to_owned(), Arc::new(file))));
+    }
+}
