@@ -1,6 +1,7 @@
 //! From the peers to the TUN device: receive what waits, judge each packet, merge, write.
 
 use super::complaints::Complaints;
+use super::standing::Standing;
 use super::wake::Wake;
 use super::{Shape, readable};
 use crate::datapath::counters::{Counters, add};
@@ -16,9 +17,13 @@ use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Receipts a call, where each may hold many datagrams.
-const GATHERED: usize = 16;
+const GATHERED: usize = 4;
+const TCP: u8 = 6;
+/// Segments longer than this carry a stream; its acknowledgements are let be.
+const TOLD: usize = 500;
 
 /// The work of one thread.
 pub struct Inward {
@@ -38,11 +43,15 @@ impl Inward {
         let offload = self.tun.offload();
         let mut merger = Merger::new(offload.tcp, offload.udp);
         let mut complaints = Complaints::default();
+        let mut standing = Standing::default();
+        let mut tell = false;
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
             let count = match receiver.receive(&self.socket) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    standing.emptied();
+                    tell = false;
                     if !readable(&*self.socket, &self.wake) {
                         return;
                     }
@@ -52,11 +61,12 @@ impl Inward {
                 Err(_) => continue,
             };
             add(&self.counters.received.batches, 1);
+            tell |= standing.remained(Instant::now());
             let table: &Table = table.load();
             merger.clear();
             for index in 0..count {
                 if let Some(receipt) = receiver.receipt(index) {
-                    self.receipt(&receipt, receiver.buffer(), table, &mut merger, &mut complaints);
+                    self.receipt(&receipt, receiver.buffer(), table, &mut merger, &mut complaints, &mut tell);
                 }
             }
             self.write(receiver.buffer(), &mut merger, &mut complaints);
@@ -64,7 +74,7 @@ impl Inward {
     }
 
     /// Judges all datagrams of a receipt.
-    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, merger: &mut Merger, complaints: &mut Complaints) {
+    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, merger: &mut Merger, complaints: &mut Complaints, tell: &mut bool) {
         let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
         if receipt.truncated {
             return self.dropped(Reason::Truncated, receipt.from, datagrams, complaints);
@@ -77,6 +87,16 @@ impl Inward {
         loop {
             let end = receipt.at.end.min(start + receipt.segment.max(1));
             match self.judge(start..end, receipt, buffer, table) {
+                // One segment of a stream, or a mark.
+                Ok((at, header)) if *tell && header.protocol == TCP && at.len() > TOLD => {
+                    *tell = false;
+                    if header.tos & 3 == ecn::NOT_ECT {
+                        self.counters.received.dropped(Reason::Queue);
+                    } else {
+                        set_ecn(buffer.get_mut(at.clone()).unwrap_or_default(), ecn::CE);
+                        merger.offer(buffer, at, &header);
+                    }
+                }
                 Ok((at, header)) => merger.offer(buffer, at, &header),
                 Err(reason) => self.dropped(reason, receipt.from, 1, complaints),
             }
