@@ -68,13 +68,15 @@ pub struct Plan {
     pub cables: Vec<Cable>,
     /// Only carriers whose name begins with one of these; all where there is none.
     pub only: Vec<String>,
+    /// What the daemons counted is shown at the end.
+    pub metrics: bool,
     /// Streams only.
     pub streams_only: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { rounds: 5, time: Duration::from_secs(2), cables: vec![Cable::Wire, Cable::Veth], only: Vec::new(), streams_only: false }
+        Self { rounds: 5, time: Duration::from_secs(2), cables: vec![Cable::Wire, Cable::Veth], only: Vec::new(), metrics: false, streams_only: false }
     }
 }
 
@@ -170,6 +172,13 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
         for (number, carrier) in carriers.iter().enumerate() {
             eprintln!("{} round {} of {}: {}", cable.name(), round + 1, plan.rounds, carrier.name);
             carrier.sample(plan, all.entry(number).or_default(), round).with_context(|| carrier.name.to_owned())?;
+        }
+    }
+    for carrier in carriers.iter().filter(|_| plan.metrics) {
+        for daemon in &carrier.daemons {
+            let (_, text) = daemon.get("/metrics")?;
+            let lines = text.lines().filter(|line| line.starts_with("flannel_datapath_") && !line.ends_with(" 0"));
+            eprintln!("{}:\n{}", carrier.name, lines.collect::<Vec<_>>().join("\n"));
         }
     }
     Ok(carriers.iter().enumerate().map(|(number, carrier)| (carrier.name, all.remove(&number).unwrap_or_default())).collect())

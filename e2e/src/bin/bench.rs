@@ -31,6 +31,7 @@ fn main() -> Result<()> {
             }
             "--no-datapath" => packets = false,
             "--datapath" => (sizes, heal) = (Vec::new(), false),
+            "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             arg => match arg.strip_prefix("--peers=").map(str::parse) {
                 Some(Ok(peers)) => (sizes, heal, packets) = (vec![peers], false, false),
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
                     Some(("--cable", "veth")) => plan.cables = vec![datapath::Cable::Veth],
                     Some(("--only", name)) => plan.only.push(name.to_owned()),
                     _ => bail!(
-                        "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --rounds=N, --cable=wire|veth and --only=NAME"
+                        "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --metrics, --rounds=N, --cable=wire|veth and --only=NAME"
                     ),
                 },
             },
