@@ -6,7 +6,6 @@ mod complaints;
 mod errors;
 mod inward;
 mod outward;
-mod standing;
 mod wake;
 
 use super::counters::Counters;

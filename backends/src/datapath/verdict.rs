@@ -64,8 +64,6 @@ reasons! {
     Ecn = "ecn",
     /// What the TUN says about segments or checksums does not fit the packet.
     BadOffload = "bad_offload",
-    /// One of a stream that keeps a queue from ever being empty: its sender shall slow down.
-    Queue = "queue",
     /// The socket refused it.
     SendFailed = "send_failed",
     /// The TUN refused it.

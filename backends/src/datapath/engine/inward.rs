@@ -1,7 +1,6 @@
 //! From the peers to the TUN device: receive what waits, judge each packet, merge, write.
 
 use super::complaints::Complaints;
-use super::standing::Standing;
 use super::wake::Wake;
 use super::{Shape, readable};
 use crate::datapath::counters::{Counters, add};
@@ -17,13 +16,9 @@ use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Receipts a call, where each may hold many datagrams.
-const GATHERED: usize = 4;
-const TCP: u8 = 6;
-/// Segments longer than this carry a stream; its acknowledgements are let be.
-const TOLD: usize = 500;
+const GATHERED: usize = 16;
 
 /// The work of one thread.
 pub struct Inward {
@@ -43,15 +38,11 @@ impl Inward {
         let offload = self.tun.offload();
         let mut merger = Merger::new(offload.tcp, offload.udp);
         let mut complaints = Complaints::default();
-        let mut standing = Standing::default();
-        let mut tell = false;
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
             let count = match receiver.receive(&self.socket) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    standing.emptied();
-                    tell = false;
                     if !readable(&*self.socket, &self.wake) {
                         return;
                     }
@@ -61,12 +52,11 @@ impl Inward {
                 Err(_) => continue,
             };
             add(&self.counters.received.batches, 1);
-            tell |= standing.remained(Instant::now());
             let table: &Table = table.load();
             merger.clear();
             for index in 0..count {
                 if let Some(receipt) = receiver.receipt(index) {
-                    self.receipt(&receipt, receiver.buffer(), table, &mut merger, &mut complaints, &mut tell);
+                    self.receipt(&receipt, receiver.buffer(), table, &mut merger, &mut complaints);
                 }
             }
             self.write(receiver.buffer(), &mut merger, &mut complaints);
@@ -74,7 +64,7 @@ impl Inward {
     }
 
     /// Judges all datagrams of a receipt.
-    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, merger: &mut Merger, complaints: &mut Complaints, tell: &mut bool) {
+    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, merger: &mut Merger, complaints: &mut Complaints) {
         let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
         if receipt.truncated {
             return self.dropped(Reason::Truncated, receipt.from, datagrams, complaints);
@@ -87,16 +77,6 @@ impl Inward {
         loop {
             let end = receipt.at.end.min(start + receipt.segment.max(1));
             match self.judge(start..end, receipt, buffer, table) {
-                // One segment of a stream, or a mark.
-                Ok((at, header)) if *tell && header.protocol == TCP && at.len() > TOLD => {
-                    *tell = false;
-                    if header.tos & 3 == ecn::NOT_ECT {
-                        self.counters.received.dropped(Reason::Queue);
-                    } else {
-                        set_ecn(buffer.get_mut(at.clone()).unwrap_or_default(), ecn::CE);
-                        merger.offer(buffer, at, &header);
-                    }
-                }
                 Ok((at, header)) => merger.offer(buffer, at, &header),
                 Err(reason) => self.dropped(reason, receipt.from, 1, complaints),
             }

@@ -2,11 +2,10 @@
 
 use super::complaints::Complaints;
 use super::errors::Errors;
-use super::standing::Standing;
 use super::wake::Wake;
 use super::{Shape, readable};
 use crate::datapath::counters::{Counters, add};
-use crate::datapath::packet::{Header, Version, decrement_ttl, set_ecn};
+use crate::datapath::packet::{Header, Version, decrement_ttl};
 use crate::datapath::socket::{LARGEST, Message, Piece, Sender, Socket};
 use crate::datapath::split::{HEADERS, Split, split};
 use crate::datapath::table::{Peer, Table};
@@ -20,7 +19,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Room for one packet as it is read: the longest there is, and its virtio header.
 const SLOT: usize = 65_536 + 64;
@@ -30,13 +28,8 @@ const SEGMENTS: usize = 64;
 const MADE: usize = HEADERS + framing::VXLAN;
 /// A batch is sent before it grows beyond this many pieces.
 const PIECES: usize = 4096;
-/// No more than so many bytes are read before they are sent: what is read first waits for what is read last.
-const READ: usize = 4 * 65_536;
 /// How long a send waits for room, in milliseconds, before it is given up.
 const PATIENCE: u16 = 100;
-const TCP: u8 = 6;
-/// Segments longer than this carry a stream; its acknowledgements are let be.
-const TOLD: usize = 500;
 /// So many refusals of segmented sends that succeed one by one mean that the kernel, or the driver, cannot do it.
 const REFUSALS: usize = 3;
 
@@ -80,9 +73,6 @@ struct State {
     complaints: Complaints,
     gso: bool,
     refusals: usize,
-    standing: Standing,
-    /// A sender has to be told that the queue stands.
-    tell: bool,
 }
 
 impl Outward {
@@ -98,22 +88,13 @@ impl Outward {
             complaints: Complaints::default(),
             gso: features.gso,
             refusals: 0,
-            standing: Standing::default(),
-            tell: false,
         };
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
             lengths.clear();
-            let (mut bytes, mut emptied) = (0, false);
             for slot in buffer.chunks_exact_mut(SLOT) {
                 match self.tun.read(slot) {
-                    Ok(length) => {
-                        lengths.push(length);
-                        bytes += length;
-                        if bytes >= READ {
-                            break;
-                        }
-                    }
+                    Ok(length) => lengths.push(length),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
                         if error.kind() != io::ErrorKind::WouldBlock && lengths.is_empty() {
@@ -121,16 +102,9 @@ impl Outward {
                             let mut polled = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
                             let _ = poll(&mut polled, PollTimeout::from(PATIENCE));
                         }
-                        emptied = true;
                         break;
                     }
                 }
-            }
-            if emptied {
-                state.standing.emptied();
-                state.tell = false;
-            } else {
-                state.tell |= state.standing.remained(Instant::now());
             }
             if lengths.is_empty() {
                 if !readable(&*self.tun, &self.wake) {
@@ -183,26 +157,12 @@ impl Outward {
         if table.routed {
             decrement_ttl(packet);
         }
-        // One segment of a stream, or a mark: datagrams of others would not make their senders slower.
-        let mut header = header;
-        let mut skipped = 0;
-        if state.tell && header.protocol == TCP && packet.len() > TOLD {
-            state.tell = false;
-            if header.tos & 3 == ecn::NOT_ECT {
-                self.counters.sent.dropped(Reason::Queue);
-                skipped = 1;
-            } else {
-                set_ecn(packet, ecn::CE);
-                header.tos |= ecn::CE;
-            }
-        }
         let datagram =
             Datagram { to: peer.address, ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
         let gathered = &mut state.gathered;
         let start = at + vnet;
         let bytes = packet.len();
         let packets = match split {
-            Split::Whole if skipped > 0 => return,
             Split::Whole => {
                 let made = self.front(gathered, peer, &header);
                 let from = gathered.pieces.len();
@@ -213,7 +173,7 @@ impl Outward {
             }
             Split::Segments(segments) => {
                 let mut sent = 0;
-                for index in skipped..segments.count() {
+                for index in 0..segments.count() {
                     let front = self.front(gathered, peer, &header);
                     let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
                     let Some((own, payload)) = segments.header(index, packet, room) else { break };
