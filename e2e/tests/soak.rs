@@ -88,7 +88,10 @@ fn soak(backend: &Value) -> Result<()> {
             }
             Ok(())
         })?;
-        println!("{backend}: {came} of {sent} packets in {time} s; {first:?} after a second, {:?} at the end", daemons.iter().map(takes).collect::<Result<Vec<_>>>()?);
+        println!(
+            "{backend}: {came} of {sent} packets in {time} s; {first:?} after a second, {:?} at the end",
+            daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
+        );
         // A short run on a busy machine may lose a burst; a long one shows what the engine itself loses.
         let most = if time >= 60 { sent / 100_000 } else { sent / 100 };
         ensure!(sent - came <= most, "{} of {sent} packets were lost, {most} at most", sent - came);

@@ -6,6 +6,7 @@ mod complaints;
 mod errors;
 mod inward;
 mod outward;
+mod urgent;
 mod wake;
 
 use super::counters::Counters;
@@ -234,7 +235,11 @@ impl Engine {
     }
 
     fn thread(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(work);
+        let hurried = move || {
+            urgent::hurry();
+            work();
+        };
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(hurried);
         self.threads.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         Ok(())
     }

@@ -76,7 +76,14 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { rounds: 5, time: Duration::from_secs(2), cables: vec![Cable::Wire, Cable::Veth], only: Vec::new(), metrics: false, streams_only: false }
+        Self {
+            rounds: 5,
+            time: Duration::from_secs(2),
+            cables: vec![Cable::Wire, Cable::Veth],
+            only: Vec::new(),
+            metrics: false,
+            streams_only: false,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Receipts a call, where each may hold many datagrams.
-const GATHERED: usize = 16;
+const GATHERED: usize = 8;
 
 /// The work of one thread.
 pub struct Inward {
