@@ -221,7 +221,7 @@ impl Carrier {
         tcp(from, to, 1, plan.time, || loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default())?;
         figures.loaded.push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
         // The ladder is long: every other round.
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             let (mut best, mut cost) = (0, f64::NAN);
             for rate in LADDER {
                 let before = Cpu::now(&pids);
