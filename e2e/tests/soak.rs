@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 const STOP: Duration = Duration::from_secs(20);
 /// What a daemon may take more than after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
+/// Files that are open for a moment: the lease's when it is refreshed, those of programs that look at rules and firewalls.
+const TRANSIENT: usize = 16;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -82,7 +84,7 @@ fn soak(backend: &Value) -> Result<()> {
                 _ => {
                     for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
                         ensure!(*resident <= then + GROWTH, "after {second} s {resident} KiB instead of {then}");
-                        ensure!(files == files_then, "after {second} s {files} files instead of {files_then}");
+                        ensure!(*files <= files_then + TRANSIENT, "after {second} s {files} files instead of {files_then}");
                     }
                 }
             }
