@@ -9,6 +9,7 @@ pub mod device;
 pub mod ecn;
 pub mod engine;
 pub mod features;
+pub mod flow;
 pub mod framing;
 pub mod handover;
 pub mod icmp;

@@ -52,12 +52,8 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
 /// The UDP port on which a network's encapsulated packets travel; none where they are not in UDP, or guard themselves.
 pub fn encapsulation_port(config: &subnet_lease::NetworkConfig) -> Option<u16> {
     match config.backend.as_str() {
-        vxlan::KIND => vxlan::Config::parse(config.backend_config.as_str(), &config.networks).ok().map(|vxlan| vxlan.port.unwrap_or(8472)),
-        "udp" => {
-            let object = subnet_lease::json::Object::parse(config.backend_config.as_str()).ok()?;
-            let port = object.read::<i64>("Port").ok()?.filter(|port| *port != 0);
-            port.map_or(Some(8285), |port| u16::try_from(port).ok())
-        }
+        vxlan::KIND => vxlan::Config::parse(config.backend_config.as_str(), &config.networks).ok().map(|vxlan| vxlan.port.unwrap_or(vxlan::PORT)),
+        udp::KIND => udp::Config::parse(config.backend_config.as_str()).ok().map(|udp| udp.port),
         _ => None,
     }
 }

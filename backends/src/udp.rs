@@ -14,7 +14,7 @@ use crate::peers::peers;
 use crate::reconcile::{KernelNetwork, Plan};
 use crate::vxlan::metric;
 use async_trait::async_trait;
-use config::Config;
+pub use config::Config;
 pub(crate) use config::checks;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};

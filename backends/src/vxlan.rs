@@ -30,7 +30,7 @@ pub const KIND: &str = "vxlan";
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 /// The kernel's port where the configuration names none.
-const PORT: u16 = 8472;
+pub(crate) const PORT: u16 = 8472;
 
 /// The backend before it has a lease.
 pub struct Vxlan {

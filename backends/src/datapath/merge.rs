@@ -4,12 +4,11 @@
 //! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right.
 
 use super::checksum;
+use super::flow::{self, TCP, UDP, put};
 use super::packet::{Fragment, Header, Version};
 use super::virtio::{Gso, VnetHeader};
 use std::ops::Range;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 /// Segments of one super-packet, at most.
@@ -182,12 +181,6 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     })
 }
 
-#[inline]
-fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
-    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
-    Some(())
-}
-
 /// A packet that may be merged.
 struct Candidate {
     /// Where its payload begins.
@@ -264,17 +257,10 @@ impl Candidate {
     }
 }
 
-/// A flow's place in the table: by addresses and ports.
+/// A flow's place in the table.
 #[inline]
 fn slot(packet: &[u8], header: &Header) -> usize {
-    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
-    let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
-    let ports = words(header.transport..header.transport + 4);
-    let mixed = words(addresses).chain(ports).fold(0_u32, |hash, word| {
-        let word = word.first_chunk::<4>().map_or(0, |word| u32::from_ne_bytes(*word));
-        (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-    });
-    usize::try_from(mixed >> 26).unwrap_or(0) % SLOTS
+    (flow::hash(packet, header) >> 16) as usize % SLOTS
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A super-packet of the TUN device, split into the packets that go on the wire: the headers of each are made, the payload stays where it is.
 
 use super::checksum;
+use super::flow::{TCP, UDP, put, word};
 use super::packet::{Fragment, Header, Version};
 use super::verdict::Reason;
 use super::virtio::{Gso, VnetHeader};
@@ -9,8 +10,6 @@ use std::ops::Range;
 /// The longest IP and TCP headers of a super-packet: extension headers of IPv6 included.
 pub const HEADERS: usize = 192;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// TCP flags of the last segment only.
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -187,17 +186,6 @@ impl Segments {
 fn length_sum(length: usize) -> u64 {
     // The sum is over words in memory order, whatever the machine's.
     checksum::pseudo(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
-}
-
-#[inline]
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
-}
-
-#[inline]
-fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
-    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
-    Some(())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::datapath::table::{Peer, Table};
 use crate::datapath::tun::Tun;
 use crate::datapath::verdict::{Outbound, Reason, outbound};
 use crate::datapath::virtio::{self, VnetHeader};
-use crate::datapath::{ecn, framing};
+use crate::datapath::{ecn, flow, framing};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -206,18 +206,7 @@ impl Outward {
         if self.sockets.len() <= 1 {
             return 0;
         }
-        let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
-        // Fragments have ports in the first only: all go the same way.
-        let ports = match (header.protocol, header.fragment) {
-            (6 | 17 | 132, crate::datapath::packet::Fragment::No) => header.transport..header.transport + 4,
-            _ => 0..0,
-        };
-        let words = |range: std::ops::Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
-        let hash = words(addresses).chain(words(ports)).fold(u32::from(header.protocol), |hash, word| {
-            let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
-            (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-        });
-        (hash >> 16) as usize % self.sockets.len()
+        (flow::hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
     /// Sends what is gathered.

@@ -103,7 +103,8 @@ fn what_is_not_to_be_merged_is_not() {
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
-    (packet[addresses].iter().chain(&packet[header.transport..header.transport + 4]).copied().collect(), packet.to_vec())
+    let ports = &packet[header.transport..header.transport + 4];
+    (packet[addresses].iter().chain(ports).copied().chain([header.protocol]).collect(), packet.to_vec())
 }
 
 proptest! {

@@ -1,0 +1,39 @@
+//! To which flow a packet belongs, and words in packets.
+
+use super::packet::{Fragment, Header, Version};
+use std::ops::Range;
+
+/// TCP's number in IP headers.
+pub const TCP: u8 = 6;
+/// UDP's.
+pub const UDP: u8 = 17;
+/// SCTP's.
+const SCTP: u8 = 132;
+
+/// Equal for all packets of a flow, by addresses, protocol and ports; for fragments, which have ports in the first only, without these.
+#[inline]
+pub fn hash(packet: &[u8], header: &Header) -> u32 {
+    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    let ports = match (header.protocol, header.fragment) {
+        (TCP | UDP | SCTP, Fragment::No) => header.transport..header.transport + 4,
+        _ => 0..0,
+    };
+    let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
+    words(addresses).chain(words(ports)).fold(u32::from(header.protocol), |hash, word| {
+        let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
+        (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+    })
+}
+
+/// The word of 16 bits at a place.
+#[inline]
+pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
+}
+
+/// Sets the word of 16 bits at a place.
+#[inline]
+pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
+    Some(())
+}
