@@ -24,7 +24,7 @@ pub struct Features {
 impl Features {
     /// All that the kernel has.
     pub fn offload() -> Self {
-        Self { name: "offload", tun_tap: false, vnet: true, uso: true, gso: true, gro: true, batch: 16, queues: queues(cpus()) }
+        Self { name: "offload", tun_tap: false, vnet: true, uso: true, gso: true, gro: true, batch: 64, queues: queues(cpus()) }
     }
 
     /// Batches of single packets.

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Room for one receipt: as much as `UDP_GRO` gathers.
 pub const SLOT: usize = 65_536;
+/// From one receipt to the next: a power of two would put the beginnings of all of them into the same few lines of the processor's cache.
+const STRIDE: usize = SLOT + 1600;
 /// What a socket may hold, in bytes: the kernel's default loses bursts.
 const BUFFER: libc::c_int = 8 << 20;
 /// The most payload that one send takes, over either family.
@@ -280,7 +282,7 @@ impl Receiver {
         // SAFETY: all zeros is a value of these structures of the kernel.
         let (name, header): (libc::sockaddr_storage, libc::mmsghdr) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         Self {
-            buffer: vec![0; slots * SLOT],
+            buffer: vec![0; slots * STRIDE],
             slots,
             names: vec![name; slots],
             controls: vec![Control([0; 64]); slots],
@@ -294,13 +296,13 @@ impl Receiver {
         &mut self.buffer
     }
 
-    /// Receives what waits; how many receipts.
+    /// Receives what waits, `most` receipts at most; how many.
     ///
     /// # Errors
     /// `WouldBlock` where nothing waits.
-    pub fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
+    pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
-        for slot in self.buffer.chunks_exact_mut(SLOT) {
+        for slot in self.buffer.chunks_exact_mut(STRIDE) {
             self.vectors.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
         }
         let rest = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.vectors);
@@ -322,7 +324,7 @@ impl Receiver {
             return Ok(1);
         }
         // SAFETY: each header points at its own name, control and slot of this object; there are `slots` of each.
-        let count = unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), self.slots as libc::c_uint, 0, std::ptr::null_mut()) };
+        let count = unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), self.slots.min(most) as libc::c_uint, 0, std::ptr::null_mut()) };
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
@@ -330,7 +332,7 @@ impl Receiver {
     pub fn receipt(&self, index: usize) -> Option<Receipt> {
         let header = self.headers.get(index)?;
         let length = usize::try_from(header.msg_len).ok()?;
-        let start = index * SLOT;
+        let start = index * STRIDE;
         let mut receipt = Receipt {
             at: start..start + length.min(SLOT),
             from: address(self.names.get(index)?)?,

@@ -17,8 +17,10 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Receipts a call, where each may hold many datagrams.
+/// Receipts a call while they hold many datagrams each: more would not fit the processor's cache.
 const GATHERED: usize = 8;
+/// From this average on, in bytes, receipts count as holding many datagrams.
+const LONG: usize = 8192;
 
 /// The work of one thread.
 pub struct Inward {
@@ -34,13 +36,14 @@ impl Inward {
     /// Works until the wake.
     pub fn run(self) {
         let features = self.shape.features;
-        let mut receiver = Receiver::new(if features.gro { GATHERED } else { features.batch });
+        let mut receiver = Receiver::new(features.batch);
+        let mut most = features.batch;
         let offload = self.tun.offload();
         let mut merger = Merger::new(offload.tcp, offload.udp);
         let mut complaints = Complaints::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
-            let count = match receiver.receive(&self.socket) {
+            let count = match receiver.receive(&self.socket, most) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !readable(&*self.socket, &self.wake) {
@@ -54,11 +57,15 @@ impl Inward {
             add(&self.counters.received.batches, 1);
             let table: &Table = table.load();
             merger.clear();
+            let mut bytes = 0;
             for index in 0..count {
                 if let Some(receipt) = receiver.receipt(index) {
+                    bytes += receipt.at.len();
                     self.receipt(&receipt, receiver.buffer(), table, &mut merger, &mut complaints);
                 }
             }
+            // Small packets, or a kernel that gathers nothing: more receipts make up for it.
+            most = if bytes / count.max(1) >= LONG { GATHERED.min(features.batch) } else { features.batch };
             self.write(receiver.buffer(), &mut merger, &mut complaints);
         }
     }

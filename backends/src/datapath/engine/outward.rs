@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 /// Room for one packet as it is read: the longest there is, and its virtio header.
 const SLOT: usize = 65_536 + 64;
+/// No more is read once there are so many bytes: the processor's cache has to hold them, and who comes last waits for all of them.
+const BUDGET: usize = 512 << 10;
 /// The kernel takes so many datagrams a send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the made headers of one packet.
@@ -91,21 +93,7 @@ impl Outward {
         };
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
-            lengths.clear();
-            for slot in buffer.chunks_exact_mut(SLOT) {
-                match self.tun.read(slot) {
-                    Ok(length) => lengths.push(length),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        if error.kind() != io::ErrorKind::WouldBlock && lengths.is_empty() {
-                            // The device is gone: who repairs it starts another thread.
-                            let mut polled = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
-                            let _ = poll(&mut polled, PollTimeout::from(PATIENCE));
-                        }
-                        break;
-                    }
-                }
-            }
+            self.read(features.batch, &mut buffer, &mut lengths);
             if lengths.is_empty() {
                 if !readable(&*self.tun, &self.wake) {
                     return;
@@ -121,6 +109,31 @@ impl Outward {
                 }
             }
             self.flush(&buffer, &mut state);
+        }
+    }
+
+    /// Reads what waits, `most` packets at most, each into a slot of its own.
+    fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) {
+        lengths.clear();
+        let mut bytes = 0;
+        while lengths.len() < most && bytes < BUDGET {
+            let at = lengths.len() * SLOT;
+            let Some(slot) = buffer.get_mut(at..at + SLOT) else { return };
+            match self.tun.read(slot) {
+                Ok(length) => {
+                    lengths.push(length);
+                    bytes += length;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock && lengths.is_empty() {
+                        // The device is gone: who repairs it starts another thread.
+                        let mut polled = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+                        let _ = poll(&mut polled, PollTimeout::from(PATIENCE));
+                    }
+                    return;
+                }
+            }
         }
     }
 

@@ -12,7 +12,7 @@ fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
 
 fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<Receipt> {
     for _ in 0..1000 {
-        match receiver.receive(socket) {
+        match receiver.receive(socket, 64) {
             Ok(count) => return (0..count).map(|index| receiver.receipt(index).unwrap()).collect(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(std::time::Duration::from_millis(1)),
             Err(error) => panic!("{error}"),
