@@ -134,6 +134,12 @@ impl Table {
         self.own.hold(ip)
     }
 
+    /// Whether an address means all of this node's IPv4 subnet.
+    #[inline]
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
+        self.own.broadcast(ip)
+    }
+
     /// Whether an address is in the cluster's networks.
     #[inline]
     pub fn in_network(&self, ip: IpAddr) -> bool {
@@ -193,6 +199,15 @@ impl Nets {
         match ip {
             IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
             IpAddr::V6(ip) => self.v6.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
+        }
+    }
+
+    /// The last address of an IPv4 network that has more than two (RFC 919, RFC 3021).
+    #[inline]
+    fn broadcast(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| mask < u32::MAX - 1 && ip.to_bits() == net | !mask),
+            IpAddr::V6(_) => false,
         }
     }
 }

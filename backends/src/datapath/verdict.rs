@@ -156,7 +156,8 @@ fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(),
     if !table.is_own(header.destination) {
         return Err(if martian(&header.destination) { Reason::Martian } else { Reason::NotOurs });
     }
-    if martian(&header.source) {
+    // A broadcast would reach the host's own programs, and whoever answers it.
+    if martian(&header.source) || table.is_broadcast(header.destination) {
         return Err(Reason::Martian);
     }
     if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || table.in_network(header.source)) {

@@ -163,3 +163,21 @@ fn mapped_addresses_are_the_v4_ones() {
     assert!(table.knows(ip("192.168.0.2")));
     assert_eq!(table.lookup(ip("10.5.2.1")), Some(&peer("192.168.0.2")));
 }
+
+#[test]
+fn the_last_address_of_a_subnet_means_all_of_it() {
+    let judge = |own: &str, ip: &str| {
+        let settings = Settings { own: Subnets::V4(own.parse().unwrap()), ..settings() };
+        Table::build(settings, []).is_broadcast(ip.parse().unwrap())
+    };
+    assert!(judge("10.5.1.0/24", "10.5.1.255") && judge("10.5.1.0/30", "10.5.1.3"));
+    for (own, ip) in [
+        ("10.5.1.0/24", "10.5.1.254"),
+        ("10.5.1.0/24", "10.5.2.255"),
+        ("10.5.1.0/31", "10.5.1.1"),
+        ("10.5.1.1/32", "10.5.1.1"),
+        ("10.5.1.0/24", "::a05:1ff"),
+    ] {
+        assert!(!judge(own, ip), "{ip} in {own}");
+    }
+}

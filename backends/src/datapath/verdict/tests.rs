@@ -77,7 +77,7 @@ fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, chec
         if !OWN.iter().any(|own| net(own).contains(&destination)) {
             return Err(Reason::NotOurs);
         }
-        if slow_martian(&source) {
+        if slow_martian(&source) || destination == ip("10.5.1.255") {
             return Err(Reason::Martian);
         }
         let inside = NETWORKS.iter().any(|network| net(network).contains(&source));
@@ -89,7 +89,7 @@ fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, chec
 }
 
 fn addresses() -> impl Strategy<Value = IpAddr> {
-    let near = (0u32..30, 0u32..4).prop_map(|(subnet, host)| IpAddr::V4((0x0a05_0000 + (subnet << 8) + host).into()));
+    let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into()));
     let near_v6 = (0u128..10, 0u128..4).prop_map(|(subnet, host)| IpAddr::V6((0xfd00_0005 << 96 | subnet << 64 | host).into()));
     let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
     let odd = (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| match net(range) {
@@ -258,7 +258,7 @@ fn only_our_subnets_are_reached() {
     for other in ["10.5.3.9", "192.168.0.1", "8.8.8.8", "10.6.1.9"] {
         assert_eq!(judge(other), Err(Reason::NotOurs), "{other}");
     }
-    for other in ["127.0.0.1", "224.0.0.251", "255.255.255.255", "169.254.169.254"] {
+    for other in ["127.0.0.1", "224.0.0.251", "255.255.255.255", "169.254.169.254", "10.5.1.255"] {
         assert_eq!(judge(other), Err(Reason::Martian), "{other}");
     }
 }
