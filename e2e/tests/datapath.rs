@@ -68,6 +68,32 @@ fn vxlan_between_all_ways_of_moving_packets() -> Result<()> {
     Lab::run("vxlan ways", |lab| all_carry(&bed(lab, &userspace(), &WAYS)?, (50, 70)))
 }
 
+/// As hosts with many processors have them; beside a host with one.
+#[test]
+fn several_queues_beside_one() -> Result<()> {
+    for (net_conf, overheads) in [(udp(), (28, 28)), (userspace(), (50, 70))] {
+        Lab::run("queues", |lab| {
+            let queues = ["4", "1", "2"];
+            let bed = Bed::start(lab, 3, &net_conf, |number, options| options.env("FLANNELD_DATAPATH_QUEUES", queues[number]))?;
+            for (daemon, queues) in bed.daemons.iter().zip(queues) {
+                let (_, text) = daemon.get("/metrics")?;
+                ensure!(text.contains(&format!("; {queues} queues")), "not {queues} queues:\n{text}");
+            }
+            all_carry(&bed, overheads)?;
+            // Many flows at once take different queues, whichever they are.
+            for (from, to) in [(0, 2), (2, 0)] {
+                std::thread::scope(|scope| {
+                    let flow = || Transfer::run(&bed.pods[from], &bed.pods[to], BULK / 4, &TransferOptions::default());
+                    let flows: Vec<_> = (0..12).map(|_| scope.spawn(flow)).collect();
+                    flows.into_iter().try_for_each(|flow| flow.join().unwrap().map(drop))
+                })?;
+            }
+            bed.require_no_errors()
+        })?;
+    }
+    Ok(())
+}
+
 /// The kernel's vxlan on one host, ours on the other.
 #[test]
 fn vxlan_in_userspace_beside_the_kernels() -> Result<()> {

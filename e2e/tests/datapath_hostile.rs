@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -229,12 +229,17 @@ impl Siege {
         let of_own = way.frame(&way.packet(way.pod, way.pod));
         self.repelled(way, "another's source", false, &["spoofed"], &[of_other, of_own])?;
         self.repelled(way, "another's destination", false, &["not_ours"], &[way.frame(&way.packet(way.peers_pod, way.others_pod))])?;
-        let (node, martians, sources) = if way.pod.is_ipv4() {
+        let (node, mut martians, sources) = if way.pod.is_ipv4() {
             let node = self.bed.hosts[0].v4()?.to_string();
-            (node, ["127.0.0.1", "255.255.255.255", "224.0.0.251", "169.254.169.254", "0.0.0.0"], ["127.0.0.1", "0.0.0.0", "224.0.0.1"])
+            (node, vec!["127.0.0.1", "255.255.255.255", "224.0.0.251", "169.254.169.254", "0.0.0.0"], ["127.0.0.1", "0.0.0.0", "224.0.0.1"])
         } else {
-            (self.bed.hosts[0].v6()?.to_string(), ["::1", "ff02::1", "fe80::1", "::ffff:10.5.1.2", "::"], ["::1", "::", "ff02::1"])
+            (self.bed.hosts[0].v6()?.to_string(), vec!["::1", "ff02::1", "fe80::1", "::ffff:10.5.1.2", "::"], ["::1", "::", "ff02::1"])
         };
+        let broadcast = match way.pod {
+            IpAddr::V4(pod) => Ipv4Addr::from_bits(pod.to_bits() | 255).to_string(),
+            IpAddr::V6(_) => "ff02::2".to_owned(),
+        };
+        martians.push(&broadcast);
         self.repelled(way, "the node itself", false, &["not_ours"], &[to(&node)?])?;
         self.repelled(way, "addresses of no pod", false, &["martian"], &martians.iter().map(|ip| to(ip)).collect::<Result<Vec<_>>>()?)?;
         self.repelled(way, "sources that cannot be", false, &["martian"], &sources.iter().map(|ip| from(ip)).collect::<Result<Vec<_>>>()?)
@@ -289,30 +294,36 @@ fn vxlan_lets_in_only_what_is_from_a_peer_to_a_pod() -> Result<()> {
 
 #[test]
 fn strict_checks_refuse_sources_outside_the_network_too() -> Result<()> {
-    Lab::run("strict", |lab| {
-        let siege = Siege::lay(lab, Framing::Udp, "strict", 3)?;
-        for ipv6 in [false, true] {
-            let way = siege.way(ipv6)?;
-            siege.forged(&way)?;
-            siege.repelled(&way, "a source outside the network", false, &["spoofed"], &[way.frame(&way.packet(outside(&way), way.pod))])?;
-            siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
-        }
-        siege.withstood()
-    })
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("strict", |lab| {
+            let siege = Siege::lay(lab, framing, "strict", 3)?;
+            for ipv6 in [false, true] {
+                let way = siege.way(ipv6)?;
+                siege.forged(&way)?;
+                siege.repelled(&way, "a source outside the network", false, &["spoofed"], &[way.frame(&way.packet(outside(&way), way.pod))])?;
+                siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
+            }
+            siege.withstood()
+        })?;
+    }
+    Ok(())
 }
 
 #[test]
 fn without_checks_only_wrong_packets_are_refused() -> Result<()> {
-    Lab::run("unchecked", |lab| {
-        let siege = Siege::lay(lab, Framing::Vxlan, "off", 2)?;
-        for ipv6 in [false, true] {
-            let way = siege.way(ipv6)?;
-            siege.malformed(&way)?;
-            siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
-            siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
-        }
-        siege.withstood()
-    })
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("unchecked", |lab| {
+            let siege = Siege::lay(lab, framing, "off", 2)?;
+            for ipv6 in [false, true] {
+                let way = siege.way(ipv6)?;
+                siege.malformed(&way)?;
+                siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
+                siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
+            }
+            siege.withstood()
+        })?;
+    }
+    Ok(())
 }
 
 /// The largest datagrams there are: whole packets that no peer would send, and ends that belong to nothing.
@@ -446,8 +457,16 @@ fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
                 worst = worst.max(asked.elapsed());
                 std::thread::sleep(Duration::from_millis(100));
             }
+            // A lease that comes now is taken up as ever.
+            let leases = || siege.bed.daemons[0].metric("flannel_leases");
+            let (began, before) = (Instant::now(), leases()?);
+            let lease = r#"{"PublicIP":"192.168.56.77","PublicIPv6":null}"#;
+            std::fs::write(siege.bed.leases.join("subnets").join("10.5.210.0-24&fd00:5:0:210::-64"), lease)?;
+            eventually(SOON, "a new lease is read", || leases().is_ok_and(|leases| leases > before))?;
+            let learned = began.elapsed();
             let report = probe.finish()?;
             end.store(true, Ordering::Relaxed);
+            eprintln!("a lease was learned in {learned:?} under the flood");
             Ok((report, flood.join().unwrap(), worst))
         })?;
         let dropped = siege.dropped(&way, "unknown_peer");

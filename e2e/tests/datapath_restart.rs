@@ -123,9 +123,9 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
 
 #[test]
 fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
-    for (net_conf, device) in ENGINES {
+    for ((net_conf, device), queues) in ENGINES.into_iter().zip(["1", "2"]) {
         Lab::run("handover", |lab| {
-            let mut bed = Bed::start(lab, 2, net_conf, |_, options| options)?;
+            let mut bed = Bed::start(lab, 2, net_conf, |_, options| options.env("FLANNELD_DATAPATH_QUEUES", queues))?;
             let (store, options) = file_store(lab, bed.options[0].clone())?;
             end(&mut bed, 0, End::Asked)?;
             bed.daemons[0] = bed.hosts[0].flanneld(&options)?;

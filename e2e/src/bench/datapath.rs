@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, Pod, Store};
+use e2e::{Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store};
 use serde_json::{Value, json};
 
 use super::load::{Cpu, quantile, round_trips, small, tcp};
@@ -17,6 +17,8 @@ const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
 /// Rates of small packets, in thousands a second, from the bottom up.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
+/// So often a rate is tried before it counts as too high.
+const TRIES: usize = 3;
 /// What counts as no loss.
 const NO_LOSS: f64 = 0.005;
 
@@ -66,7 +68,7 @@ pub struct Plan {
     pub rounds: usize,
     pub time: Duration,
     pub cables: Vec<Cable>,
-    /// Only carriers whose name begins with one of these; all where there is none.
+    /// Only carriers of these names, or whose name begins with one of these; all where there is none.
     pub only: Vec<String>,
     /// What the daemons counted is shown at the end.
     pub metrics: bool,
@@ -116,7 +118,9 @@ fn carriers(plan: &Plan) -> Vec<(&'static str, [Value; 2], &'static str, Option<
     if let Some(go) = std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()) {
         all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go.into())));
     }
-    all.retain(|(name, ..)| plan.only.is_empty() || plan.only.iter().any(|only| name.starts_with(only.as_str())));
+    let named: Vec<&str> = all.iter().map(|(name, ..)| *name).collect();
+    let wanted = |name: &str, only: &String| if named.contains(&only.as_str()) { name == only } else { name.starts_with(only.as_str()) };
+    all.retain(|(name, ..)| plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only)));
     all
 }
 
@@ -161,6 +165,11 @@ fn build(
         carrier.daemons.push(daemon);
         carrier.hosts.push(host);
     }
+    let [from, to] = carrier.pods.as_slice() else { return Ok(carrier) };
+    let target = to.address()?;
+    e2e::eventually(STOP, "an answer of the other pod", || {
+        e2e::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20))).is_ok_and(|answer| answer.is_some())
+    })?;
     Ok(carrier)
 }
 
@@ -223,18 +232,22 @@ impl Carrier {
         figures.loaded.push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
         let (mut best, mut cost) = (0, f64::NAN);
         for rate in LADDER {
-            let before = Cpu::now(&pids);
-            let Ok(passed) = small(from, to, rate * 1000, Duration::from_secs(1)) else { break };
-            let used = Cpu::now(&pids).since(&before);
-            if passed.loss() >= NO_LOSS {
-                break;
-            }
-            (best, cost) = (rate, used.all * 1e6 / passed.received as f64);
+            // The machine may pause for longer than any queue lasts: that is not the carrier's loss.
+            let Some(taken) = (0..TRIES).find_map(|_| lossless(from, to, rate * 1000, &pids).ok().flatten()) else { break };
+            (best, cost) = (rate, taken);
         }
         figures.rate.push(best as f64);
         figures.small_cpu.push(cost);
         Ok(())
     }
+}
+
+/// Processor time a packet, in microseconds, at that rate; none when packets are lost.
+fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
+    let before = Cpu::now(pids);
+    let passed = small(from, to, rate, Duration::from_secs(1))?;
+    let used = Cpu::now(pids).since(&before);
+    Ok((passed.loss() < NO_LOSS).then(|| used.all * 1e6 / passed.received as f64))
 }
 
 fn median(figures: &[f64]) -> f64 {

@@ -1,12 +1,14 @@
 //! Loads between two pods, and what they cost: streams, small packets, round trips; every one bounded in time.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use e2e::Pod;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt};
 
 /// What a stream, or several, moved.
 #[derive(Clone, Copy, Default)]
@@ -85,22 +87,20 @@ impl Small {
     }
 }
 
+/// Packets that one system call sends or receives, at most: the load has to cost less than what it is laid on.
+const VOLLEY: usize = 64;
+
 /// UDP packets with 64 bytes at so many a second, for so long.
 pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
-    nix::sys::socket::setsockopt(&receiver, nix::sys::socket::sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
+    setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
     let sender = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
     sender.connect(receiver.local_addr()?)?;
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| {
-            let (mut buffer, mut count) = ([0; 128], 0_u64);
-            while receiver.recv(&mut buffer).is_ok() {
-                count += 1;
-            }
-            count
-        });
+        let counting = scope.spawn(|| count(&receiver));
+        let mut headers = MultiHeaders::preallocate(VOLLEY, None);
         let begun = Instant::now();
         let mut sent = 0;
         while begun.elapsed() < time {
@@ -112,8 +112,9 @@ pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
             let until = due.min(sent + rate / 500);
             while sent < until {
                 // A full queue is a loss like any other.
-                let _ = sender.send(&[7; 64]);
-                sent += 1;
+                let volley = (until - sent).min(VOLLEY as u64);
+                fire(&sender, &mut headers, volley as usize);
+                sent += volley;
             }
             if due > sent + rate / 50 {
                 bail!("this machine does not generate {rate} packets a second");
@@ -121,6 +122,27 @@ pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
         }
         Ok(Small { sent, received: counting.join().unwrap_or(0) })
     })
+}
+
+/// Sends so many packets.
+fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets: usize) {
+    let payload = [IoSlice::new(&[7; 64])];
+    let slices = vec![payload; packets];
+    let _ = sendmmsg(socket.as_raw_fd(), headers, &slices, vec![None; packets], [], MsgFlags::empty());
+}
+
+/// Counts packets until none comes any more.
+fn count(socket: &UdpSocket) -> u64 {
+    let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
+    let mut room = [[0; 128]; VOLLEY];
+    let mut count = 0;
+    loop {
+        let mut slices: Vec<_> = room.iter_mut().map(|slot| [IoSliceMut::new(slot)]).collect();
+        match recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, MsgFlags::MSG_WAITFORONE, None) {
+            Ok(received) => count += received.count() as u64,
+            Err(_) => return count,
+        }
+    }
 }
 
 /// Answers each datagram until `stop`.
