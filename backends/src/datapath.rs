@@ -20,5 +20,6 @@ pub mod socket;
 pub mod split;
 pub mod table;
 pub mod tun;
+pub mod turns;
 pub mod verdict;
 pub mod virtio;

@@ -25,6 +25,15 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
     })
 }
 
+/// Slots of tables over the flows of one batch; two flows may share one.
+pub const SLOTS: usize = 64;
+
+/// A flow's place in such a table.
+#[inline]
+pub fn slot(packet: &[u8], header: &Header) -> usize {
+    (hash(packet, header) >> 16) as usize % SLOTS
+}
+
 /// The word of 16 bits at a place.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {

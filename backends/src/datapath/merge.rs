@@ -4,8 +4,9 @@
 //! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right.
 
 use super::checksum;
-use super::flow::{self, TCP, UDP, put};
+use super::flow::{self, SLOTS, TCP, UDP, put};
 use super::packet::{Fragment, Header, Version};
+use super::turns::Turns;
 use super::virtio::{Gso, VnetHeader};
 use std::ops::Range;
 
@@ -15,8 +16,6 @@ const PSH: u8 = 0x08;
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet.
 const LONGEST: usize = 65_535;
-/// Slots of the table that finds a flow's latest group; two flows in one slot only merge less.
-const SLOTS: usize = 64;
 const NOBODY: u16 = u16::MAX;
 
 /// One write to the TUN device: a packet, or several merged. All ranges lie in the batch's buffer.
@@ -52,7 +51,9 @@ impl Group {
 pub struct Merger {
     groups: Vec<Group>,
     used: usize,
+    /// Each flow's latest group; two flows in one slot only merge less.
     slots: [u16; SLOTS],
+    turns: Turns,
     merge_tcp: bool,
     merge_udp: bool,
 }
@@ -60,16 +61,28 @@ pub struct Merger {
 impl Merger {
     /// Merges TCP segments, UDP datagrams, both or nothing.
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
-        Self { groups: Vec::new(), used: 0, slots: [NOBODY; SLOTS], merge_tcp, merge_udp }
+        Self { groups: Vec::new(), used: 0, slots: [NOBODY; SLOTS], turns: Turns::default(), merge_tcp, merge_udp }
     }
 
     /// Forgets the batch.
     pub fn clear(&mut self) {
         self.used = 0;
         self.slots = [NOBODY; SLOTS];
+        self.turns.clear();
     }
 
-    /// What has to be written, in order.
+    /// All packets are there: whose group goes first is settled.
+    pub fn arrange(&mut self) {
+        self.turns.arrange();
+    }
+
+    /// Which group is written as the `turn`th.
+    #[inline]
+    pub fn turn(&self, turn: usize) -> usize {
+        self.turns.unit(turn)
+    }
+
+    /// What has to be written, as it came.
     pub fn groups(&self) -> &[Group] {
         self.groups.get(..self.used).unwrap_or_default()
     }
@@ -77,20 +90,26 @@ impl Merger {
     /// Takes a packet that lies at `at` in `buffer`.
     pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
         let Some(packet) = buffer.get(at.clone()) else { return };
+        if header.fragment != Fragment::No {
+            // Whose flow it belongs to is unknown: nothing that comes later may join or overtake what stands before it.
+            self.slots = [NOBODY; SLOTS];
+            self.turns.fix();
+            self.turns.push(0);
+            self.push(at, header, None);
+            return;
+        }
+        let slot = flow::slot(packet, header);
+        self.turns.count(slot, at.len());
         let wanted = match header.protocol {
             TCP => self.merge_tcp,
             UDP => self.merge_udp,
             _ => false,
         };
-        if !wanted || header.fragment != Fragment::No {
-            if header.fragment != Fragment::No {
-                // Whose flow it belongs to is unknown: nothing that comes later may join what stands before it.
-                self.slots = [NOBODY; SLOTS];
-            }
+        if !wanted {
+            self.turns.push(slot);
             self.push(at, header, None);
             return;
         }
-        let slot = slot(packet, header);
         let candidate = Candidate::of(packet, header);
         let latest = self.slots.get(slot).copied().unwrap_or(NOBODY);
         if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
@@ -105,6 +124,7 @@ impl Merger {
             group.open = candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
             return;
         }
+        self.turns.push(slot);
         let index = self.push(at, header, candidate.as_ref());
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
@@ -138,7 +158,7 @@ impl Merger {
     }
 
     /// Makes group `index` ready to be written: the first packet's headers speak for all. What stands before it.
-    pub fn finish(&mut self, index: usize, buffer: &mut [u8]) -> VnetHeader {
+    pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index).filter(|group| !group.rest.is_empty()) else { return VnetHeader::default() };
         let Some(first) = buffer.get_mut(group.first.clone()) else { return VnetHeader::default() };
         finish(group, first).unwrap_or_default()
@@ -255,12 +275,6 @@ impl Candidate {
             same(at..at + 4)
         }
     }
-}
-
-/// A flow's place in the table.
-#[inline]
-fn slot(packet: &[u8], header: &Header) -> usize {
-    (flow::hash(packet, header) >> 16) as usize % SLOTS
 }
 
 #[cfg(test)]

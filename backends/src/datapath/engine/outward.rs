@@ -5,11 +5,12 @@ use super::errors::Errors;
 use super::wake::Wake;
 use super::{Shape, readable};
 use crate::datapath::counters::{Counters, add};
-use crate::datapath::packet::{Header, Version, decrement_ttl};
+use crate::datapath::packet::{Fragment, Header, Version, decrement_ttl};
 use crate::datapath::socket::{LARGEST, Message, Piece, Sender, Socket};
 use crate::datapath::split::{HEADERS, Split, split};
 use crate::datapath::table::{Peer, Table};
 use crate::datapath::tun::Tun;
+use crate::datapath::turns::{self, Turns};
 use crate::datapath::verdict::{Outbound, Reason, outbound};
 use crate::datapath::virtio::{self, VnetHeader};
 use crate::datapath::{ecn, flow, framing};
@@ -69,6 +70,7 @@ struct Datagram {
 
 /// What one thread keeps between batches.
 struct State {
+    turns: Turns,
     gathered: Gathered,
     sender: Sender,
     errors: Errors,
@@ -84,6 +86,7 @@ impl Outward {
         let mut buffer = vec![0; features.batch * SLOT];
         let mut lengths = Vec::with_capacity(features.batch);
         let mut state = State {
+            turns: Turns::default(),
             gathered: Gathered::default(),
             sender: Sender::default(),
             errors: Errors::new(self.shape.sources),
@@ -102,8 +105,11 @@ impl Outward {
             }
             add(&self.counters.sent.batches, 1);
             let table: &Table = table.load();
-            for (index, length) in lengths.iter().enumerate() {
-                self.packet(index * SLOT, *length, &mut buffer, table, &mut state);
+            self.arrange(&buffer, &lengths, &mut state.turns);
+            for turn in 0..lengths.len() {
+                let index = state.turns.unit(turn);
+                let length = lengths.get(index).copied().unwrap_or(0);
+                self.packet(index * SLOT, length, &mut buffer, table, &mut state);
                 if state.gathered.pieces.len() >= PIECES {
                     self.flush(&buffer, &mut state);
                 }
@@ -135,6 +141,31 @@ impl Outward {
                 }
             }
         }
+    }
+
+    /// Settles whose packets are sent first.
+    fn arrange(&self, buffer: &[u8], lengths: &[usize], turns: &mut Turns) {
+        turns.clear();
+        if lengths.len() < 2 || lengths.iter().sum::<usize>() < turns::WORTH {
+            return;
+        }
+        let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
+        for (index, length) in lengths.iter().enumerate() {
+            let at = index * SLOT;
+            let packet = buffer.get(at + vnet..at + length).unwrap_or_default();
+            let slot = match Header::parse(packet) {
+                Ok(header) if header.fragment == Fragment::No => flow::slot(packet, &header),
+                Ok(_) => {
+                    turns.fix();
+                    0
+                }
+                // It is dropped, whenever.
+                Err(_) => 0,
+            };
+            turns.count(slot, *length);
+            turns.push(slot);
+        }
+        turns.arrange();
     }
 
     /// Judges a packet and gathers what comes out of it.

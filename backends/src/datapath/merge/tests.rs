@@ -90,6 +90,24 @@ fn what_differs_stays_alone() {
 }
 
 #[test]
+fn a_few_bytes_are_written_before_a_stream() {
+    let stream: Vec<_> = (0..60).map(|n| tcp(n * 1400, 1400).packet()).collect();
+    let answer = Recipe { tcp: false, ..tcp(0, 40) }.packet();
+    let turns = |packets: &[Vec<u8>]| {
+        let mut merger = Merger::new(true, true);
+        offer(&mut merger, packets);
+        merger.arrange();
+        (0..merger.groups().len()).map(|turn| merger.turn(turn)).collect::<Vec<_>>()
+    };
+    let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
+    assert_eq!(turns(&packets), [2, 0, 1]);
+    let mut fragment = answer;
+    fragment[6] = 0x20;
+    packets.push(fragment);
+    assert_eq!(turns(&packets), [0, 1, 2, 3], "whose the fragment is nobody knows");
+}
+
+#[test]
 fn what_is_not_to_be_merged_is_not() {
     let stream = [tcp(0, 100).packet(), tcp(100, 100).packet()];
     let mut merger = Merger::new(false, true);
@@ -110,9 +128,9 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Merged and split again, each flow's packets are what they were, in their order.
+    /// Merged, written by turns and split again, each flow's packets are what they were, in their order.
     #[test]
-    fn each_flow_is_what_it_was(recipes in proptest::collection::vec((recipe(300), 0u8..3, any::<bool>()), 1..60)) {
+    fn each_flow_is_what_it_was(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
         let mut next = [[0u32; 4]; 3];
         let packets: Vec<Vec<u8>> = recipes.into_iter().map(|(recipe, flow, follows)| {
             let kind = usize::from(recipe.ipv6) * 2 + usize::from(recipe.tcp);
@@ -133,7 +151,9 @@ proptest! {
         let mut merger = Merger::new(true, true);
         let mut buffer = offer(&mut merger, &packets);
         let mut out: Vec<Vec<u8>> = Vec::new();
-        for index in 0..merger.groups().len() {
+        merger.arrange();
+        for turn in 0..merger.groups().len() {
+            let index = merger.turn(turn);
             let vnet = merger.finish(index, &mut buffer);
             let group = &merger.groups()[index];
             let mut packet = buffer[group.first.clone()].to_vec();
