@@ -4,13 +4,15 @@
 use super::counters::Counters;
 use super::engine::{Engine, Inheritance, Shape};
 use super::handover::Files;
+use super::socket::Socket;
 use super::table::Table;
+use super::tun::Tun;
 use crate::backend::Underlay;
 use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, Key, LinkKind, LinkName, Op, OpError, Scope, Value};
 use async_trait::async_trait;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// One engine and what it hangs on.
 struct Device {
@@ -20,12 +22,37 @@ struct Device {
     engine: Engine,
     /// What its sockets are bound to.
     address: Option<IpAddr>,
-    /// Whether what a former process left has been looked at.
+    /// How many queues and sockets a former process left.
+    left: (usize, usize),
+    /// Whether these have been looked at.
     adopted: bool,
     /// Whether that was a device, whose packets wait for the table.
     waits: bool,
     /// Why it could not be started or bound, as long as that lasts.
     trouble: Option<String>,
+    /// What the store keeps of it.
+    queues: Kept<Tun>,
+    sockets: Kept<Socket>,
+}
+
+/// What the store keeps under a name: to be told the same again would leave it without for a moment.
+struct Kept<T>(Option<Vec<Weak<T>>>);
+
+impl<T: AsFd> Kept<T> {
+    /// What a former process left, as far as all of it is used.
+    fn inherited(&mut self, left: usize, used: &[Arc<T>]) {
+        self.0 = (left == used.len()).then(|| used.iter().map(Arc::downgrade).collect());
+    }
+
+    /// Keeps exactly these.
+    fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
+        let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
+        if self.0.as_ref().is_some_and(|kept| kept.len() == now.len() && kept.iter().zip(now).all(|(kept, now)| is(kept, now))) {
+            return;
+        }
+        files.keep(name, now.iter().map(|file| file.as_fd()));
+        self.0 = Some(now.iter().map(Arc::downgrade).collect());
+    }
 }
 
 impl Device {
@@ -55,8 +82,10 @@ impl<K: Kernel> TunKernel<K> {
     pub fn engine(&mut self, shape: Shape, outer_ipv6: bool, table: Table) {
         let name = shape.device;
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
+        let left = (inherited.queues.len(), inherited.sockets.len());
         let engine = Engine::new(shape, table, inherited);
-        self.devices.push(Device { name, outer_ipv6, engine, address: None, adopted: false, waits: false, trouble: None });
+        let (queues, sockets) = (Kept(None), Kept(None));
+        self.devices.push(Device { name, outer_ipv6, engine, address: None, left, adopted: false, waits: false, trouble: None, queues, sockets });
     }
 
     /// What the engines count, by device.
@@ -95,7 +124,7 @@ impl<K: Kernel> TunKernel<K> {
             }
             Op::Delete(..) => {
                 device.engine.close();
-                self.files.keep(&queue_name(name), std::iter::empty());
+                device.queues.update(&self.files, &queue_name(name), &[]);
                 // Gone with its file already, unless it was somebody else's.
                 self.kernel.apply(std::slice::from_ref(op)).await
             }
@@ -113,10 +142,10 @@ fn socket_name(name: LinkName) -> String {
 }
 
 /// Leaves what the engine holds to the next process.
-fn store(files: &Files, device: &Device) {
+fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
-    files.keep(&queue_name(device.name), queues.iter().map(|queue| queue.as_fd()));
-    files.keep(&socket_name(device.name), sockets.iter().map(|socket| socket.as_fd()));
+    device.queues.update(files, &queue_name(device.name), &queues);
+    device.sockets.update(files, &socket_name(device.name), &sockets);
 }
 
 #[async_trait]
@@ -139,6 +168,9 @@ impl<K: Kernel> Kernel for TunKernel<K> {
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
                 device.waits = device.engine.adopt(address);
+                let (queues, sockets) = device.engine.files();
+                device.queues.inherited(device.left.0, &queues);
+                device.sockets.inherited(device.left.1, &sockets);
             }
             // One that is not open is opened when its link is added; by then whoever holds the port may be gone.
             let open = device.engine.index().is_some() && !device.waits;
@@ -190,3 +222,6 @@ impl<K: Kernel> Kernel for TunKernel<K> {
         self.kernel.disturbed(scope).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
