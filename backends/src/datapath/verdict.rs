@@ -76,6 +76,33 @@ impl Reason {
     pub fn index(self) -> usize {
         self as usize
     }
+
+    /// For a packet that came in: what is behind it, and what to do. For the log.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Reason::Short | Reason::Truncated | Reason::Malformed | Reason::BadHeader => {
+                "its headers or lengths are wrong; another program's datagram, or damaged on the way: see who sends to this port"
+            }
+            Reason::UnknownPeer => {
+                "no lease names this public address; a node that leaves by another address than it publishes (see --iface and --public-ip there) or a stranger"
+            }
+            Reason::Spoofed => {
+                "its source is not the sending node's; two nodes with one subnet, or forged: compare `flannelctl leases` with the subnet.env there"
+            }
+            Reason::NotOurs => "its destination is not in this node's subnet; the sender has an old lease of it: compare `flannelctl leases` there",
+            Reason::Martian => "no packet between nodes has such an address, or it is a broadcast; see what sends it there",
+            Reason::TtlExceeded => "no hop is left; look for a loop in the routes of both nodes",
+            Reason::BadVni => "it is of another VXLAN network; compare VNI and Port in the network configuration of both",
+            Reason::WrongMac => {
+                "it is for another VTEP; the sender has an old MAC of this node: compare VtepMAC in this node's lease with `bridge fdb` there"
+            }
+            Reason::NotIp => "only IPv4 and IPv6 travel here; the sender asks by ARP for what its lease should tell: see its neighbour table",
+            Reason::Ecn => "a router marked it as having met congestion, and its sender does not understand such marks",
+            Reason::Loop | Reason::NoRoute | Reason::TooBig | Reason::NoV6Peer | Reason::BadOffload | Reason::SendFailed | Reason::WriteFailed => {
+                "see docs/operations.md"
+            }
+        }
+    }
 }
 
 /// How much of a received packet is checked beyond its lengths, version and TTL.

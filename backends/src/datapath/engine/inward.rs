@@ -74,18 +74,18 @@ impl Inward {
     fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, merger: &mut Merger, complaints: &mut Complaints) {
         let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
         if receipt.truncated {
-            return self.dropped(Reason::Truncated, receipt.from, datagrams, complaints);
+            return self.dropped(Reason::Truncated, receipt.from, datagrams, complaints, &[]);
         }
         // A stranger's datagrams are not even looked at.
         if table.checks != Checks::Off && !table.knows(receipt.from) {
-            return self.dropped(Reason::UnknownPeer, receipt.from, datagrams, complaints);
+            return self.dropped(Reason::UnknownPeer, receipt.from, datagrams, complaints, &[]);
         }
         let mut start = receipt.at.start;
         loop {
             let end = receipt.at.end.min(start + receipt.segment.max(1));
             match self.judge(start..end, receipt, buffer, table) {
                 Ok((at, header)) => merger.offer(buffer, at, &header),
-                Err(reason) => self.dropped(reason, receipt.from, 1, complaints),
+                Err(reason) => self.dropped(reason, receipt.from, 1, complaints, buffer.get(start..end).unwrap_or_default()),
             }
             start = end;
             if start >= receipt.at.end {
@@ -113,7 +113,9 @@ impl Inward {
     fn write(&self, buffer: &mut [u8], merger: &mut Merger, complaints: &mut Complaints) {
         let vnet = self.tun.offload().vnet;
         let (mut packets, mut bytes, mut units) = (0, 0, 0);
-        for index in 0..merger.groups().len() {
+        merger.arrange();
+        for turn in 0..merger.groups().len() {
+            let index = merger.turn(turn);
             let head = merger.finish(index, buffer).bytes();
             let Some(group) = merger.groups().get(index) else { break };
             let mut parts = [IoSlice::new(&[]); SEGMENTS + 2];
@@ -152,11 +154,14 @@ impl Inward {
         add(&self.counters.received.units, units);
     }
 
+    /// Counts packets that are dropped, and tells of them. `datagram` is what was looked into.
     #[cold]
-    fn dropped(&self, reason: Reason, from: IpAddr, times: usize, complaints: &mut Complaints) {
+    fn dropped(&self, reason: Reason, from: IpAddr, times: usize, complaints: &mut Complaints, datagram: &[u8]) {
         self.counters.received.dropped_many(reason, times);
-        if let Some(times) = complaints.note(reason.as_str(), times) {
-            tracing::warn!("{}: dropped a packet from {from}: {} ({times} since the last such line)", self.shape.device, reason.as_str());
-        }
+        let Some(times) = complaints.note(reason.as_str(), times) else { return };
+        let inner = self.shape.framing.strip(datagram).ok().and_then(|at| Header::parse(datagram.get(at)?).ok());
+        let inner = inner.map_or(String::new(), |header| format!(", {} to {} inside", header.source, header.destination));
+        let (device, hint) = (self.shape.device, reason.hint());
+        tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last such line)", reason.as_str());
     }
 }
