@@ -66,16 +66,18 @@ e2e: ## End-to-end tests on hosts in namespaces
 	cargo build --workspace
 	cargo test -p e2e --no-fail-fast
 
-bench: ## Healing, scale and memory against the goals [ARGS=--quick or --markdown]
-	./e2e/setup.sh demo-etcd
+bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --markdown]
+	./e2e/setup.sh bench
 	cargo build --release -p flanneld
 	cargo build --release -p e2e --bin bench
 	$(SUDO) ./target/release/bench $(ARGS)
 
-soak: ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute, ten minutes of load
+soak: setup ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute, ten minutes of load
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test fire etcd_cut_off
-	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test -p e2e --test soak
+	@# As it is shipped, and one after the other: two at once would measure each other.
+	cargo build --release -p flanneld
+	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test rules_change -- restarts idle
 
 test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]

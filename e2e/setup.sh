@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | demo | demo-etcd | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | demo | demo-etcd | bench | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -52,10 +52,14 @@ demo_packages() {
     need iptables-save iptables
 }
 
-test_packages() {
+bench_packages() {
     demo_packages
-    need nft nftables
     need ethtool ethtool
+}
+
+test_packages() {
+    bench_packages
+    need nft nftables
     need tcpdump tcpdump
     need sysctl procps
 }
@@ -121,6 +125,7 @@ case $what in
     build) build_packages; install_packages ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
+    bench) bench_packages; install_packages; etcd_now ;;
     test) test_packages; install_packages; etcd_now; etcd_old; cargo_tools ;;
-    *) fail "unknown: $what; say build, demo, demo-etcd or test" ;;
+    *) fail "unknown: $what; say build, demo, demo-etcd, bench or test" ;;
 esac

@@ -74,6 +74,8 @@ pub struct Plan {
     pub metrics: bool,
     /// Streams only.
     pub streams_only: bool,
+    /// Small packets at rising rates, which takes long.
+    pub ladder: bool,
 }
 
 impl Default for Plan {
@@ -85,6 +87,7 @@ impl Default for Plan {
             only: Vec::new(),
             metrics: false,
             streams_only: false,
+            ladder: true,
         }
     }
 }
@@ -230,6 +233,9 @@ impl Carrier {
         let mut loaded = Vec::new();
         tcp(from, to, 1, plan.time, || loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default())?;
         figures.loaded.push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
+        if !plan.ladder {
+            return Ok(());
+        }
         let (mut best, mut cost) = (0, f64::NAN);
         for rate in LADDER {
             // The machine may pause for longer than any queue lasts: that is not the carrier's loss.

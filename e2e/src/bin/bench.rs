@@ -1,7 +1,8 @@
 //! Measures what the goals of the project are about, and shows it beside them: `make bench`.
 //!
 //! Arguments: `--markdown` writes the table into docs/performance.md too; `--quick` measures the small sizes only;
-//! `--peers=N` one size only, and no healing; `--datapath` how packets move and nothing else, `--streams` of that the streams only.
+//! `--peers=N` one size only, and no healing; `--datapath` how packets move and nothing else, `--streams` of that the streams only,
+//! `--no-ladder` all but the rates of small packets.
 
 #[path = "../bench/datapath.rs"]
 mod datapath;
@@ -33,6 +34,7 @@ fn main() -> Result<()> {
             "--datapath" => (sizes, heal) = (Vec::new(), false),
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
+            "--no-ladder" => plan.ladder = false,
             arg => match arg.strip_prefix("--peers=").map(str::parse) {
                 Some(Ok(peers)) => (sizes, heal, packets) = (vec![peers], false, false),
                 _ => match arg.split_once('=') {
@@ -41,7 +43,7 @@ fn main() -> Result<()> {
                     Some(("--cable", "veth")) => plan.cables = vec![datapath::Cable::Veth],
                     Some(("--only", name)) => plan.only.push(name.to_owned()),
                     _ => bail!(
-                        "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --metrics, --rounds=N, --cable=wire|veth and --only=NAME"
+                        "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --no-ladder, --metrics, --rounds=N, --cable=wire|veth and --only=NAME"
                     ),
                 },
             },
