@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::craft::{changed, send_raw, tcp_packet, udp_packet};
-use e2e::{Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually_ok, holds};
+use e2e::{Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually, eventually_ok, holds};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -270,6 +270,13 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     let mut lines = BufReader::new(tcpdump.stderr.take().unwrap()).lines();
     ensure!(lines.any(|line| line.is_ok_and(|line| line.contains("listening on"))), "tcpdump does not listen");
     let transfer = Transfer::run(from, to, 2_000_000, options);
+    // On a busy machine it is behind.
+    let written = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    let mut before = u64::MAX;
+    eventually(SOON, "tcpdump has written everything", || {
+        std::thread::sleep(Duration::from_millis(300));
+        std::mem::replace(&mut before, written()) == written()
+    })?;
     kill(Pid::from_raw(i32::try_from(tcpdump.id())?), Signal::SIGINT)?;
     tcpdump.wait()?;
     transfer?;
