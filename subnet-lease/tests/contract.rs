@@ -73,6 +73,7 @@ mod etcd_alone {
         a_revoked_lease_comes_back,
         the_watch_survives_compaction_and_restarts,
         the_watch_notices_a_restored_store,
+        the_watch_notices_a_restored_store_that_is_ahead,
         pages_shrink_to_fit_large_values,
         tls_needs_a_ca_alone,
         passwords,

@@ -5,6 +5,7 @@ use super::connection::words;
 use crate::protocol::registry::{Entry, Failure};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
+use tonic::Code;
 
 /// How long a stream may say nothing before it is asked for a sign.
 const QUIET: Duration = Duration::from_secs(45);
@@ -188,22 +189,25 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Whether the newest entry of our list is still, or was written over since, in this store.
+    /// Whether this store had the newest entry of our list when that was read. What stands there now does not tell: who owns the key may have
+    /// put it back into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
         let connection = self.registry.connections.get().await.map_err(Broken::Stream)?;
         let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
         let key = self.registry.key(&newest.key);
-        let response = match tokio::time::timeout(OPEN, kv.get(key, Some(GetOptions::new()))).await {
+        let then = GetOptions::new().with_revision(self.known);
+        let response = match tokio::time::timeout(OPEN, kv.get(key, Some(then))).await {
             Ok(Ok(response)) => response,
+            // Compacted away, or not yet reached.
+            Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::OutOfRange => {
+                return Err(Broken::History(format!("etcd does not have revision {}: {}", self.known, status.message())));
+            }
             Ok(Err(error)) => return Err(lost(self.registry, connection.number, words(&error)).await),
             Err(_) => return Err(lost(self.registry, connection.number, "no answer".into()).await),
         };
-        let revision = response.header().map_or(0, ResponseHeader::revision);
         match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
-            Some(present) if present == *newest => Ok(()),
-            Some(present) if present.modified > self.known => Ok(()),
-            None if revision > self.known => Ok(()),
+            Some(then) if then == *newest => Ok(()),
             _ => Err(Broken::History(format!("the key {} of revision {} is no longer what it was", newest.key, newest.modified))),
         }
     }

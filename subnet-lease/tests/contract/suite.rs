@@ -480,6 +480,27 @@ pub async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
+/// The key that was newest is there again, and newer than ever, before the watch is: what stands there now tells nothing.
+pub async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
+    let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
+    bed.configure(CONFIG);
+    bed.put("10.5.1.0-24", &value(1));
+    let snapshot = bed.etcd().snapshot();
+    for last in [2, 3] {
+        bed.put(&format!("10.5.{last}.0-24"), &value(last));
+    }
+    let follower = Follower::of(bed.manager());
+    eventually("the list is in", || follower.len() == 3).await;
+    // Away for a while: the watch waits longer between its tries than the writes take.
+    bed.etcd().kill();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    bed.etcd().restore(&snapshot);
+    for last in [7, 8, 3] {
+        bed.put(&format!("10.5.{last}.0-24"), &value(last));
+    }
+    eventually("the world is the restored one", || follower.has("10.5.7.0-24") && follower.has("10.5.3.0-24") && !follower.has("10.5.2.0-24")).await;
+}
+
 pub async fn pages_shrink_to_fit_large_values(bed: Bed) {
     bed.configure(CONFIG);
     let big = "x".repeat(1_000_000);
