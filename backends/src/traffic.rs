@@ -5,16 +5,22 @@ pub mod nftables_text;
 pub mod notices;
 pub mod programs;
 pub mod rules;
+pub mod shared;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 
 use ipnet::IpNet;
 use programs::{Failure, Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
 use rules::{Choices, Port, Ruleset, guard, ruleset};
+use shared::Others;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Subnets;
+
+/// Whose turn it is with nftables.
+const NFTABLES: &str = "nftables";
 
 /// Which rules, and by what they are applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +39,12 @@ pub struct Wanted {
     pub port: Option<u16>,
     /// This host's addresses on the network of the nodes.
     pub hosts: BTreeSet<IpAddr>,
-    /// The other nodes' public addresses.
+    /// The public addresses of the other nodes, and of those of other networks that send to the same port.
     pub peers: BTreeSet<IpAddr>,
+    /// Which of the places for guards is this daemon's.
+    pub place: u16,
+    /// What other daemons keep in the same chains.
+    pub others: Others,
 }
 
 impl Wanted {
@@ -53,23 +63,26 @@ impl Wanted {
             // Packets of one family may travel in the other.
             let port = port.filter(|_| pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6));
             let encap = port.and_then(|port| guard(ipv6, port, self.choices.guard));
-            match pods {
-                Some((network, own)) => out.push(Ruleset { encap, ..ruleset(network, own, &self.choices) }),
-                None if encap.is_some() => out.push(Ruleset { encap, ..Ruleset::nothing(ipv6) }),
-                None => {}
-            }
+            let rules = match pods {
+                Some((network, own)) => ruleset(network, own, &self.choices),
+                None if encap.is_some() => Ruleset::nothing(ipv6),
+                None => continue,
+            };
+            out.push(Ruleset { encap, place: self.place, others: self.others.clone(), ..rules });
         }
         out
     }
 }
 
 /// What came of one look at the rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Something had to be written.
     pub wrote: bool,
     /// Packets of others than peers that came to the encapsulation port, where they are counted.
     pub strangers: Option<u64>,
+    /// Networks whose rules stayed only because it is not known whether anybody serves them.
+    pub unserved: BTreeSet<IpNet>,
 }
 
 /// Something to tell once.
@@ -133,8 +146,26 @@ impl Applier {
             Err(Failure::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             Err(failure) => return Err(failure),
         };
+        let (mut applied, first) = self.look_iptables(&programs, rules).await?;
+        if first.is_none() {
+            return Ok(applied);
+        }
+        // Nobody of us writes between the look and the write.
+        let _turn = turn::take(&programs.variant.to_string()).await;
+        let (again, payload) = self.look_iptables(&programs, rules).await?;
+        applied = again;
+        if let Some(payload) = payload {
+            programs.give(&payload).await?;
+            applied.wrote = true;
+        }
+        Ok(applied)
+    }
+
+    /// What is there, and what has to be given to iptables-restore.
+    async fn look_iptables(&mut self, programs: &Iptables, rules: &Ruleset) -> Result<(Applied, Option<String>), Failure> {
         let saved = programs.saved().await?;
-        let strangers = rules.counts_strangers().then(|| iptables_text::strangers(&saved).unwrap_or(0));
+        let strangers = rules.counts_strangers().then(|| iptables_text::strangers_at(&saved, rules.place).unwrap_or(0));
+        let unserved = if rules.others.unknown { iptables_text::unserved(&saved, &rules.others) } else { BTreeSet::new() };
         let plain = rules.plain();
         let mut payload = iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
         if payload.is_some() && self.random.is_none() && plain != *rules {
@@ -143,22 +174,40 @@ impl Applier {
                 payload = iptables_text::payload(&plain, &saved);
             }
         }
-        match payload {
-            None => Ok(Applied { wrote: false, strangers }),
-            Some(payload) => programs.give(&payload).await.map(|()| Applied { wrote: true, strangers }),
-        }
+        Ok((Applied { wrote: false, strangers, unserved }, payload))
     }
 
     async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, Failure> {
-        let (family, name) = nftables_text::table(rules.ipv6);
-        let listing = match nft_table(family, name).await {
+        let first = match self.look_nft(rules).await {
             Err(Failure::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
-            listing => listing?,
+            look => look?,
         };
-        let listing = listing.as_ref();
-        let strangers = rules.counts_strangers().then(|| listing.and_then(nftables_text::strangers).unwrap_or(0));
+        if first.wanted.is_none() {
+            return Ok(first.applied);
+        }
+        // Nobody of us writes between the look and the write.
+        let _turn = turn::take(NFTABLES).await;
+        let Look { applied, listing, wanted } = self.look_nft(rules).await?;
+        let (Some(wanted), listing) = (wanted, listing.as_ref()) else { return Ok(applied) };
+        match nft(&nftables_text::script(&wanted, listing)).await {
+            // A kernel that cannot guard the port shall masquerade all the same.
+            Err(Failure::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_but_encap(&wanted, listing) => {
+                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await?;
+                Err(Failure::Refused(format!("the encapsulation port is not guarded, the other rules are in place: {why}")))
+            }
+            done => done.map(|()| Applied { wrote: true, ..applied }),
+        }
+    }
+
+    /// What is there, and the rules that have to be written.
+    async fn look_nft(&mut self, rules: &Ruleset) -> Result<Look, Failure> {
+        let (family, name) = nftables_text::table(rules.ipv6);
+        let listing = nft_table(family, name).await?;
+        let found = listing.as_ref();
+        let strangers = rules.counts_strangers().then(|| found.and_then(|found| nftables_text::strangers_at(found, rules.place)).unwrap_or(0));
+        let unserved = found.filter(|_| rules.others.unknown).map(|found| nftables_text::unserved(found, &rules.others)).unwrap_or_default();
         let plain = rules.plain();
-        let right = |rules: &Ruleset| nftables_text::holds(rules, listing) || (listing.is_none() && rules.is_empty());
+        let right = |rules: &Ruleset| nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty());
         let mut wanted = if self.random == Some(false) { &plain } else { rules };
         if !right(wanted) && self.random.is_none() && plain != *rules {
             self.probed(nft_check(&nftables_text::probe(rules.ipv6)).await)?;
@@ -166,17 +215,8 @@ impl Applier {
                 wanted = &plain;
             }
         }
-        if right(wanted) {
-            return Ok(Applied { wrote: false, strangers });
-        }
-        match nft(&nftables_text::script(wanted, listing)).await {
-            // A kernel that cannot guard the port shall masquerade all the same.
-            Err(Failure::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_but_encap(wanted, listing) => {
-                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted.clone() }, listing)).await?;
-                Err(Failure::Refused(format!("the encapsulation port is not guarded, the other rules are in place: {why}")))
-            }
-            done => done.map(|()| Applied { wrote: true, strangers }),
-        }
+        let wanted = (!right(wanted)).then(|| wanted.clone());
+        Ok(Look { applied: Applied { wrote: false, strangers, unserved }, wanted, listing })
     }
 
     /// What the trial of random ports yields; a trial that could not be made is none.
@@ -224,6 +264,14 @@ impl Applier {
     }
 }
 
+/// What a look at the table of nftables yields.
+struct Look {
+    applied: Applied,
+    listing: Option<serde_json::Value>,
+    /// None where they are there.
+    wanted: Option<Ruleset>,
+}
+
 /// What was removed, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleared {
@@ -246,15 +294,21 @@ pub enum Kept {
 
 /// Removes everything of ours and of Go flannel's from both appliers and both variants of iptables; a dry run only looks.
 pub async fn clear(dry_run: bool) -> Cleared {
-    clear_but([Kept::Nothing; 2], dry_run).await
+    clear_beside(&Others::default(), dry_run).await
+}
+
+/// The same, but what other daemons keep.
+pub async fn clear_beside(others: &Others, dry_run: bool) -> Cleared {
+    clear_but([Kept::Nothing; 2], others, dry_run).await
 }
 
 /// Removes what is not in use of IPv4 and of IPv6: the other applier's set, the one in the other variant of iptables, a family's without rules.
-pub async fn clear_other(kept: [Kept; 2]) -> Cleared {
-    clear_but(kept, false).await
+/// What other daemons keep stays.
+pub async fn clear_other(kept: [Kept; 2], others: &Others) -> Cleared {
+    clear_but(kept, others, false).await
 }
 
-async fn clear_but(kept: [Kept; 2], dry_run: bool) -> Cleared {
+async fn clear_but(kept: [Kept; 2], others: &Others, dry_run: bool) -> Cleared {
     let mut cleared = Cleared::default();
     for (kept, ipv6) in kept.into_iter().zip([false, true]) {
         let installed = match Iptables::installed(ipv6).await {
@@ -267,10 +321,10 @@ async fn clear_but(kept: [Kept; 2], dry_run: bool) -> Cleared {
         };
         let has = |variant: Variant| installed.iter().any(|(programs, _)| programs.variant == variant);
         for (programs, _) in installed.iter().filter(|(programs, _)| Kept::Iptables(programs.variant) != kept) {
-            clear_iptables(programs, ipv6, dry_run, &mut cleared).await;
+            clear_iptables(programs, ipv6, others, dry_run, &mut cleared).await;
         }
         if !has(Variant::Nft) {
-            clear_iptables_by_nft(ipv6, dry_run, &mut cleared).await;
+            clear_iptables_by_nft(ipv6, others, dry_run, &mut cleared).await;
         }
         let tables = legacy_tables(ipv6);
         if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, Kept::Iptables(_)) {
@@ -282,29 +336,38 @@ async fn clear_but(kept: [Kept; 2], dry_run: bool) -> Cleared {
             ));
         }
         if kept != Kept::Nftables {
-            clear_nft(ipv6, dry_run, &mut cleared).await;
+            clear_nft(ipv6, others, dry_run, &mut cleared).await;
         }
     }
     cleared
 }
 
 /// Removes what one variant of iptables has of us.
-async fn clear_iptables(programs: &Iptables, ipv6: bool, dry_run: bool, cleared: &mut Cleared) {
+async fn clear_iptables(programs: &Iptables, ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
     let name = programs.name(ipv6);
-    let saved = match programs.saved().await {
-        Ok(saved) => saved,
-        Err(why) => return cleared.complaints.push(format!("it cannot be told whether flannel has rules in {name}: {why}")),
-    };
-    let Some(payload) = iptables_text::payload(&Ruleset::nothing(ipv6), &saved) else { return };
-    if !dry_run && let Err(why) = programs.give(&payload).await {
-        return cleared.complaints.push(format!("flannel's rules in {name} could not be removed: {why}"));
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::nothing(ipv6) };
+    let mut turn = None;
+    loop {
+        let saved = match programs.saved().await {
+            Ok(saved) => saved,
+            Err(why) => return cleared.complaints.push(format!("it cannot be told whether flannel has rules in {name}: {why}")),
+        };
+        let Some(payload) = iptables_text::payload(&nothing, &saved) else { return };
+        if !dry_run && turn.is_none() {
+            turn = Some(turn::take(&programs.variant.to_string()).await);
+            continue;
+        }
+        if !dry_run && let Err(why) = programs.give(&payload).await {
+            return cleared.complaints.push(format!("flannel's rules in {name} could not be removed: {why}"));
+        }
+        return cleared.removed.extend(iptables_text::remains_beside(&saved, others).into_iter().map(|what| format!("{name}: {what}")));
     }
-    cleared.removed.extend(iptables_text::remains(&saved).into_iter().map(|what| format!("{name}: {what}")));
 }
 
 /// Removes what iptables-nft has of us, where that program is missing.
-async fn clear_iptables_by_nft(ipv6: bool, dry_run: bool, cleared: &mut Cleared) {
+async fn clear_iptables_by_nft(ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
     let family = if ipv6 { "ip6" } else { "ip" };
+    let _turn = turn::take(&Variant::Nft.to_string()).await;
     let mut listings = Vec::new();
     for table in ["nat", "filter", "raw"] {
         match nft_table(family, table).await {
@@ -312,24 +375,33 @@ async fn clear_iptables_by_nft(ipv6: bool, dry_run: bool, cleared: &mut Cleared)
             Err(why) => return tracing::debug!("{why}"),
         }
     }
-    let Some((script, words)) = nftables_text::iptables_removal(&listings) else { return };
+    let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else { return };
     match if dry_run { Ok(()) } else { nft(&script).await } {
         Ok(()) => cleared.removed.extend(words.into_iter().map(|what| format!("iptables (nf_tables), by nft: {what}"))),
         Err(why) => cleared.complaints.push(format!("flannel's iptables rules could not be removed by nft: {why}")),
     }
 }
 
-/// Removes the family's nftables table.
-async fn clear_nft(ipv6: bool, dry_run: bool, cleared: &mut Cleared) {
+/// Removes the family's nftables table, or our rules in it where other daemons have some.
+async fn clear_nft(ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
     let (family, name) = nftables_text::table(ipv6);
-    match nft_table(family, name).await {
-        Ok(None) => {}
-        Ok(Some(_)) => match if dry_run { Ok(()) } else { nft(&nftables_text::removal(ipv6)).await } {
-            Ok(()) => cleared.removed.push(format!("nftables: table {family} {name}")),
-            Err(why) => cleared.complaints.push(format!("flannel's nftables table {family} {name} could not be removed: {why}")),
-        },
+    let _turn = turn::take(NFTABLES).await;
+    let listing = match nft_table(family, name).await {
+        Ok(Some(listing)) => listing,
+        Ok(None) => return,
         // A host without nft has no tables that somebody made with it.
-        Err(why) => tracing::debug!("{why}"),
+        Err(why) => return tracing::debug!("{why}"),
+    };
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::nothing(ipv6) };
+    let shared = nftables_text::beside(&listing, ipv6, others);
+    if shared && nftables_text::holds(&nothing, Some(&listing)) {
+        return;
+    }
+    let what =
+        if shared { format!("flannel's rules in table {family} {name}, which another flanneld uses, too") } else { format!("table {family} {name}") };
+    match if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await } {
+        Ok(()) => cleared.removed.push(format!("nftables: {what}")),
+        Err(why) => cleared.complaints.push(format!("nftables: {what} could not be removed: {why}")),
     }
 }
 

@@ -25,6 +25,7 @@ pub struct FlanneldOptions {
     healthz_port: Option<u16>,
     pub(crate) deadline: Duration,
     file_store: Option<FileStoreHandle>,
+    second: Option<String>,
 }
 
 impl FlanneldOptions {
@@ -37,7 +38,15 @@ impl FlanneldOptions {
             healthz_port: Some(8471),
             deadline: Duration::from_secs(20),
             file_store: None,
+            second: None,
         }
+    }
+
+    /// For a daemon beside another one on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
+    #[must_use]
+    pub fn beside(mut self, name: &str) -> FlanneldOptions {
+        self.second = Some(name.to_owned());
+        self
     }
 
     /// `--iface`: a name or an address; more of them are tried in order.
@@ -103,7 +112,11 @@ pub struct Flanneld {
 impl Flanneld {
     pub(crate) fn start(host: &Host, options: &FlanneldOptions) -> Result<Flanneld> {
         let binary = options.binary.clone().map_or_else(|| binaries::own("flanneld"), Ok)?;
-        let subnet_file = host.subnet_file()?;
+        let usual = host.subnet_file()?;
+        let (subnet_file, log) = match &options.second {
+            Some(name) => (usual.with_file_name(format!("{name}.env")), format!("flanneld-{name}")),
+            None => (usual, "flanneld".to_owned()),
+        };
         let mut launch = Launch::new(binary).args(&options.args).arg(format!("--subnet-file={}", subnet_file.display()));
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
@@ -116,7 +129,7 @@ impl Flanneld {
         }
         let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());
-        let process = host.spawn("flanneld", &launch)?;
+        let process = host.spawn(&log, &launch)?;
         Ok(Flanneld { process, netns: host.netns().clone(), subnet_file, started, health, foreign: options.binary.is_some() })
     }
 

@@ -1,5 +1,6 @@
 //! Traffic rules as data: which packets are masqueraded and which are let through; pure, the same for both appliers.
 
+use super::shared::{Named, Others, Owner};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -66,6 +67,10 @@ pub struct Ruleset {
     pub forward_insert: bool,
     /// What happens to packets of the encapsulation port before anything else sees them.
     pub encap: Option<Encap>,
+    /// Which of the places for guards is this daemon's: 0 on a host with one.
+    pub place: u16,
+    /// What other daemons have in the same chains, and keep.
+    pub others: Others,
 }
 
 /// The rules of the encapsulation port of one family (chain FLANNEL-ENCAP, encap-in and encap-out). They see its packets only.
@@ -84,7 +89,7 @@ pub struct Encap {
 impl Ruleset {
     /// A family of which there are no rules.
     pub fn nothing(ipv6: bool) -> Self {
-        Self { ipv6, masquerade: None, forward: None, forward_insert: false, encap: None }
+        Self { ipv6, masquerade: None, forward: None, forward_insert: false, encap: None, place: 0, others: Others::default() }
     }
 
     /// Whether there are no rules.
@@ -116,6 +121,38 @@ pub struct Rule {
     pub matches: Vec<Match>,
     /// What is done then.
     pub verdict: Verdict,
+}
+
+impl Rule {
+    /// Whether it heads a chain, for the networks of all daemons: what kube-proxy masquerades is its own business.
+    pub fn is_head(&self) -> bool {
+        *self == head()
+    }
+
+    /// Whose it is.
+    pub fn owner(&self, others: &Others) -> Owner {
+        let (source, destination) = self.named();
+        if self.is_head() { Owner::Head } else { others.owner(source, destination) }
+    }
+
+    /// The network to which it belongs.
+    pub fn network(&self, others: &Others) -> Option<IpNet> {
+        let (source, destination) = self.named();
+        others.network(source, destination)
+    }
+
+    fn named(&self) -> (Named, Named) {
+        let named = |of: fn(&Match) -> Named| self.matches.iter().find_map(of);
+        (
+            named(|condition| if let Match::Source(is, net) = condition { Some((*is, *net)) } else { None }),
+            named(|condition| if let Match::Destination(is, net) = condition { Some((*is, *net)) } else { None }),
+        )
+    }
+}
+
+/// The rule that heads the masquerade.
+pub fn head() -> Rule {
+    rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
 
 /// A condition on a packet.
@@ -165,7 +202,7 @@ pub fn ruleset(network: IpNet, own: IpNet, choices: &Choices) -> Ruleset {
             .forward
             .then(|| vec![rule([Match::Source(true, network)], Verdict::Accept), rule([Match::Destination(true, network)], Verdict::Accept)]),
         forward_insert: choices.forward_insert,
-        encap: None,
+        ..Ruleset::nothing(ipv6)
     }
 }
 
@@ -219,7 +256,7 @@ fn masquerade(network: IpNet, own: IpNet, choices: &Choices) -> Vec<Rule> {
     let (not_from, not_to) = (|net| Match::Source(false, net), |net| Match::Destination(false, net));
     let masquerade = Verdict::Masquerade(choices.fully_random);
     let mut rules = vec![
-        rule([Match::Mark(KUBE_MARK)], Verdict::Return),
+        head(),
         // Pods reach pods under their own addresses,
         rule([from(own), to(network)], Verdict::Return),
         rule([from(network), to(own)], Verdict::Return),

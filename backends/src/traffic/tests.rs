@@ -121,6 +121,8 @@ fn golden_rules() {
             port: None,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
+            place: 0,
+            others: Others::default(),
         };
         let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
         for rules in wanted.rulesets() {
@@ -435,12 +437,12 @@ fn nft_removes_the_iptables_set() {
         String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let before = listings(&format!("{script}\n{list}"));
-    let (removal, words) = nftables_text::iptables_removal(&before).unwrap();
+    let (removal, words) = nftables_text::iptables_removal(&before, &Others::default()).unwrap();
     assert_eq!(words.len(), 3, "{words:?}");
     let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
     let text = format!("{after:?}");
     assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
-    assert_eq!(nftables_text::iptables_removal(&after), None);
+    assert_eq!(nftables_text::iptables_removal(&after, &Others::default()), None);
 }
 
 /// What Go flannel and we may have left, in all three places, is found by a dry run and removed by the other; the rest stays.
