@@ -58,9 +58,61 @@ pub fn encapsulation_port(config: &subnet_lease::NetworkConfig) -> Option<u16> {
     }
 }
 
+/// What a network takes of a host that no other network can have beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// The names of its devices.
+    pub devices: Vec<String>,
+    /// VNI and port of the kernel's vxlan interfaces, a family each.
+    pub tunnels: Vec<String>,
+    /// Its UDP port, and whether others can use it, too: the kernel's vxlan interfaces share one.
+    pub port: Option<(u16, bool)>,
+}
+
+/// What the network of this configuration takes. `kernel_vxlan` tells whether the kernel knows vxlan, for those that leave the choice to it.
+pub fn takes(config: &subnet_lease::NetworkConfig, kernel_vxlan: bool) -> Takes {
+    let families = [(false, config.networks.v4().is_some()), (true, config.networks.v6().is_some())];
+    match config.backend.as_str() {
+        vxlan::KIND => {
+            let Ok(vxlan) = vxlan::Config::parse(config.backend_config.as_str(), &config.networks) else { return Takes::default() };
+            let used = || families.iter().filter(|(_, used)| *used).map(|(ipv6, _)| *ipv6);
+            let port = vxlan.port.unwrap_or(vxlan::PORT);
+            let kernel = vxlan.mode == vxlan::Mode::Kernel || vxlan.mode == vxlan::Mode::Auto && kernel_vxlan;
+            let tunnel = |ipv6| format!("VNI {} on UDP port {port} over {}", vxlan.vni, if ipv6 { "IPv6" } else { "IPv4" });
+            Takes {
+                devices: used().map(|ipv6| vxlan.link(ipv6).to_string()).collect(),
+                tunnels: used().filter(|_| kernel).map(tunnel).collect(),
+                port: Some((port, kernel)),
+            }
+        }
+        udp::KIND => Takes {
+            devices: vec![udp::DEVICE.to_owned()],
+            tunnels: Vec::new(),
+            port: udp::Config::parse(config.backend_config.as_str()).ok().map(|udp| (udp.port, false)),
+        },
+        _ => Takes::default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_networks_take() {
+        let takes = |text: &str, kernel| takes(&subnet_lease::NetworkConfig::parse(text).unwrap(), kernel);
+        let v4 = |backend: &str, kernel| takes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#), kernel);
+        let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
+        let both = takes(dual, true);
+        assert_eq!((both.devices, both.port), (vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()], Some((4789, true))));
+        assert_eq!(both.tunnels, ["VNI 7 on UDP port 4789 over IPv4", "VNI 7 on UDP port 4789 over IPv6"]);
+        for (mode, kernel, shared) in [("auto", true, true), ("auto", false, false), ("kernel", false, true), ("userspace", true, false)] {
+            let one = v4(&format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#), kernel);
+            assert_eq!((one.devices, one.port, one.tunnels.is_empty()), (vec!["flannel.1".to_owned()], Some((8472, shared)), !shared), "{mode}");
+        }
+        assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], port: Some((8285, false)), ..Takes::default() });
+        assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
+    }
 
     fn refusal(backend: &str) -> String {
         let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();

@@ -24,7 +24,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "udp";
 /// Go flannel's name for the device.
-const DEVICE: &str = "flannel0";
+pub(crate) const DEVICE: &str = "flannel0";
 
 /// What the headers of a datagram cost: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;

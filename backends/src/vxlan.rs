@@ -13,8 +13,7 @@ use crate::kernel::{Facts, KernelError, KernelState, Key, LinkKind, LinkName, Li
 use crate::peers::peers;
 use crate::reconcile::{KernelNetwork, Plan};
 use async_trait::async_trait;
-pub use config::Config;
-use config::Mode;
+pub use config::{Config, Mode};
 use ipnet::IpNet;
 use serde::Serialize;
 use sha2::{Digest, Sha256};

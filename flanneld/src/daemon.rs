@@ -13,8 +13,11 @@ use crate::underlay::Found;
 use crate::underlay::read::{Wish, follow, wait_for};
 use crate::{identity, instance, store, subnet_env, systemd};
 use backends::backend::{Announced, Backend, Inputs, Setup};
+use backends::kernel::netlink::NetlinkKernel;
 use backends::traffic::Wanted;
 use backends::traffic::rules::Choices;
+use backends::traffic::shared::Others;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +119,15 @@ struct Started {
     lease: Lease,
     backend: Box<dyn Backend>,
     held: (watch::Sender<Held>, watch::Receiver<Held>),
+    rights: Rights,
+}
+
+/// What no other daemon on this host can have.
+struct Rights {
     _instance: instance::Instance,
+    _taken: instance::Taken,
+    guard: Option<instance::GuardPlace>,
+    devices: Vec<String>,
 }
 
 /// Up to the lease: configuration, underlay, backend, announcement, acquisition. What can be waited for is.
@@ -135,8 +146,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
         files: inherited.files(),
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
-    let network = config.networks.to_string();
-    let instance = insist(|| async { instance::claim(&network, &config.backend, &settings.subnet_file) }).await?;
+    let rights = claim_host(settings, &config).await?;
 
     let wish = Wish::of(settings, config.networks.map(|_| (), |_| ()));
     let found = wait_for(&wish, |why| health.condition("underlay", Some(why))).await.map_err(End::failed)?;
@@ -163,7 +173,33 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
     health.condition("lease", None);
     info!("this node's subnet is {}{}", lease.subnets, if lease.term == subnet_lease::Term::Reserved { " (no expiry)" } else { "" });
     health.fact("subnet", lease.subnets.to_string());
-    Ok(Started { manager, config, claim, found, announced, lease, backend, held, _instance: instance })
+    Ok(Started { manager, config, claim, found, announced, lease, backend, held, rights })
+}
+
+/// Claims the network and what it takes of the host, before anything of the host is changed.
+async fn claim_host(settings: &Settings, config: &NetworkConfig) -> Result<Rights, End> {
+    let takes = match NetlinkKernel::open() {
+        // Only who leaves the choice to the kernel has to know.
+        Ok(mut kernel) if backends::takes(config, true) != backends::takes(config, false) => {
+            backends::takes(config, kernel.knows_vxlan().await.unwrap_or(true))
+        }
+        _ => backends::takes(config, true),
+    };
+    let guarded = settings.rules.guard.is_some() && backends::encapsulation_port(config).is_some();
+    let network = config.networks.to_string();
+    insist(|| async {
+        let _instance = instance::claim(&network, &config.backend, &settings.subnet_file)?;
+        let _taken = instance::take(&config.networks, &takes)?;
+        let guard = if guarded { Some(instance::take_guard_place()?) } else { None };
+        Ok::<_, instance::InstanceError>(Rights { _instance, _taken, guard, devices: takes.devices.clone() })
+    })
+    .await
+}
+
+/// The networks that this daemon's predecessor served, as subnet.env tells.
+fn previous_networks(settings: &Settings) -> BTreeSet<IpNet> {
+    let previous = subnet_env::read(&settings.subnet_file);
+    previous.network.map(IpNet::V4).into_iter().chain(previous.v6_network.map(IpNet::V6)).collect()
 }
 
 /// From the lease on: the leases of the others, the first pass, subnet.env, and then everything at once until something ends.
@@ -175,7 +211,7 @@ async fn run_set(
     mut tasks: JoinSet<Result<(), End>>,
     stop: CancellationToken,
 ) -> Result<(), End> {
-    let Started { manager, config, claim, found, announced, lease, backend, held, _instance } = started;
+    let Started { manager, config, claim, found, announced, lease, backend, held, rights } = started;
     let (underlay_out, underlay) = watch::channel(found.chosen.underlay.clone());
     let (announced_out, announced_in) = watch::channel(announced.clone());
     let (attrs_out, attrs_in) = watch::channel(attrs::of(&announced, &found.chosen.underlay));
@@ -222,11 +258,14 @@ async fn run_set(
         port: backends::encapsulation_port(&config),
         hosts: BTreeSet::new(),
         peers: BTreeSet::new(),
+        place: rights.guard.as_ref().map_or(0, |place| place.number),
+        others: Others::default(),
     };
     if wanted.choices.guard.is_some() && wanted.port.is_none() {
         warn!("the backend {} has no encapsulation port to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing", config.backend);
     }
-    let keeper = Keeper::new(wanted, Nodes { leases: leases.clone(), underlay: underlay.clone() }, health.clone());
+    let nodes = Nodes { leases: leases.clone(), underlay: underlay.clone() };
+    let keeper = Keeper::new(wanted, nodes, previous_networks(&settings), rights.devices.clone(), health.clone());
     let (applied_out, applied) = oneshot::channel();
     tasks.spawn(finish(keeper.keep(applied_out, stop.clone())));
     // What holds the rules up is told by readiness, and holds up nothing else.

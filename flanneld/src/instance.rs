@@ -1,9 +1,12 @@
-//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env; and whether any runs here.
+//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env; what each takes of the host; and who runs here.
 
+use backends::Takes;
+use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -11,15 +14,35 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
+use subnet_lease::Subnets;
 
 /// What begins the names of the abstract sockets.
 const SOCKETS: &str = "flannel-rs/";
+
+/// What begins the names of the sockets for what a daemon takes of the host.
+const TAKEN: &str = "flannel-rs.taken/";
+/// What begins the names of the sockets for the places of guards.
+const GUARDS: &str = "flannel-rs.guard/";
 
 /// The right to run, held until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
     _lock: Flock<File>,
+}
+
+/// What this daemon has taken of the host, held until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct Taken {
+    _sockets: Vec<UnixListener>,
+}
+
+/// The place for this daemon's guard of its encapsulation port, held until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct GuardPlace {
+    /// Its number.
+    pub number: u16,
+    _socket: UnixListener,
 }
 
 /// Why this process may not run.
@@ -42,6 +65,16 @@ pub enum InstanceError {
         file: PathBuf,
         /// Which process, in words.
         holder: String,
+    },
+    /// Another one has what cannot be shared.
+    #[error("another flanneld on this host has {what} already ({holder}): {remedy}, or stop the other one")]
+    Taken {
+        /// What both want.
+        what: String,
+        /// Which process, for which network, in words.
+        holder: String,
+        /// What to change.
+        remedy: &'static str,
     },
     /// The lock or the socket cannot be made.
     #[error("making sure that only one flanneld runs: {what}: {why}; check the permissions there, or name another --subnet-file")]
@@ -73,6 +106,128 @@ fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(InstanceError::Network { network: label, holder: listener(name.as_bytes()) }),
         Err(error) => Err(host(error)),
     }
+}
+
+/// Takes what the network needs for itself alone: the rules about it, device names, VNIs, the UDP port.
+///
+/// # Errors
+/// Names the process that has one of them, and its network.
+pub fn take(networks: &Subnets, takes: &Takes) -> Result<Taken, InstanceError> {
+    const CHANGE: &str = "set another VNI in the Backend of one network configuration";
+    const PORT: &str = "set another Port in the Backend of one network configuration";
+    let mut sockets = Vec::new();
+    let mut bind = |what: String, name: String, remedy| {
+        let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {what}"), why };
+        let name = format!("{TAKEN}{name}");
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).map_err(host)?) {
+            Ok(socket) => sockets.push(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(InstanceError::Taken { what, holder: owner(name.as_bytes()), remedy });
+            }
+            Err(error) => return Err(host(error)),
+        }
+        Ok(())
+    };
+    for network in networks.nets() {
+        bind(format!("the rules about {network}"), format!("network/{network}"), "give one of them another Network")?;
+    }
+    for tunnel in &takes.tunnels {
+        bind(tunnel.clone(), format!("tunnel/{tunnel}"), CHANGE)?;
+    }
+    for device in &takes.devices {
+        let remedy = if device.contains('.') { CHANGE } else { "choose another Backend for one of them" };
+        bind(format!("the device {device}"), format!("device/{device}"), remedy)?;
+    }
+    if let Some((port, shared)) = takes.port {
+        let what = format!("UDP port {port}");
+        let alone = format!("port/{port}/alone");
+        let other = |names: &[String]| names.iter().find(|name| name.starts_with(&format!("{TAKEN}port/{port}/"))).cloned();
+        let taken = |name: String| InstanceError::Taken { what: what.clone(), holder: owner(name.as_bytes()), remedy: PORT };
+        // First taken, then looked: of two that come at once, at most one goes on.
+        if shared {
+            bind(what.clone(), format!("port/{port}/{networks}"), PORT)?;
+            let alone = format!("{TAKEN}{alone}");
+            if named(TAKEN).contains(&alone) {
+                return Err(taken(alone));
+            }
+        } else {
+            bind(what.clone(), alone.clone(), PORT)?;
+            let mut names = named(TAKEN);
+            names.retain(|name| *name != format!("{TAKEN}{alone}"));
+            if let Some(name) = other(&names) {
+                return Err(taken(name));
+            }
+        }
+    }
+    Ok(Taken { _sockets: sockets })
+}
+
+/// Takes the first place for a guard that no other daemon has.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn take_guard_place() -> Result<GuardPlace, InstanceError> {
+    let host = |why| InstanceError::Host { what: "binding the abstract socket of the port's guard".to_owned(), why };
+    for number in 0..u16::MAX {
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{GUARDS}{number}")).map_err(host)?) {
+            Ok(_socket) => return Ok(GuardPlace { number, _socket }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(host(error)),
+        }
+    }
+    Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
+}
+
+/// The places of the guards of all our daemons in this network namespace.
+pub fn guard_places() -> BTreeSet<u16> {
+    named(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect()
+}
+
+/// The networks that our daemons in this network namespace serve, with what runs there in words.
+pub fn served() -> Vec<(BTreeSet<IpNet>, String)> {
+    sockets().into_iter().map(|name| (networks_of(&name), name)).collect()
+}
+
+/// The networks in the name of a daemon's socket.
+fn networks_of(name: &str) -> BTreeSet<IpNet> {
+    let text = name.strip_prefix(SOCKETS).and_then(|rest| rest.rsplit_once('/')).map_or("", |(networks, _)| networks);
+    text.split(" and ").filter_map(|net| net.parse().ok()).collect()
+}
+
+/// The devices that our daemons in this network namespace have, and by which sockets.
+pub fn devices_of(networks: &BTreeSet<IpNet>) -> BTreeSet<String> {
+    let pids: BTreeSet<i32> =
+        sockets().iter().filter(|name| !networks_of(name).is_disjoint(networks)).filter_map(|name| Some(peer(name.as_bytes())?.pid())).collect();
+    let start = format!("{TAKEN}device/");
+    let has = |name: &&String| peer(name.as_bytes()).is_some_and(|peer| pids.contains(&peer.pid()));
+    named(&start).iter().filter(has).filter_map(|name| Some(name.strip_prefix(&start)?.to_owned())).collect()
+}
+
+/// Who has a socket, and which network it serves, in words.
+fn owner(name: &[u8]) -> String {
+    let Some(pid) = peer(name).map(|peer| peer.pid()).filter(|pid| *pid > 0) else { return listener(name) };
+    let same = |socket: &&String| peer(socket.as_bytes()).is_some_and(|peer| peer.pid() == pid);
+    match sockets().iter().find(same).and_then(|socket| socket.strip_prefix(SOCKETS)?.rsplit_once('/')) {
+        Some((network, _)) => format!("{}, network {network}", process(pid)),
+        None => process(pid),
+    }
+}
+
+/// Whether a flanneld of another make runs here: a process of that name without a socket of ours.
+pub fn others_make() -> bool {
+    let ours = inodes();
+    let has = |pid: &i32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).any(|inode| ours.contains(&inode))
+    };
+    named_so().iter().any(|pid| !has(pid))
+}
+
+/// The inodes of our daemons' sockets in this network namespace.
+fn inodes() -> BTreeSet<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}"))?.0.split_whitespace().next_back()?.parse().ok()).collect()
 }
 
 /// Who listens on a socket, in words.
@@ -119,9 +274,14 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
 
 /// The names of our daemons' sockets in this network namespace.
 fn sockets() -> Vec<String> {
+    named(SOCKETS)
+}
+
+/// The names of the abstract sockets in this network namespace that begin so.
+fn named(start: &str) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A name may have blanks in it: two networks are joined by " and ".
-    let names = table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}")).map(|(_, rest)| format!("{SOCKETS}{rest}")));
+    let names = table.lines().filter_map(|line| line.split_once(&format!(" @{start}")).map(|(_, rest)| format!("{start}{rest}")));
     let mut names: Vec<String> = names.collect();
     names.sort();
     names.dedup();

@@ -1,9 +1,15 @@
 //! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
 
+mod neighbours;
+
 use crate::health::Health;
 use backends::backend::Underlay;
+use backends::kernel::netlink::tunnels::Tunnels;
 use backends::traffic::notices::Notices;
+use backends::traffic::shared::Others;
 use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
+use ipnet::IpNet;
+use neighbours::Neighbours;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,6 +37,9 @@ const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How soon what failed is tried again, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// What of ours is in use, and what of others stays.
+type InUse = ([Kept; 2], Others);
 
 /// Who the nodes are, as it changes.
 #[derive(Clone, Debug)]
@@ -66,10 +75,31 @@ impl Nodes {
     }
 }
 
+/// The nodes of other networks whose packets come to our port.
+struct Sharers {
+    port: u16,
+    /// Our own devices.
+    devices: Vec<String>,
+    kernel: Tunnels,
+    known: BTreeSet<IpAddr>,
+}
+
+impl Sharers {
+    /// Reads who they are; what cannot be read is as it was.
+    async fn look(&mut self) {
+        match self.kernel.destinations(self.port, &self.devices).await {
+            Ok(found) => self.known = found,
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+}
+
 /// Keeps the rules in the kernel.
 pub struct Keeper {
     wanted: Wanted,
     nodes: Nodes,
+    neighbours: Neighbours,
+    sharers: Option<Sharers>,
     health: Health,
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
@@ -81,11 +111,28 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Nothing is applied yet.
-    pub fn new(wanted: Wanted, nodes: Nodes, health: Health) -> Self {
+    /// Nothing is applied yet. `before` are the networks of this daemon's predecessor; `devices` are our own.
+    pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
         health.condition(CONDITION, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
-        Self { wanted, nodes, health, appliers, repairs: Vec::new(), trouble: String::new(), again: AGAIN.0, at_war: false, writes: 0, repaired: 0 }
+        let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.place));
+        let port = wanted.port.filter(|_| wanted.follows_peers());
+        let kernel = port.and_then(|port| Some((port, Tunnels::open().inspect_err(|error| tracing::debug!("{error}")).ok()?)));
+        let sharers = kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
+        Self {
+            wanted,
+            nodes,
+            neighbours,
+            sharers,
+            health,
+            appliers,
+            repairs: Vec::new(),
+            trouble: String::new(),
+            again: AGAIN.0,
+            at_war: false,
+            writes: 0,
+            repaired: 0,
+        }
     }
 
     /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
@@ -100,7 +147,7 @@ impl Keeper {
         });
         let run = Box::pin(async {
             let mut notices = if self.wanted.nftables { Notices::open() } else { None };
-            self.follow();
+            self.follow().await;
             self.pass().await;
             let _ = applied.send(());
             kept_out.send_replace(self.kept());
@@ -108,9 +155,9 @@ impl Keeper {
             let mut for_nothing = 0;
             loop {
                 let (repairing, noticed) = tokio::select! {
-                    () = self.nodes.changed(), if self.wanted.follows_peers() => {
+                    () = changed(&mut self.nodes, &mut self.sharers), if self.wanted.follows_peers() => {
                         tokio::time::sleep(CALM).await;
-                        if !self.follow() {
+                        if !self.follow().await {
                             continue;
                         }
                         (false, false)
@@ -150,8 +197,12 @@ impl Keeper {
     }
 
     /// Takes over who the nodes are; whether that changes the rules.
-    fn follow(&mut self) -> bool {
-        let (hosts, peers) = self.nodes.now(&self.wanted.own);
+    async fn follow(&mut self) -> bool {
+        let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
+        if let Some(sharers) = &mut self.sharers {
+            sharers.look().await;
+            peers.extend(&sharers.known);
+        }
         let changed = (&hosts, &peers) != (&self.wanted.hosts, &self.wanted.peers);
         (self.wanted.hosts, self.wanted.peers) = (hosts, peers);
         changed
@@ -184,6 +235,19 @@ impl Keeper {
 
     /// One look, and what it takes.
     async fn pass(&mut self) {
+        self.wanted.others = self.neighbours.look();
+        let unserved = self.look().await;
+        if !unserved.is_empty() && self.neighbours.is_nobodys() {
+            let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
+            info!("removing the traffic rules of networks that no flanneld here serves any more: {}", networks.join(", "));
+            self.wanted.others.unknown = false;
+            self.look().await;
+        }
+    }
+
+    /// Applies the rules; the networks whose rules stayed only because it is not known whether anybody serves them.
+    async fn look(&mut self) -> BTreeSet<IpNet> {
+        let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
         let mut strangers: Option<u64> = None;
         let mut told: Vec<Note> = Vec::new();
@@ -207,6 +271,7 @@ impl Keeper {
             match result {
                 Ok(applied) => {
                     self.writes += u64::from(applied.wrote);
+                    unserved.extend(applied.unserved);
                     strangers = applied.strangers.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
                 }
                 Err(why) => complaints.push(why),
@@ -228,10 +293,11 @@ impl Keeper {
             self.trouble.clone_from(&text);
         }
         self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
+        unserved
     }
 
     /// What of ours is in use, once it is there.
-    fn kept(&self) -> Option<[Kept; 2]> {
+    fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |ipv6: bool| {
             let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
@@ -241,7 +307,21 @@ impl Keeper {
                 None => Kept::Nothing,
             }
         };
-        self.trouble.is_empty().then(|| [kept(false), kept(true)])
+        self.trouble.is_empty().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
+    }
+}
+
+/// Returns when somebody who may send to our port came or went.
+async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
+    let tunnels = async {
+        match sharers {
+            Some(sharers) => sharers.kernel.changed().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = nodes.changed() => {}
+        () = tunnels => {}
     }
 }
 
@@ -258,13 +338,13 @@ async fn tell_bare(networks: Subnets, own: Subnets) {
 
 /// Removes the set of the other kind, once ours is there; what fails is tried again, and told when it changes. A lock that somebody holds
 /// shall not keep ours from being repaired meanwhile.
-async fn clear(mut kept: watch::Receiver<Option<[Kept; 2]>>) {
+async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut pause = AGAIN.0;
     loop {
-        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| *kept) else { return };
-        let Some(in_use) = in_use else { continue };
-        let cleared = clear_other(in_use).await;
+        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else { return };
+        let Some((in_use, others)) = in_use else { continue };
+        let cleared = clear_other(in_use, &others).await;
         for removed in cleared.removed {
             info!("removed what is not used any more: {removed}");
         }

@@ -5,6 +5,7 @@ mod ethtool;
 mod header;
 mod read;
 mod socket;
+pub mod tunnels;
 mod watched;
 mod wire;
 mod write;

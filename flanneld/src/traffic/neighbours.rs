@@ -1,0 +1,76 @@
+//! The daemons of other networks on this host: what of theirs stays, and when what nobody serves any more goes.
+
+use crate::instance;
+use backends::traffic::shared::Others;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So long after our start, rules of a network that nobody serves may be those of a daemon that is restarted, too. Rules that stay too long
+/// harm nobody; rules that go too soon cost packets.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// What is known of them.
+#[derive(Debug)]
+pub struct Neighbours {
+    /// Our networks.
+    own: BTreeSet<IpNet>,
+    /// Those of our predecessor, unless somebody else serves them now.
+    before: BTreeSet<IpNet>,
+    /// The place of our guard.
+    place: Option<u16>,
+    /// Networks that were served at any time since our start: a daemon that stops leaves its rules in force.
+    served: BTreeSet<IpNet>,
+    guards: BTreeSet<u16>,
+    since: Instant,
+}
+
+impl Neighbours {
+    /// Nobody is known yet.
+    pub fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, place: Option<u16>) -> Self {
+        Self { own, before, place, served: BTreeSet::new(), guards: BTreeSet::new(), since: Instant::now() }
+    }
+
+    /// Looks who is there, and tells what stays.
+    pub fn look(&mut self) -> Others {
+        self.learn(instance::served().into_iter().flat_map(|(networks, _)| networks), instance::guard_places())
+    }
+
+    fn learn(&mut self, served: impl IntoIterator<Item = IpNet>, guards: impl IntoIterator<Item = u16>) -> Others {
+        self.served.extend(served.into_iter().filter(|network| !self.own.contains(network)));
+        self.guards.extend(guards.into_iter().filter(|place| Some(*place) != self.place));
+        self.before.retain(|network| !self.served.contains(network));
+        Others { own: self.own.union(&self.before).copied().collect(), served: self.served.clone(), unknown: true, guards: self.guards.clone() }
+    }
+
+    /// Whether what nobody of us serves belongs to nobody: not soon after our start, and not while a flanneld of another make runs here.
+    pub fn is_nobodys(&self) -> bool {
+        self.since.elapsed() >= GRACE && !instance::others_make()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn rules_stay_while_a_daemon_is_away() {
+        let (ours, theirs): (IpNet, IpNet) = ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
+        let old: IpNet = "10.4.0.0/16".parse().unwrap();
+        let mut neighbours = Neighbours::new([ours].into(), [ours, old].into(), Some(0));
+        let others = neighbours.learn([], []);
+        assert!(!others.keep(&old), "ours it was");
+        assert!(others.keep(&theirs) && !others.keep(&ours), "who is restarted beside us comes back");
+        assert!(!neighbours.is_nobodys());
+        let others = neighbours.learn([ours, theirs], [0, 1]);
+        assert_eq!((others.served, others.guards), ([theirs].into(), [1].into()));
+        // It stopped: its rules stay in force.
+        let others = Others { unknown: false, ..neighbours.learn([ours], [0]) };
+        assert!(others.keep(&theirs) && others.keep_guard(1));
+        assert!(!others.keep(&"10.7.0.0/16".parse().unwrap()), "nobody has served that since our start");
+        assert!(neighbours.learn([old], []).keep(&old), "somebody else has it now");
+        tokio::time::advance(GRACE).await;
+        assert!(neighbours.since.elapsed() >= GRACE);
+    }
+}
