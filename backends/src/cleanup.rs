@@ -6,6 +6,7 @@
 
 use crate::kernel::{Key, LinkKind, LinkName, LinkSpec, Op, RouteKind, RouteSpec, Value};
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 
 /// The protocol number of routes made by hand, and by Go flannel.
 const BOOT: u8 = 3;
@@ -41,6 +42,17 @@ pub struct Evidence {
     pub protocol: u8,
     /// Whether the CNI plugin's bridge goes, too.
     pub bridge: bool,
+    /// What the daemons of other networks have.
+    pub others: Others,
+}
+
+/// What daemons that run here have, for networks that are not to be removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Their networks.
+    pub networks: BTreeSet<IpNet>,
+    /// Their devices.
+    pub devices: BTreeSet<String>,
 }
 
 /// An object in words, why it stays, and the command that removes it.
@@ -105,6 +117,9 @@ pub fn verdicts(inventory: &Inventory, evidence: &Evidence) -> Verdicts {
         let what = format!("device {name} ({kind})");
         let command = format!("ip link delete {name}");
         let bridge = name.as_str() == BRIDGE && kind == "bridge";
+        if evidence.others.devices.contains(name.as_str()) {
+            continue;
+        }
         match whose(name.as_str(), kind) {
             Whose::Flannels => links.push((*name, spec, what)),
             Whose::Others if bridge && evidence.bridge => links.push((*name, spec, what)),
@@ -117,7 +132,7 @@ pub fn verdicts(inventory: &Inventory, evidence: &Evidence) -> Verdicts {
     }
     for (net, metric, route) in &inventory.routes {
         // It goes with its device.
-        if links.iter().any(|(name, ..)| *name == route.dev) {
+        if links.iter().any(|(name, ..)| *name == route.dev) || evidence.others.networks.iter().any(|other| other.contains(net)) {
             continue;
         }
         let words = words(net, *metric, route);

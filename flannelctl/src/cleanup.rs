@@ -2,14 +2,16 @@
 
 mod files;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use backends::cleanup::{Evidence, Network, verdicts};
+use backends::cleanup::{self, Evidence, Network, verdicts};
 use backends::kernel::Kernel;
 use backends::kernel::netlink::NetlinkKernel;
 use backends::traffic;
-use flanneld::{instance, subnet_env};
+use flanneld::instance::{self, Beside};
+use flanneld::subnet_env;
 use ipnet::IpNet;
 use subnet_lease::NetworkConfig;
 
@@ -49,11 +51,19 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 async fn clean(args: &Args) -> Result<()> {
-    let mut subnet_files = vec![PathBuf::from(SUBNET_FILE)];
-    subnet_files.extend(args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && file.as_os_str() != SUBNET_FILE).cloned());
+    let subnet_files = subnet_files(args);
+    let networks = networks(args, &subnet_files)?;
+    // Who serves another network keeps what it has; without evidence of a network, everybody serves this one.
+    let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
+    let beside = if targets.is_empty() { Beside::default() } else { instance::beside(&targets) };
     let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running(file)).collect();
     running.sort();
     running.dedup();
+    running.retain(|who| !beside.who.contains(who));
+    for who in &beside.who {
+        let served: Vec<String> = beside.networks.iter().map(IpNet::to_string).collect();
+        eprintln!("flannelctl: flanneld runs here for {} ({who}): what it has stays", served.join(", "));
+    }
     if !running.is_empty() {
         let who = running.join("; ");
         if args.dry_run {
@@ -63,16 +73,17 @@ async fn clean(args: &Args) -> Result<()> {
         }
     }
 
-    let networks = networks(args, &subnet_files)?;
     if networks.is_empty() {
         eprintln!(
             "flannelctl: no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network"
         );
     }
-    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni };
+    let others = cleanup::Others { networks: beside.networks.clone(), devices: beside.devices };
+    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let rules = traffic::clear(args.dry_run).await;
+    let others = traffic::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let rules = traffic::clear_beside(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
     rules.complaints.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
@@ -82,6 +93,17 @@ async fn clean(args: &Args) -> Result<()> {
         files::cni(&args.cni_dir, &mut report);
     }
     report.end()
+}
+
+/// The files that tell what was flannel's here, and go. The usual one stays where another one is named and a daemon has the usual one.
+fn subnet_files(args: &Args) -> Vec<PathBuf> {
+    let usual = PathBuf::from(SUBNET_FILE);
+    let named = args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && **file != usual).cloned();
+    let mut files: Vec<PathBuf> = named.collect();
+    if files.is_empty() || instance::holder(&usual).is_none() {
+        files.insert(0, usual);
+    }
+    files
 }
 
 /// The networks that were flannel's: what subnet.env says, and what the operator says.

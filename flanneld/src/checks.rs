@@ -5,11 +5,13 @@
 pub mod firewalls;
 pub mod judge;
 mod look;
+pub mod nftables;
 #[cfg(test)]
 mod tests;
 
 use crate::health::Health;
 use backends::backend::Underlay;
+use backends::traffic::notices::{Notices, heard};
 use judge::{CHECKS, Correction, Facts, Finding, corrections, judge};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +24,13 @@ use tracing::{info, warn};
 
 /// How often the sysctls are read: a few small files.
 const SYSCTLS: Duration = Duration::from_secs(10);
-/// How often the firewalls are listed: a process a family.
+/// How often the firewalls are listed where nothing tells that they changed: a few processes.
 const FIREWALLS: Duration = Duration::from_secs(30);
+/// The same where there are rules whose changes nobody tells: the old tables of iptables.
+const SILENT: Duration = Duration::from_secs(10);
+/// Changes of rules are collected this long, and the firewalls are listed no more often than this because of them.
+const QUIET: Duration = Duration::from_millis(500);
+const BUSY: Duration = Duration::from_secs(3);
 /// How often it is logged that the same sysctl had to be set again.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -54,6 +61,8 @@ pub struct Checks {
     leases: watch::Receiver<Arc<LeaseTable>>,
     leads: Leads,
     health: Health,
+    /// How often our own rules were written.
+    written: watch::Receiver<u64>,
     /// The last look at the firewalls.
     firewalls: (firewalls::Firewalls, Option<Instant>),
     programs: look::Programs,
@@ -70,6 +79,7 @@ impl Checks {
         leases: watch::Receiver<Arc<LeaseTable>>,
         leads: Leads,
         health: Health,
+        written: watch::Receiver<u64>,
     ) -> Self {
         Self {
             subject,
@@ -77,6 +87,7 @@ impl Checks {
             leases,
             leads,
             health,
+            written,
             firewalls: (firewalls::Firewalls::default(), None),
             programs: look::Programs::default(),
             module: look::Module::default(),
@@ -93,15 +104,30 @@ impl Checks {
         }
     }
 
-    /// Looks until `stop`.
+    /// Looks until `stop`: at times, and at the firewalls when rules changed, ours or others'.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
-            let mut here = true;
+            let mut notices = Notices::open();
+            let (mut here, mut writing) = (true, true);
             loop {
                 self.pass().await;
-                tokio::select! {
-                    changed = self.underlay.changed(), if here => here = changed.is_ok(),
-                    () = tokio::time::sleep(SYSCTLS) => {}
+                let noticed = tokio::select! {
+                    changed = self.underlay.changed(), if here => {
+                        here = changed.is_ok();
+                        false
+                    }
+                    changed = self.written.changed(), if writing => {
+                        writing = changed.is_ok();
+                        writing
+                    }
+                    () = heard(&mut notices) => true,
+                    () = tokio::time::sleep(SYSCTLS) => false,
+                };
+                if noticed {
+                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| BUSY.saturating_sub(last.elapsed()));
+                    tokio::time::sleep(busy.max(QUIET)).await;
+                    notices.iter_mut().for_each(Notices::drain);
+                    self.firewalls.1 = None;
                 }
             }
         };
@@ -112,7 +138,8 @@ impl Checks {
         if !self.subject.nftables {
             self.module.load().await;
         }
-        if self.firewalls.1.is_none_or(|last| last.elapsed() >= FIREWALLS) {
+        let every = if self.programs.has_silent() { SILENT } else { FIREWALLS };
+        if self.firewalls.1.is_none_or(|last| last.elapsed() >= every) {
             self.firewalls = (self.programs.firewalls(&self.subject).await, Some(Instant::now()));
         }
         let mut facts = self.sysctls();

@@ -266,6 +266,7 @@ async fn run_set(
     }
     let nodes = Nodes { leases: leases.clone(), underlay: underlay.clone() };
     let keeper = Keeper::new(wanted, nodes, previous_networks(&settings), rights.devices.clone(), health.clone());
+    let written = keeper.written();
     let (applied_out, applied) = oneshot::channel();
     tasks.spawn(finish(keeper.keep(applied_out, stop.clone())));
     // What holds the rules up is told by readiness, and holds up nothing else.
@@ -278,7 +279,7 @@ async fn run_set(
         forward: settings.rules.forward,
         set: settings.set_sysctls,
     };
-    let mut checks = Checks::new(subject, underlay.clone(), leases.clone(), claim.via_underlay.clone(), health.clone());
+    let mut checks = Checks::new(subject, underlay.clone(), leases.clone(), claim.via_underlay.clone(), health.clone(), written);
     checks.begin();
 
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };

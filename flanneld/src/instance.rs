@@ -183,24 +183,58 @@ pub fn guard_places() -> BTreeSet<u16> {
     named(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect()
 }
 
-/// The networks that our daemons in this network namespace serve, with what runs there in words.
-pub fn served() -> Vec<(BTreeSet<IpNet>, String)> {
-    sockets().into_iter().map(|name| (networks_of(&name), name)).collect()
+/// The networks that our daemons in this network namespace serve: a set for each.
+pub fn served() -> Vec<BTreeSet<IpNet>> {
+    sockets().iter().map(|name| networks_of(name)).collect()
+}
+
+/// What daemons of this network namespace have that serve none of some networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The networks that they serve.
+    pub networks: BTreeSet<IpNet>,
+    /// Their devices.
+    pub devices: BTreeSet<String>,
+    /// The places of their guards.
+    pub guards: BTreeSet<u16>,
+    /// Who they are, in words.
+    pub who: BTreeSet<String>,
+}
+
+/// Looks for the daemons that serve none of these networks.
+pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
+    let mut sockets = sockets();
+    sockets.retain(|name| networks_of(name).is_disjoint(networks));
+    let pid = |name: &String| peer(name.as_bytes()).map(|peer| peer.pid());
+    let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
+    let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_some_and(|pid| pids.contains(&pid))).collect::<Vec<_>>();
+    let devices = format!("{TAKEN}device/");
+    Beside {
+        networks: sockets.iter().flat_map(|name| networks_of(name)).collect(),
+        devices: theirs(&devices).iter().filter_map(|name| Some(name.strip_prefix(&devices)?.to_owned())).collect(),
+        guards: theirs(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect(),
+        who: sockets.iter().map(|name| listener(name.as_bytes())).collect(),
+    }
+}
+
+/// Who holds the lock beside a subnet.env, in words.
+pub fn holder(subnet_file: &Path) -> Option<String> {
+    let mut file = File::open(lock_path(subnet_file)).ok()?;
+    let mut text = String::new();
+    // Who it is only serves the message.
+    let _ = file.read_to_string(&mut text);
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Err((_, Errno::EWOULDBLOCK)) => {
+            Some(text.trim().parse().map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), process))
+        }
+        _ => None,
+    }
 }
 
 /// The networks in the name of a daemon's socket.
 fn networks_of(name: &str) -> BTreeSet<IpNet> {
     let text = name.strip_prefix(SOCKETS).and_then(|rest| rest.rsplit_once('/')).map_or("", |(networks, _)| networks);
     text.split(" and ").filter_map(|net| net.parse().ok()).collect()
-}
-
-/// The devices that our daemons in this network namespace have, and by which sockets.
-pub fn devices_of(networks: &BTreeSet<IpNet>) -> BTreeSet<String> {
-    let pids: BTreeSet<i32> =
-        sockets().iter().filter(|name| !networks_of(name).is_disjoint(networks)).filter_map(|name| Some(peer(name.as_bytes())?.pid())).collect();
-    let start = format!("{TAKEN}device/");
-    let has = |name: &&String| peer(name.as_bytes()).is_some_and(|peer| pids.contains(&peer.pid()));
-    named(&start).iter().filter(has).filter_map(|name| Some(name.strip_prefix(&start)?.to_owned())).collect()
 }
 
 /// Who has a socket, and which network it serves, in words.
@@ -258,14 +292,7 @@ fn process(pid: i32) -> String {
 /// The daemons that run in this network namespace, in words: ours by their sockets and by the lock, Go flannel's by their name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
     let mut found: Vec<String> = sockets().iter().map(|name| listener(name.as_bytes())).collect();
-    if let Ok(mut file) = File::open(lock_path(subnet_file)) {
-        let mut text = String::new();
-        // Who it is only serves the message.
-        let _ = file.read_to_string(&mut text);
-        if let Err((_, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            found.push(text.trim().parse().map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), process));
-        }
-    }
+    found.extend(holder(subnet_file));
     found.extend(named_so().into_iter().map(process));
     found.sort();
     found.dedup();

@@ -5,7 +5,7 @@ mod neighbours;
 use crate::health::Health;
 use backends::backend::Underlay;
 use backends::kernel::netlink::tunnels::Tunnels;
-use backends::traffic::notices::Notices;
+use backends::traffic::notices::{Notices, heard};
 use backends::traffic::shared::Others;
 use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
 use ipnet::IpNet;
@@ -108,6 +108,8 @@ pub struct Keeper {
     at_war: bool,
     writes: u64,
     repaired: u64,
+    /// How often something was written, for others to follow.
+    written: watch::Sender<u64>,
 }
 
 impl Keeper {
@@ -132,7 +134,13 @@ impl Keeper {
             at_war: false,
             writes: 0,
             repaired: 0,
+            written: watch::Sender::new(0),
         }
+    }
+
+    /// Tells when rules were written.
+    pub fn written(&self) -> watch::Receiver<u64> {
+        self.written.subscribe()
     }
 
     /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
@@ -278,6 +286,7 @@ impl Keeper {
             }
         }
         let writes = self.writes;
+        self.written.send_if_modified(|told| std::mem::replace(told, writes) != writes);
         self.health.figures(|figures| {
             figures.rule_writes = writes;
             figures.strangers = strangers;
@@ -357,13 +366,5 @@ async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
         complaints = cleared.complaints;
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(10 * MINUTE);
-    }
-}
-
-/// Returns after a notice; never where there are none.
-async fn heard(notices: &mut Option<Notices>) {
-    match notices {
-        Some(notices) => notices.next().await,
-        None => std::future::pending().await,
     }
 }

@@ -23,7 +23,7 @@ fn evidence() -> Evidence {
         Network { network: "10.244.0.0/16".parse().unwrap(), own: Some("10.244.1.0/24".parse().unwrap()), length: 24 },
         Network { network: "fd10:244::/48".parse().unwrap(), own: Some("fd10:244:0:1::/64".parse().unwrap()), length: 64 },
     ];
-    Evidence { networks, protocol: 241, bridge: false }
+    Evidence { networks, protocol: 241, bridge: false, others: Others::default() }
 }
 
 fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {

@@ -33,3 +33,11 @@ impl Notices {
         }
     }
 }
+
+/// Returns after a notice; never where there are none.
+pub async fn heard(notices: &mut Option<Notices>) {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
+    }
+}

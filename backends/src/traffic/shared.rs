@@ -13,7 +13,7 @@ pub struct Others {
     pub own: BTreeSet<IpNet>,
     /// Networks that other daemons serve.
     pub served: BTreeSet<IpNet>,
-    /// So do rules of networks of which it is not known whether somebody serves them.
+    /// Rules of networks of which it is not known whether somebody serves them stay, too.
     pub unknown: bool,
     /// The places of other daemons' guards of encapsulation ports.
     pub guards: BTreeSet<u16>,
@@ -39,9 +39,10 @@ impl Others {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Whether the guard in a place stays.
+    /// Whether the guard in a place stays. One that goes too soon loses no packet, and its daemon puts it back; one that stays too long
+    /// may drop a new node's.
     pub fn keep_guard(&self, place: u16) -> bool {
-        self.unknown || self.guards.contains(&place)
+        self.guards.contains(&place)
     }
 
     /// The network to which a rule with this source and destination belongs.

@@ -486,6 +486,150 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
+/// What a daemon of one of two networks wants in IPv4, beside the other.
+fn beside(number: usize, choices: &Choices, strangers: Strangers, guarded: [bool; 2], unknown: bool) -> Ruleset {
+    let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
+    let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
+    let other = 1 - number;
+    let hosts = ["192.168.56.101".parse().unwrap()].into();
+    let peers = ["192.168.56.102".parse().unwrap()].into();
+    let port = Port { number: 8472, pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
+    let encap = guard(false, port, Guard { notrack: true, strangers, bar_pods: true }).filter(|_| guarded[number]);
+    let others = Others {
+        own: [net(number)].into(),
+        served: [net(other)].into_iter().filter(|_| !unknown).collect(),
+        unknown,
+        guards: guarded[other].then_some(u16::try_from(other).unwrap()).into_iter().collect(),
+    };
+    Ruleset { encap, place: u16::try_from(number).unwrap(), others, ..ruleset(net(number), own, choices) }
+}
+
+/// The lines that belong to a network, which is the first that they name, or to its guard.
+fn lines_of(saved: &str, number: usize) -> Vec<&str> {
+    let guard = if number == 0 { "FLANNEL-ENCAP" } else { "FLANNEL-ENCAP-1" };
+    let is = |line: &&str| match line.contains("FLANNEL-ENCAP") {
+        true => line.split(' ').any(|word| word == guard),
+        false => line.split(' ').find(|word| word.starts_with("10.")).is_some_and(|net| net.starts_with(&format!("10.{}.", 5 + number))),
+    };
+    saved.lines().filter(|line| line.starts_with("-A")).filter(is).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Two daemons for two networks, in any order and after any damage: neither changes the other's rules, both get what they want, and
+    /// then nobody writes any more. Who goes takes nothing of the other's along.
+    #[test]
+    fn two_daemons_leave_each_other_in_peace(
+        damage in damage(), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform2((any::<bool>(), any::<bool>(), any::<bool>())),
+        guarded: [bool; 2], strangers in 1usize..3, unknown: bool, exception: bool,
+    ) {
+        let strangers = [Strangers::Off, Strangers::Count, Strangers::Drop][strangers];
+        let rulesets: Vec<Ruleset> = wants.iter().enumerate().map(|(number, (masquerade, forward, forward_insert))| {
+            // Exceptions may name the other's network, or more.
+            let non_masquerade = if exception { vec!["10.0.0.0/8".parse().unwrap(), format!("10.{}.0.0/16", 6 - number).parse().unwrap()] } else { Vec::new() };
+            let chosen = Choices { masquerade: *masquerade, forward: *forward, forward_insert: *forward_insert, non_masquerade, ..choices() };
+            beside(number, &chosen, strangers, guarded, unknown)
+        }).collect();
+        let run = |number: usize, saved: String| match payload(&rulesets[number], &saved) { Some(payload) => restored(&saved, &payload), None => saved };
+        let base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+        let mut lines: Vec<String> = run(order[0], run(1 - order[0], base)).lines().map(str::to_owned).collect();
+        for (at, how) in damage {
+            let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
+            if ours.is_empty() { break; }
+            let at = ours[at % ours.len()];
+            match how {
+                0 => { lines.remove(at); }
+                1 => { let line = lines[at].clone(); lines.insert(at, line); }
+                2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
+                _ => { lines[at] = lines[at].replace("8472", "4789").replace("-j ACCEPT", "-j DROP"); }
+            }
+        }
+        let mut saved = format!("{}\n", lines.join("\n"));
+        for number in &order {
+            let after = run(*number, saved.clone());
+            prop_assert_eq!(payload(&rulesets[*number], &after), None, "one pass is enough\n{}\n{}", saved, after);
+            prop_assert_eq!(lines_of(&after, 1 - number), lines_of(&saved, 1 - number), "{}\n{}", saved, after);
+            saved = after;
+        }
+        saved = run(1, run(0, saved));
+        for rules in &rulesets {
+            prop_assert_eq!(payload(rules, &saved), None, "silence\n{}", saved);
+        }
+        // The rules are those that each would have alone, and the chain's head stands before them.
+        for (number, rules) in rulesets.iter().enumerate() {
+            let alone = restored(EMPTY, &payload(rules, EMPTY).unwrap_or_default());
+            let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+            prop_assert_eq!(of(&saved), of(&alone), "{}", saved);
+            if rules.masquerade.is_some() {
+                let first = saved.lines().find(|line| line.starts_with("-A FLANNEL-POSTRTG"));
+                prop_assert!(first.is_some_and(|line| line.contains("--mark 0x4000/0x4000")), "{}", saved);
+            }
+        }
+        // One is removed.
+        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::nothing(false) };
+        let after = match payload(&gone, &saved) { Some(payload) => restored(&saved, &payload), None => saved.clone() };
+        prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
+        prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
+        prop_assert_eq!(payload(&rulesets[1], &after), None, "{}", after);
+        prop_assert_eq!(iptables_text::remains_beside(&after, &gone.others), Vec::<String>::new());
+    }
+}
+
+/// The same with the real nft: every order, with damage between, and one that goes.
+#[test]
+fn two_daemons_leave_each_other_in_peace_in_nftables() {
+    let guarded = [true, true];
+    let both: Vec<Ruleset> = [0, 1].map(|number| beside(number, &choices(), Strangers::Drop, guarded, false)).into();
+    let mut plain = both.clone();
+    plain.iter_mut().for_each(|rules| rules.encap = None);
+    for rulesets in [&both, &plain] {
+        for (first, second) in [(0, 1), (1, 0)] {
+            for damage in [
+                "",
+                "flush chain ip flannel-ipv4 postrtg",
+                "delete chain ip flannel-ipv4 forward",
+                "add rule ip flannel-ipv4 postrtg drop",
+                "insert rule ip flannel-ipv4 postrtg ip saddr 10.5.0.0/16 accept",
+                "add rule ip flannel-ipv4 forward ip saddr 10.6.0.0/16 drop",
+                "flush table ip flannel-ipv4",
+                "add chain ip flannel-ipv4 theirs",
+            ] {
+                let (a, b) = (&rulesets[first], &rulesets[second]);
+                let mut all = nftables_text::script(a, None);
+                let step = |all: &mut String, rules: &Ruleset| {
+                    let listing = in_namespace(all, false);
+                    if !nftables_text::holds(rules, listing.as_ref()) {
+                        all.push_str(&nftables_text::script(rules, listing.as_ref()));
+                    }
+                    in_namespace(all, false)
+                };
+                let listing = step(&mut all, b);
+                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{all}");
+                all.push_str(damage);
+                all.push('\n');
+                let unhurt = nftables_text::holds(b, in_namespace(&all, false).as_ref());
+                let listing = step(&mut all, a);
+                assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
+                // An unknown chain takes the guards of others with it, which they put back.
+                assert!(!unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"), "{damage}\n{all}");
+                let listing = step(&mut all, b);
+                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{damage}\n{all}");
+                // One goes, and nothing of the other's with it.
+                let gone = Ruleset { others: a.others.clone(), ..Ruleset::nothing(false) };
+                assert!(nftables_text::beside(listing.as_ref().unwrap(), false, &a.others));
+                let listing = step(&mut all, &gone);
+                assert!(nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()), "{damage}\n{all}");
+                let nothing = Ruleset { others: b.others.clone(), ..gone };
+                let (unknown, text) = (Others { unknown: true, ..Others::default() }, format!("{listing:?}"));
+                assert!(!text.contains(&format!("10.{}.", 5 + first)), "{text}");
+                assert_eq!(nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(), 1);
+                assert_eq!(step(&mut all, &Ruleset { others: Others::default(), ..nothing }), None, "the last one takes the table along");
+            }
+        }
+    }
+}
+
 /// Applies a script to an empty network namespace and lists the table.
 fn in_namespace(script: &str, ipv6: bool) -> Option<serde_json::Value> {
     let (family, name) = nftables_text::table(ipv6);

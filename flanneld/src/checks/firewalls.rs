@@ -1,5 +1,6 @@
 //! What the listings of firewalls say about pods' packets: text in, facts out.
 
+use super::nftables::Barrier;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -10,6 +11,8 @@ pub struct Firewalls {
     pub tables: Vec<Table>,
     /// firewalld; none where it is not active.
     pub firewalld: Option<Firewalld>,
+    /// Chains of nftables that stop pods' packets.
+    pub barriers: Vec<Barrier>,
 }
 
 /// One family and variant of iptables.

@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::firewalls::{Firewalls, Table};
+use super::nftables::{Barrier, Base};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -125,8 +126,27 @@ pub fn judge(subject: &Subject, facts: &Facts) -> Vec<Finding> {
         forward(subject, table, coming, &mut findings);
         ufw(subject, table, &mut findings);
     }
+    facts.firewalls.barriers.iter().for_each(|barrier| nftables(barrier, &mut findings));
     firewalld(subject, facts, &mut findings);
     findings
+}
+
+/// A chain of nftables: what others accept cannot overrule it.
+fn nftables(barrier: &Barrier, findings: &mut Vec<Finding>) {
+    let Barrier { base: Base { family, table, chain, .. }, network, by_rule } = barrier;
+    let place = format!("{family} {table} {chain}");
+    let words = if network.addr().is_ipv6() { "ip6" } else { "ip" };
+    let (check, what) = match by_rule {
+        false => ("forward-policy", format!("the policy of the nftables chain {place} (hook forward) is drop, and no rule of it accepts {network}")),
+        true => ("forward-reject", format!("the nftables chain {place} (hook forward) refuses everything before any rule of it accepts {network}")),
+    };
+    findings.push(Finding {
+        check,
+        about: format!("{place} {network}"),
+        what,
+        consequence: "packets from and to pods of other nodes are dropped: what flannel's rules accept cannot overrule it".to_owned(),
+        remedy: format!("nft insert rule {place} {words} saddr {network} accept; nft insert rule {place} {words} daddr {network} accept"),
+    });
 }
 
 fn sysctls(subject: &Subject, facts: &Facts, findings: &mut Vec<Finding>) {

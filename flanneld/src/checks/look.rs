@@ -2,8 +2,9 @@
 
 use super::firewalls::{self, Firewalls};
 use super::judge::Facts;
+use super::nftables::{self, Barrier};
 use super::{Leads, Subject};
-use backends::traffic::programs::{Iptables, nft_table, run};
+use backends::traffic::programs::{Iptables, Variant, nft_table, run};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::Path;
@@ -82,7 +83,35 @@ impl Programs {
         self.iptables = Some(iptables);
         let listing = nft_table("inet", "firewalld").await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
         let firewalld = listing.map(|listing| firewalls::firewalld(&listing, subject.networks.nets(), subject.port));
-        Firewalls { tables, firewalld }
+        Firewalls { tables, firewalld, barriers: self.barriers(subject).await }
+    }
+
+    /// Whether there are rules of which nobody tells when they change.
+    pub(super) fn has_silent(&self) -> bool {
+        self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
+    }
+
+    /// The chains of nftables that stop pods' packets. Only the tables of those that drop what is left are listed whole: kube-proxy's is large.
+    async fn barriers(&self, subject: &Subject) -> Vec<Barrier> {
+        let list = async |args: &[&str]| {
+            let text = run(Path::new("nft"), args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
+            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("nft -j printed what is no JSON: {why}")).ok()
+        };
+        let Some(chains) = list(&["-j", "list", "chains"]).await else { return Vec::new() };
+        let told =
+            |ipv6: bool| self.iptables.iter().flatten().any(|(net, programs)| net.addr().is_ipv6() == ipv6 && programs.variant == Variant::Nft);
+        let mut found = Vec::new();
+        for base in nftables::bases(&chains, [told(false), told(true)]) {
+            let (family, table, chain) = (base.family.as_str(), base.table.as_str(), base.chain.as_str());
+            let listing = if base.drops {
+                list(&["-j", "list", "table", family, table]).await
+            } else {
+                list(&["-j", "list", "chain", family, table, chain]).await
+            };
+            let Some(listing) = listing else { continue };
+            found.extend(subject.networks.nets().filter_map(|network| nftables::barrier(&base, &listing, &network)));
+        }
+        found
     }
 }
 

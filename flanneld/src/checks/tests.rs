@@ -195,7 +195,7 @@ fn each_finding_is_logged_and_counted_once() {
     let (_keep, leases) = watch::channel(Arc::new(LeaseTable::default()));
     let health = Health::new();
     health.condition("start", None);
-    let mut checks = Checks::new(subject(), underlay, leases, Arc::new(|_| true), health.clone());
+    let mut checks = Checks::new(subject(), underlay, leases, Arc::new(|_| true), health.clone(), watch::channel(0).1);
     checks.tell(judge(&subject(), &Facts { ip_forward: Some(0), ..well() }));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
     assert!(health.metrics().lines().any(|have| have == line(1)), "{}", health.metrics());
@@ -205,6 +205,75 @@ fn each_finding_is_logged_and_counted_once() {
     checks.tell(Vec::new());
     assert!(health.metrics().lines().any(|have| have == line(0)));
     assert_eq!(health.status()["findings"], serde_json::json!([]));
+}
+
+/// The findings for what the real nft makes of a script.
+fn barred(script: &str) -> Vec<(&'static str, String)> {
+    let list = "nft -f - && nft -j list chains && nft -j list ruleset";
+    let mut child = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-ec", list])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "nft refuses\n{script}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let listings: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let all = nftables::bases(&listings[0], [true, false]);
+    let barriers =
+        all.iter().flat_map(|base| subject().networks.nets().filter_map(|net| nftables::barrier(base, &listings[1], &net)).collect::<Vec<_>>());
+    let facts = Facts { firewalls: Firewalls { barriers: barriers.collect(), ..Firewalls::default() }, ..well() };
+    judge(&subject(), &facts).into_iter().map(|finding| (finding.check, finding.about)).collect()
+}
+
+#[test]
+fn nftables_chains_that_drop_are_named_until_they_accept() {
+    let (v4, v6) = (NET, "fd10:244::/48");
+    let chain = |family: &str, policy: &str, more: &str| {
+        format!(
+            "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }} }}"
+        )
+    };
+    let name = |family: &str, net: &str| ("forward-policy", format!("{family} wall gate {net}"));
+    assert_eq!(barred(&chain("inet", "drop", "")), [name("inet", v4), name("inet", v6)]);
+    assert_eq!(barred(&chain("ip", "drop", "")), [name("ip", v4)]);
+    assert_eq!(barred("table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"), [name("ip6", v6)]);
+    assert_eq!(barred(&chain("inet", "accept", "")), []);
+    // What does not speak of pods helps them not; what does, helps its family.
+    for (more, left) in [
+        ("ct state established,related accept", 2),
+        ("ip saddr 10.9.0.0/16 accept", 2),
+        ("tcp dport 22 accept", 2),
+        ("iifname \"eth0\" accept", 2),
+        ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
+        ("ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept", 1),
+        ("ip saddr 10.0.0.0/8 counter accept", 1),
+        ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
+        ("ip saddr @pods accept", 1),
+        ("ip saddr 10.244.0.0-10.244.255.255 accept", 1),
+        ("jump inner", 1),
+        ("meta nfproto ipv4 jump inner", 1),
+        ("tcp dport 80 jump inner", 2),
+        ("meta nfproto ipv6 accept", 1),
+        ("iifname \"flannel*\" accept; oifname \"flannel*\" accept", 0),
+        ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
+        ("accept", 0),
+    ] {
+        assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
+    }
+    // A rule for everything does what a policy does.
+    let rejects = |more: &str| barred(&chain("inet", "accept", more)).iter().filter(|(check, _)| *check == "forward-reject").count();
+    assert_eq!(
+        (rejects("reject"), rejects("drop; ip saddr 10.244.0.0/16 accept"), rejects("ip saddr 10.244.0.0/16 accept; counter drop")),
+        (2, 2, 1)
+    );
+    assert_eq!((rejects("tcp dport 22 drop"), rejects("ct state invalid drop")), (0, 0));
+    // What others judge: iptables of IPv4 was listed by its program, that of IPv6 was not.
+    let theirs = |table: &str, chain: &str| format!("table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n");
+    assert_eq!(barred(&(theirs("inet firewalld", "x") + &theirs("ip flannel-ipv4", "forward") + &theirs("ip filter", "FORWARD"))), []);
+    assert_eq!(barred(&theirs("ip6 filter", "FORWARD")).len(), 1);
 }
 
 proptest! {

@@ -34,7 +34,7 @@ impl Neighbours {
 
     /// Looks who is there, and tells what stays.
     pub fn look(&mut self) -> Others {
-        self.learn(instance::served().into_iter().flat_map(|(networks, _)| networks), instance::guard_places())
+        self.learn(instance::served().into_iter().flatten(), instance::guard_places())
     }
 
     fn learn(&mut self, served: impl IntoIterator<Item = IpNet>, guards: impl IntoIterator<Item = u16>) -> Others {
