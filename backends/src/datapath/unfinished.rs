@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_too_long_is_cut_to_the_mtu() {
-        let recipe = super::super::split::tests::Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x18, options: 3, id: 9, payload: vec![7; 9000] };
+        let recipe =
+            super::super::split::tests::Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x18, options: 3, id: 9, payload: vec![7; 9000] };
         let size = |packet: &[u8], mtu| tcp_segment(packet, &Header::parse(packet).unwrap(), mtu);
         assert_eq!(size(&recipe.partial(), 1450), Some(1450 - 52));
         assert_eq!(size(&recipe.partial(), 9052), None, "it fits");
