@@ -12,7 +12,7 @@ pub const TCP_FIELD: usize = 16;
 /// Where UDP's is.
 pub const UDP_FIELD: usize = 6;
 
-/// Where the checksum is in the transport header; none for what has none of this kind. SCTP's is completed by the kernel that sends: a vxlan device has no
+/// Where the checksum is in the transport header; none for what has none of this kind. SCTP's CRC is completed by the kernel that sends: a vxlan device has no
 /// offload for it.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
