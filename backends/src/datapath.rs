@@ -21,5 +21,6 @@ pub mod split;
 pub mod table;
 pub mod tun;
 pub mod turns;
+pub mod unfinished;
 pub mod verdict;
 pub mod virtio;

@@ -14,13 +14,15 @@ pub struct Direction {
     pub batches: AtomicU64,
     /// Super-packets and single packets that left: what `packets` were gathered in.
     pub units: AtomicU64,
+    /// Reads that failed otherwise than for want of packets.
+    pub errors: AtomicU64,
     drops: [AtomicU64; Reason::ALL.len()],
 }
 
 impl Default for Direction {
     fn default() -> Self {
         let zero = AtomicU64::default;
-        Self { packets: zero(), bytes: zero(), batches: zero(), units: zero(), drops: std::array::from_fn(|_| AtomicU64::default()) }
+        Self { packets: zero(), bytes: zero(), batches: zero(), units: zero(), errors: zero(), drops: std::array::from_fn(|_| AtomicU64::default()) }
     }
 }
 
@@ -35,6 +37,11 @@ impl Direction {
         if let Some(counter) = self.drops.get(reason.index()) {
             add(counter, packets);
         }
+    }
+
+    /// How many packets were dropped, for whatever reason.
+    pub fn all_drops(&self) -> u64 {
+        self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 
     /// How many packets were dropped for a reason.

@@ -6,6 +6,9 @@ mod complaints;
 mod errors;
 mod inward;
 mod outward;
+mod patience;
+mod refusal;
+mod seam;
 mod urgent;
 mod wake;
 
@@ -18,7 +21,7 @@ use super::tun::Tun;
 use crate::kernel::LinkName;
 use arc_swap::ArcSwap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use wake::Wake;
@@ -287,12 +290,5 @@ impl Drop for Engine {
     }
 }
 
-/// Waits until `file` can be read, or until the wake; whether the file can.
-fn readable(file: &impl AsFd, wake: &Wake) -> bool {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN), PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
-    match poll(&mut polled, PollTimeout::NONE) {
-        Ok(_) => polled.get(1).is_none_or(|wake| !wake.any().unwrap_or(true)),
-        Err(error) => error == nix::errno::Errno::EINTR,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,14 @@
 //! Packets that came in one batch, merged into super-packets for the TUN device: the first packet's headers, everybody's payload.
 //!
 //! A packet joins the latest waiting packet of its flow or none, so the order within a flow is kept. What is not plain data of an
-//! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right.
+//! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right. An unfinished checksum
+//! (see [`super::unfinished`]) needs none, and stays unfinished.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
 use super::packet::{Fragment, Header, Version};
 use super::turns::Turns;
+use super::unfinished::{self, TCP_FIELD, UDP_FIELD};
 use super::virtio::{Gso, VnetHeader};
 use std::ops::Range;
 
@@ -38,12 +40,31 @@ pub struct Group {
     /// The sequence number that follows.
     next: u32,
     push: bool,
+    /// Whether the first packet's checksum holds the pseudo header's sum only.
+    unfinished: bool,
+    /// Whether it came as a super-packet.
+    whole: bool,
 }
 
 impl Group {
     /// How many packets it holds.
     pub fn count(&self) -> usize {
-        1 + self.rest.len()
+        if self.whole { self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1)) } else { 1 + self.rest.len() }
+    }
+
+    /// Their bytes, each with its headers.
+    pub fn bytes(&self) -> usize {
+        self.total + self.count().saturating_sub(1) * self.header_len
+    }
+
+    /// What it is made of.
+    pub fn kind(&self) -> Gso {
+        if self.count() > 1 { self.kind } else { Gso::None }
+    }
+
+    /// All ranges, in order.
+    pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
+        std::iter::once(&self.first).chain(&self.rest)
     }
 }
 
@@ -95,11 +116,13 @@ impl Merger {
             self.slots = [NOBODY; SLOTS];
             self.turns.fix();
             self.turns.push(0);
-            self.push(at, header, None);
+            self.push(at, header, None, false);
             return;
         }
         let slot = flow::slot(packet, header);
         self.turns.count(slot, at.len());
+        let pseudo = unfinished::pseudo(packet, header);
+        let unfinished = pseudo.is_some_and(|pseudo| unfinished::is_unfinished(packet, header, pseudo));
         let wanted = match header.protocol {
             TCP => self.merge_tcp,
             UDP => self.merge_udp,
@@ -107,10 +130,10 @@ impl Merger {
         };
         if !wanted {
             self.turns.push(slot);
-            self.push(at, header, None);
+            self.push(at, header, None, unfinished);
             return;
         }
-        let candidate = Candidate::of(packet, header);
+        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, unfinished));
         let latest = self.slots.get(slot).copied().unwrap_or(NOBODY);
         if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
             && group.open
@@ -125,13 +148,33 @@ impl Merger {
             return;
         }
         self.turns.push(slot);
-        let index = self.push(at, header, candidate.as_ref());
+        let index = self.push(at, header, candidate.as_ref(), unfinished);
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
     }
 
-    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>) -> u16 {
+    /// Takes a super-packet as it came, whose segments have `size` bytes of payload each; its checksum is unfinished.
+    pub fn offer_whole(&mut self, buffer: &[u8], at: Range<usize>, header: &Header, size: usize) {
+        let Some(packet) = buffer.get(at.clone()) else { return };
+        let slot = flow::slot(packet, header);
+        self.turns.count(slot, at.len());
+        self.turns.push(slot);
+        let own = if header.protocol == TCP { usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4 } else { 8 };
+        let index = self.push(at, header, None, true);
+        if let Some(group) = self.groups.get_mut(usize::from(index)) {
+            group.kind = gso(header);
+            group.header_len = header.transport + own;
+            group.size = size;
+            group.whole = true;
+        }
+        // Nothing joins it, and nothing of its flow joins what stands before it.
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = index;
+        }
+    }
+
+    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>, unfinished: bool) -> u16 {
         let index = self.used;
         if self.groups.len() == index {
             self.groups.push(Group::default());
@@ -141,12 +184,9 @@ impl Merger {
         group.rest.clear();
         group.total = at.len();
         group.first = at;
-        group.kind = match (candidate, header.protocol, header.version) {
-            (None, ..) => Gso::None,
-            (_, UDP, _) => Gso::Udp,
-            (_, _, Version::V4) => Gso::Tcp4,
-            (_, _, Version::V6) => Gso::Tcp6,
-        };
+        group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
+        group.unfinished = unfinished;
+        group.whole = false;
         group.open = candidate.is_some_and(|candidate| !candidate.push);
         group.push = candidate.is_some_and(|candidate| candidate.push);
         group.transport = header.transport;
@@ -159,10 +199,38 @@ impl Merger {
 
     /// Makes group `index` ready to be written: the first packet's headers speak for all. What stands before it.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
-        let Some(group) = self.groups.get(index).filter(|group| !group.rest.is_empty()) else { return VnetHeader::default() };
+        let Some(group) = self.groups.get(index) else { return VnetHeader::default() };
+        if group.rest.is_empty() {
+            return alone(group).unwrap_or_default();
+        }
         let Some(first) = buffer.get_mut(group.first.clone()) else { return VnetHeader::default() };
         finish(group, first).unwrap_or_default()
     }
+}
+
+fn gso(header: &Header) -> Gso {
+    match (header.protocol, header.version) {
+        (UDP, _) => Gso::Udp,
+        (_, Version::V4) => Gso::Tcp4,
+        (_, Version::V6) => Gso::Tcp6,
+    }
+}
+
+/// What stands before what nothing was merged into: its bytes stay as they are.
+fn alone(group: &Group) -> Option<VnetHeader> {
+    if !group.unfinished {
+        return None;
+    }
+    let plain = VnetHeader {
+        needs_csum: true,
+        csum_start: u16::try_from(group.transport).ok()?,
+        csum_offset: u16::try_from(unfinished::field(group.protocol)?).ok()?,
+        ..VnetHeader::default()
+    };
+    if group.kind() == Gso::None {
+        return Some(plain);
+    }
+    Some(VnetHeader { gso: group.kind, header_len: u16::try_from(group.header_len).ok()?, gso_size: u16::try_from(group.size).ok()?, ..plain })
 }
 
 fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
@@ -185,10 +253,10 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
         if group.push {
             *first.get_mut(group.transport + 13)? |= PSH;
         }
-        16
+        TCP_FIELD
     } else {
         put(first, group.transport + 4, u16::try_from(length).ok()?)?;
-        6
+        UDP_FIELD
     };
     put(first, group.transport + csum_offset, checksum::fold(pseudo))?;
     Some(VnetHeader {
@@ -216,7 +284,7 @@ struct Candidate {
 impl Candidate {
     /// None for what always passes alone: no data, flags, options of IP, a checksum that is wrong or absent.
     #[inline]
-    fn of(packet: &[u8], header: &Header) -> Option<Self> {
+    fn of(packet: &[u8], header: &Header, pseudo: u64, unfinished: bool) -> Option<Self> {
         // Nothing between the IP header and TCP or UDP: neither options nor extension headers.
         let plain = if header.version == Version::V4 { 20 } else { 40 };
         if header.transport != plain || header.header_len != plain {
@@ -238,12 +306,7 @@ impl Candidate {
             (8, 0, false)
         };
         let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
-        let (from, to) = match header.version {
-            Version::V4 => (packet.get(12..16)?, packet.get(16..20)?),
-            Version::V6 => (packet.get(8..24)?, packet.get(24..40)?),
-        };
-        let pseudo = checksum::pseudo(from, to, header.protocol, u32::try_from(transport.len()).ok()?);
-        if checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
+        if !unfinished && checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);

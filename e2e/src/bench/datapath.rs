@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store};
+use e2e::{Cable, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store};
 use serde_json::{Value, json};
 
 use super::load::{Cpu, quantile, round_trips, small, tcp};
@@ -21,24 +21,6 @@ const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 
 const TRIES: usize = 3;
 /// What counts as no loss.
 const NO_LOSS: f64 = 0.005;
-
-/// How the cables between hosts are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Cable {
-    /// Frames of 1500 bytes, each by itself, as a NIC has them.
-    Wire,
-    /// Super-packets cross as they are: only hosts of one machine have that.
-    Veth,
-}
-
-impl Cable {
-    fn name(self) -> &'static str {
-        match self {
-            Cable::Wire => "wire",
-            Cable::Veth => "veth",
-        }
-    }
-}
 
 /// One way of carrying packets, between two hosts of its own.
 struct Carrier {
@@ -146,16 +128,7 @@ fn build(
         // Both modes of vxlan publish the same, so the two may read different configurations of one network.
         let store = Store::dir(&folder);
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
-        if cable == Cable::Wire {
-            for feature in ["tso", "gso", "tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
-                let _ = host.netns().exec("ethtool", &["-K", "enp0s8", feature, "off"]);
-            }
-            host.netns().exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
-        }
-        if confs[0] != confs[1] && conf.get("Mode").is_none() {
-            // The veth would leave inner checksums unfinished, which no NIC does.
-            host.netns().exec("ethtool", &["-K", "enp0s8", "tx-checksum-ip-generic", "off"])?;
-        }
+        cable.lay(&host)?;
         let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
         if !way.is_empty() {
             options = options.env("FLANNELD_DATAPATH", way);

@@ -39,8 +39,8 @@ fn main() -> Result<()> {
                 Some(Ok(peers)) => (sizes, heal, packets) = (vec![peers], false, false),
                 _ => match arg.split_once('=') {
                     Some(("--rounds", rounds)) => plan.rounds = rounds.parse().context("--rounds")?,
-                    Some(("--cable", "wire")) => plan.cables = vec![datapath::Cable::Wire],
-                    Some(("--cable", "veth")) => plan.cables = vec![datapath::Cable::Veth],
+                    Some(("--cable", "wire")) => plan.cables = vec![e2e::Cable::Wire],
+                    Some(("--cable", "veth")) => plan.cables = vec![e2e::Cable::Veth],
                     Some(("--only", name)) => plan.only.push(name.to_owned()),
                     _ => bail!(
                         "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --no-ladder, --metrics, --rounds=N, --cable=wire|veth and --only=NAME"

@@ -14,19 +14,20 @@ type Engine = (String, Arc<Counters>);
 type Labels = Vec<(&'static str, String)>;
 
 /// What is counted in each direction: its name, and what it is.
-const COUNTED: [(&str, &str); 4] = [
+const COUNTED: [(&str, &str); 5] = [
     ("packets", "Packets that our own engine moved, by direction"),
     ("bytes", "Their bytes, inner headers included"),
     ("batches", "System calls that moved some of them"),
     ("units", "Super-packets and single packets in which they were moved"),
+    ("read_errors", "Reads that failed; the thread waits longer after each"),
 ];
 
 fn directions(counters: &Counters) -> [(&'static str, &Direction); 2] {
     [("sent", &counters.sent), ("received", &counters.received)]
 }
 
-fn counted(direction: &Direction) -> [u64; 4] {
-    [&direction.packets, &direction.bytes, &direction.batches, &direction.units].map(load)
+fn counted(direction: &Direction) -> [u64; 5] {
+    [&direction.packets, &direction.bytes, &direction.batches, &direction.units, &direction.errors].map(load)
 }
 
 fn load(counter: &AtomicU64) -> u64 {

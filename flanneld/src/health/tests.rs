@@ -78,6 +78,7 @@ async fn answers() {
         "flannel_datapath_bytes_total{device=\"flannel0\",direction=\"received\"} 0",
         "flannel_datapath_batches_total{device=\"flannel0\",direction=\"sent\"} 0",
         "flannel_datapath_units_total{device=\"flannel0\",direction=\"sent\"} 2",
+        "flannel_datapath_read_errors_total{device=\"flannel0\",direction=\"received\"} 0",
         "flannel_datapath_dropped_packets_total{device=\"flannel0\",direction=\"received\",reason=\"unknown_peer\"} 5",
         "flannel_datapath_icmp_errors_total{device=\"flannel0\"} 4",
         "flannel_datapath_unsegmented_sends_total{device=\"flannel0\"} 0",

@@ -1,9 +1,12 @@
 //! From the TUN device to the peers: read what waits, split it, gather it by peer and size, send it.
 
+use super::Shape;
 use super::complaints::Complaints;
 use super::errors::Errors;
+use super::patience::Patience;
+use super::refusal::{Remedy, hint, kind, remedy};
+use super::seam::{Device, Port};
 use super::wake::Wake;
-use super::{Shape, readable};
 use crate::datapath::counters::{Counters, add};
 use crate::datapath::packet::{Fragment, Header, Version, decrement_ttl};
 use crate::datapath::socket::{LARGEST, Message, Piece, Sender, Socket};
@@ -22,7 +25,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Room for one packet as it is read: the longest there is, and its virtio header.
-const SLOT: usize = 65_536 + 64;
+pub(super) const SLOT: usize = 65_536 + 64;
 /// No more is read once there are so many bytes: the processor's cache has to hold them, and who comes last waits for all of them.
 const BUDGET: usize = 512 << 10;
 /// The kernel takes so many datagrams a send (`UDP_MAX_SEGMENTS` before Linux 6.9).
@@ -37,11 +40,11 @@ const PATIENCE: u16 = 100;
 const REFUSALS: usize = 3;
 
 /// The work of one thread.
-pub struct Outward {
+pub struct Outward<D = Tun, P = Socket> {
     pub shape: Arc<Shape>,
-    pub tun: Arc<Tun>,
+    pub tun: Arc<D>,
     /// By which packets leave; a flow always by the same.
-    pub sockets: Vec<Arc<Socket>>,
+    pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
@@ -69,7 +72,7 @@ struct Datagram {
 }
 
 /// What one thread keeps between batches.
-struct State {
+pub(super) struct State {
     turns: Turns,
     gathered: Gathered,
     sender: Sender,
@@ -79,67 +82,92 @@ struct State {
     refusals: usize,
 }
 
-impl Outward {
+impl State {
+    pub(super) fn new(shape: &Shape) -> Self {
+        State {
+            turns: Turns::default(),
+            gathered: Gathered::default(),
+            sender: Sender::default(),
+            errors: Errors::new(shape.sources),
+            complaints: Complaints::default(),
+            gso: shape.features.gso,
+            refusals: 0,
+        }
+    }
+}
+
+impl<D: Device, P: Port> Outward<D, P> {
     /// Works until the wake.
     pub fn run(self) {
         let features = self.shape.features;
         let mut buffer = vec![0; features.batch * SLOT];
         let mut lengths = Vec::with_capacity(features.batch);
-        let mut state = State {
-            turns: Turns::default(),
-            gathered: Gathered::default(),
-            sender: Sender::default(),
-            errors: Errors::new(self.shape.sources),
-            complaints: Complaints::default(),
-            gso: features.gso,
-            refusals: 0,
-        };
+        let mut state = State::new(&self.shape);
+        let mut patience = Patience::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
-            self.read(features.batch, &mut buffer, &mut lengths);
+            let error = self.read(features.batch, &mut buffer, &mut lengths);
+            if let Some(error) = error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
+                self.unread(error, &mut state.complaints);
+                if lengths.is_empty() {
+                    patience.failed(&self.wake);
+                    continue;
+                }
+            }
             if lengths.is_empty() {
-                if !readable(&*self.tun, &self.wake) {
+                if !patience.idle(&*self.tun, &self.wake) {
                     return;
                 }
                 continue;
             }
-            add(&self.counters.sent.batches, 1);
-            let table: &Table = table.load();
-            self.arrange(&buffer, &lengths, &mut state.turns);
-            for turn in 0..lengths.len() {
-                let index = state.turns.unit(turn);
-                let length = lengths.get(index).copied().unwrap_or(0);
-                self.packet(index * SLOT, length, &mut buffer, table, &mut state);
-                if state.gathered.pieces.len() >= PIECES {
-                    self.flush(&buffer, &mut state);
-                }
-            }
-            self.flush(&buffer, &mut state);
+            patience.worked();
+            self.batch(&mut buffer, &lengths, table.load(), &mut state);
         }
     }
 
-    /// Reads what waits, `most` packets at most, each into a slot of its own.
-    fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) {
+    /// Moves what was read.
+    pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
+        add(&self.counters.sent.batches, 1);
+        self.arrange(buffer, lengths, &mut state.turns);
+        for turn in 0..lengths.len() {
+            let index = state.turns.unit(turn);
+            let length = lengths.get(index).copied().unwrap_or(0);
+            self.packet(index * SLOT, length, buffer, table, state);
+            if state.gathered.pieces.len() >= PIECES {
+                self.flush(buffer, state);
+            }
+        }
+        self.flush(buffer, state);
+    }
+
+    /// Reads what waits, `most` packets at most, each into a slot of its own; why it stopped before.
+    pub(super) fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) -> Option<io::Error> {
         lengths.clear();
         let mut bytes = 0;
         while lengths.len() < most && bytes < BUDGET {
             let at = lengths.len() * SLOT;
-            let Some(slot) = buffer.get_mut(at..at + SLOT) else { return };
-            match self.tun.read(slot) {
+            match self.tun.read(buffer.get_mut(at..at + SLOT)?) {
                 Ok(length) => {
                     lengths.push(length);
                     bytes += length;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    if error.kind() != io::ErrorKind::WouldBlock && lengths.is_empty() {
-                        // The device is gone: who repairs it starts another thread.
-                        let mut polled = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
-                        let _ = poll(&mut polled, PollTimeout::from(PATIENCE));
-                    }
-                    return;
-                }
+                Err(error) => return Some(error),
             }
+        }
+        None
+    }
+
+    /// A read failed.
+    #[cold]
+    pub(super) fn unread(&self, error: &io::Error, complaints: &mut Complaints) {
+        add(&self.counters.sent.errors, 1);
+        // The device is gone: who makes it anew tells it, and starts another thread.
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            return;
+        }
+        if let Some(times) = complaints.note("read", 1) {
+            tracing::warn!("{}: cannot read from the TUN device: {error}; it is tried again ({times} times)", self.shape.device);
         }
     }
 
@@ -170,29 +198,31 @@ impl Outward {
 
     /// Judges a packet and gathers what comes out of it.
     fn packet(&self, at: usize, length: usize, buffer: &mut [u8], table: &Table, state: &mut State) {
-        let dropped = |reason| self.counters.sent.dropped(reason);
+        let sent = &self.counters.sent;
         let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
         let Some((head, packet)) = buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet)) else {
-            return dropped(Reason::Short);
+            return sent.dropped(Reason::Short);
         };
         let Some(vnet_header) = (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) }) else {
-            return dropped(Reason::BadOffload);
+            return sent.dropped(Reason::BadOffload);
         };
         let header = match Header::parse(packet) {
             Ok(header) => header,
-            Err(reason) => return dropped(reason),
+            Err(reason) => return sent.dropped(reason),
         };
         let split = match split(&vnet_header, &header, packet) {
             Ok(split) => split,
-            Err(reason) => return dropped(reason),
+            Err(reason) => return sent.dropped(reason),
         };
-        let segment = if let Split::Segments(segments) = &split { Some(segments.full()) } else { None };
+        // A super-packet counts as the packets that it stands for, whatever becomes of it.
+        let (segment, count) = if let Split::Segments(segments) = &split { (Some(segments.full()), segments.count()) } else { (None, 1) };
+        let dropped = |reason| sent.dropped_many(reason, count);
         let peer = match outbound(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
             Outbound::Drop(reason) => return dropped(reason),
             Outbound::Reply(kind, reason) => {
                 state.errors.tell(kind, packet, &header, &self.counters);
-                if let Some(times) = (reason == Reason::NoRoute).then(|| state.complaints.note(reason.as_str(), 1)).flatten() {
+                if let Some(times) = (reason == Reason::NoRoute).then(|| state.complaints.note(reason.as_str(), count)).flatten() {
                     tracing::info!("{}: no node has the subnet of {} ({times} packets)", self.shape.device, header.destination);
                 }
                 return dropped(reason);
@@ -206,32 +236,29 @@ impl Outward {
         let gathered = &mut state.gathered;
         let start = at + vnet;
         let bytes = packet.len();
-        let packets = match split {
+        match split {
             Split::Whole => {
                 let made = self.front(gathered, peer, &header);
                 let from = gathered.pieces.len();
                 gathered.made_piece(made);
                 gathered.read_piece(start, bytes);
                 gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, state.gso);
-                1
             }
             Split::Segments(segments) => {
-                let mut sent = 0;
-                for index in 0..segments.count() {
+                for index in 0..count {
                     let front = self.front(gathered, peer, &header);
                     let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
-                    let Some((own, payload)) = segments.header(index, packet, room) else { break };
+                    let Some((own, payload)) = segments.header(index, packet, room) else {
+                        sent.dropped(Reason::BadOffload);
+                        continue;
+                    };
                     let from = gathered.pieces.len();
                     gathered.made_piece(front + own);
                     gathered.read_piece(start + payload.start, payload.len());
                     gathered.add(Datagram { bytes: front + own + payload.len(), ..datagram }, from, state.gso);
-                    sent += 1;
                 }
-                sent
             }
-        };
-        add(&self.counters.sent.packets, packets);
-        add(&self.counters.sent.bytes, bytes);
+        }
     }
 
     /// Writes what stands in front of a packet behind what has been made; its length.
@@ -255,76 +282,119 @@ impl Outward {
 
     /// Sends what is gathered.
     fn flush(&self, buffer: &[u8], state: &mut State) {
-        let State { gathered, sender, .. } = state;
-        let messages = std::mem::take(&mut gathered.messages);
+        let messages = std::mem::take(&mut state.gathered.messages);
         let mut rest = messages.as_slice();
-        let mut retried = false;
+        let mut tries = 0;
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|message| message.socket == first.socket).count();
-            let (Some(socket), Some(now)) = (self.sockets.get(first.socket), rest.get(..run)) else { break };
-            let (done, error) = sender.send(socket, now, &gathered.pieces, &gathered.made, buffer);
-            let sent = now.get(..done).unwrap_or_default();
-            add(&self.counters.sent.units, sent.len());
-            rest = rest.get(done..).unwrap_or_default();
-            let (Some(error), Some(failed)) = (error, rest.first()) else { continue };
-            // The error of a packet before, told late by ICMP, is no error of this one.
-            let late = matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR | libc::EHOSTUNREACH | libc::ENETUNREACH)) && done == 0;
-            if late && !std::mem::replace(&mut retried, true) {
+            let Some((now, behind)) = rest.split_at_checked(run) else { break };
+            let (done, error) = self.send(now, state, buffer);
+            let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
+            sent.iter().for_each(|message| self.went(message));
+            let Some(failed) = left.first() else {
+                rest = behind;
+                tries = 0;
                 continue;
-            }
-            retried = false;
-            if error.kind() == io::ErrorKind::WouldBlock && self.room(socket) {
-                continue;
-            }
-            rest = rest.get(1..).unwrap_or_default();
-            let segmented = failed.count > 1 && matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP));
-            let lost = if segmented { self.one_by_one(failed, &error, gathered, sender, socket, buffer) } else { failed.count };
-            if segmented {
-                let refused = lost == 0 && error.raw_os_error() != Some(libc::EMSGSIZE);
-                state.refusals += usize::from(refused);
-                if state.refusals == REFUSALS && state.gso {
-                    tracing::warn!("{}: datagrams are sent one by one from now on: UDP_SEGMENT: {error}", self.shape.device);
-                    state.gso = false;
+            };
+            rest = rest.get(sent.len()..).unwrap_or_default();
+            tries = if sent.is_empty() { tries } else { 0 };
+            let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+            match remedy(&error, failed.count > 1, tries) {
+                Remedy::Again => tries += 1,
+                Remedy::Wait if self.room(failed.socket) => tries += 1,
+                Remedy::Singly => {
+                    self.one_by_one(failed, &error, state, buffer);
+                    (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
-            }
-            if lost > 0 {
-                self.counters.sent.dropped_many(Reason::SendFailed, lost);
-                let name = error.raw_os_error().map_or("send", |_| "send error");
-                if let Some(times) = state.complaints.note(name, lost) {
-                    tracing::warn!("{}: cannot send to {}: {error} ({times} packets)", self.shape.device, failed.to);
+                Remedy::Wait | Remedy::Drop => {
+                    self.lost(failed, &error, &mut state.complaints);
+                    (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
             }
         }
-        gathered.messages = messages;
-        gathered.clear();
+        state.gathered.messages = messages;
+        state.gathered.clear();
+    }
+
+    /// Hands messages of one socket to the kernel: how many it took, and why not the next.
+    fn send(&self, messages: &[Message], state: &mut State, buffer: &[u8]) -> (usize, Option<io::Error>) {
+        let State { sender, gathered, .. } = state;
+        let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
+        socket.map_or((0, None), |socket| socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer))
+    }
+
+    /// Counts what the kernel took.
+    #[inline]
+    fn went(&self, message: &Message) {
+        let sent = &self.counters.sent;
+        add(&sent.units, 1);
+        add(&sent.packets, message.count);
+        add(&sent.bytes, message.bytes.saturating_sub(message.count * self.shape.framing.overhead()));
+    }
+
+    /// Counts what it did not take, and tells of it.
+    #[cold]
+    fn lost(&self, message: &Message, error: &io::Error, complaints: &mut Complaints) {
+        self.counters.sent.dropped_many(Reason::SendFailed, message.count);
+        if let Some(times) = complaints.note(kind(error), message.count) {
+            tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.shape.device, message.to, hint(error));
+        }
     }
 
     /// Waits a moment for room in the socket.
-    fn room(&self, socket: &Socket) -> bool {
+    fn room(&self, socket: usize) -> bool {
+        let Some(socket) = self.sockets.get(socket) else { return false };
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT), PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         let ready = poll(&mut polled, PollTimeout::from(PATIENCE)).unwrap_or(0);
         ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
-    /// Sends the datagrams of a message each by itself; how many were lost.
-    fn one_by_one(&self, message: &Message, error: &io::Error, gathered: &Gathered, sender: &mut Sender, socket: &Socket, buffer: &[u8]) -> usize {
+    /// Sends the datagrams of a message each by itself.
+    fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
         tracing::debug!("a segmented send of {} x {} bytes to {}: {error}", message.count, message.segment, message.to);
-        let mut lost = 0;
+        let mut lost = false;
         let mut from = message.pieces.start;
         while from < message.pieces.end {
             let mut bytes = 0;
             let mut to = from;
             while to < message.pieces.end && bytes < message.segment {
-                bytes += gathered.pieces.get(to).map_or(0, |piece| piece.len as usize);
+                bytes += state.gathered.pieces.get(to).map_or(0, |piece| piece.len as usize);
                 to += 1;
             }
             let one = Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
-            let (sent, _) = sender.send(socket, &[one], &gathered.pieces, &gathered.made, buffer);
-            lost += 1 - sent.min(1);
+            lost |= !self.single(&one, state, buffer);
             from = to;
         }
-        lost
+        // What is too long one by one as well says nothing about segmented sends.
+        if !lost && error.raw_os_error() != Some(libc::EMSGSIZE) {
+            state.refusals += 1;
+            if state.refusals == REFUSALS && state.gso {
+                tracing::warn!("{}: datagrams are sent one by one from now on: UDP_SEGMENT: {error}", self.shape.device);
+                state.gso = false;
+            }
+        }
+    }
+
+    /// Sends one datagram; whether the kernel took it.
+    fn single(&self, one: &Message, state: &mut State, buffer: &[u8]) -> bool {
+        let mut tries = 0;
+        loop {
+            let (done, error) = self.send(std::slice::from_ref(one), state, buffer);
+            if done > 0 {
+                self.went(one);
+                return true;
+            }
+            let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+            match remedy(&error, false, tries) {
+                Remedy::Again => tries += 1,
+                Remedy::Wait if self.room(one.socket) => tries += 1,
+                _ => {
+                    self.lost(one, &error, &mut state.complaints);
+                    return false;
+                }
+            }
+        }
     }
 }
 

@@ -26,6 +26,13 @@ impl Wake {
         let _ = self.event.write(1);
     }
 
+    /// Waits so many milliseconds, or until it is called.
+    pub fn rest(&self, milliseconds: u16) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut polled = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut polled, PollTimeout::from(milliseconds));
+    }
+
     /// Whether it was called: for threads that never wait, because there is always work.
     #[inline]
     pub fn called(&self) -> bool {

@@ -18,7 +18,7 @@ pub(in crate::datapath) struct Recipe {
 }
 
 impl Recipe {
-    fn transport(&self) -> usize {
+    pub fn transport(&self) -> usize {
         if self.ipv6 { 40 } else { 20 }
     }
 
@@ -71,7 +71,7 @@ impl Recipe {
     }
 
     /// The packet as the kernel hands it over: the checksum field holds the pseudo header's sum.
-    fn partial(&self) -> Vec<u8> {
+    pub fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
         let length = out.len() - self.transport();
@@ -90,7 +90,7 @@ impl Recipe {
         }
     }
 
-    fn vnet(&self, size: usize) -> VnetHeader {
+    pub fn vnet(&self, size: usize) -> VnetHeader {
         VnetHeader {
             needs_csum: true,
             gso: self.gso(),
@@ -102,7 +102,7 @@ impl Recipe {
     }
 
     /// The single packets that this one stands for, cut every `size` bytes.
-    fn singles(&self, size: usize) -> Vec<Vec<u8>> {
+    pub fn singles(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
             let mut flags = self.flags;
