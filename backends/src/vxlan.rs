@@ -88,6 +88,7 @@ impl Vxlan {
         let scope = Scope {
             links: links.v4().into_iter().chain(links.v6()).copied().collect(),
             networks: self.setup.config.networks,
+            former: self.setup.former,
             protocol: self.setup.route_protocol,
             checksum_offload: self.config.checksum_offload.is_some(),
         };

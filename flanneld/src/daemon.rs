@@ -126,6 +126,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
     info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
     let node = identity::node(settings.node_id.as_deref());
     health.fact("node_id", node.id.clone());
+    let previous = subnet_env::read(&settings.subnet_file);
     let setup = Setup {
         config: config.clone(),
         node_id: node.id.clone(),
@@ -133,6 +134,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
         audit: settings.audit,
         blackhole: settings.blackhole,
         files: inherited.files(),
+        former: (previous.network, previous.v6_network),
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
     let network = config.networks.to_string();

@@ -13,6 +13,7 @@ fn vxlan(backend: &str) -> Vxlan {
         route_protocol: 241,
         audit: None,
         blackhole: false,
+        former: Default::default(),
         files: crate::datapath::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
