@@ -9,6 +9,8 @@ use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Pin
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
+const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48",
+    "Backend":{"Type":"vxlan"}}"#;
 const UPLINK: &str = "enp0s8";
 
 /// Two nodes with a pod each, and etcd on a host of its own.
@@ -198,21 +200,27 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
         let mut cluster = Cluster::start(lab)?;
         let netns = cluster.hosts[0].netns().clone();
         let held = |netns: &e2e::Netns| netns.sh("ip address show dev flannel.1; ip route show; ip neighbour show dev flannel.1");
-        ensure!(held(&netns)?.contains("10.5."), "nothing to leave");
+        let restart = |cluster: &mut Cluster, net_conf: &str| -> Result<()> {
+            cluster.store.configure(net_conf)?;
+            for daemon in &mut cluster.daemons {
+                daemon.terminate(DEADLINE)?;
+            }
+            for (host, daemon) in cluster.hosts.iter().zip(&mut cluster.daemons) {
+                *daemon = host.flanneld(&cluster.options)?;
+            }
+            Ok(())
+        };
+        restart(&mut cluster, DUAL)?;
+        ensure!(held(&netns)?.contains("10.5.") && netns.link("flannel-v6.1")?.is_some(), "nothing to leave");
         // What an operator has there lies outside both networks, or is not what we write.
         netns.ip("address add 10.98.0.1/24 dev flannel.1\nroute add 10.97.0.0/16 dev flannel.1 proto static\nroute add 10.5.200.0/24 dev enp0s8 proto static")?;
-        cluster.store.configure(&VXLAN.replace("10.5.", "10.6."))?;
-        for daemon in &mut cluster.daemons {
-            daemon.terminate(DEADLINE)?;
-        }
-        for (host, daemon) in cluster.hosts.iter().zip(&mut cluster.daemons) {
-            *daemon = host.flanneld(&cluster.options)?;
-        }
+        restart(&mut cluster, &VXLAN.replace("10.5.", "10.6."))?;
         eventually_ok(DEADLINE, "nothing of the old network is left", || {
             let held = held(&netns)?;
             let left: Vec<&str> = held.lines().filter(|line| line.contains("10.5.") && line.contains("flannel.1")).collect();
             ensure!(left.is_empty(), "{left:?}");
             ensure!(held.contains("10.6."), "nothing of the new one:\n{held}");
+            ensure!(netns.link("flannel-v6.1")?.is_none(), "the device of the dropped family is left");
             Ok(())
         })?;
         let held = held(&netns)?;
@@ -238,7 +246,7 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
             }
             cluster.reaches(DEADLINE)?;
         }
-        let netns = cluster.hosts[0].netns();
+        let netns = cluster.hosts[0].netns().clone();
         for how in [
             format!("ip link set {device} down\nip link set {device} name other7\nip link set other7 up"),
             format!("ip link set {device} name other8"),
@@ -252,6 +260,14 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
             ensure!(names.is_empty(), "{names:?} are left");
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
         }
+        // Renamed while nobody looked.
+        cluster.daemons[0].terminate(DEADLINE)?;
+        if netns.link(device)?.is_some() {
+            netns.ip(&format!("link set {device} name other9"))?;
+        }
+        cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
+        cluster.reaches(DEADLINE)?;
+        ensure!(netns.link("other9")?.is_none(), "the renamed device is left");
         Ok(())
     })
     .unwrap();
