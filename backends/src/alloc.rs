@@ -35,7 +35,13 @@ impl Backend for Alloc {
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
-        let scope = Scope { links: Vec::new(), networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
+        let scope = Scope {
+            links: Vec::new(),
+            networks: self.setup.config.networks,
+            former: self.setup.former,
+            protocol: self.setup.route_protocol,
+            checksum_offload: false,
+        };
         let plan = Nothing { scope, own: own.subnets };
         Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
     }

@@ -2,6 +2,7 @@
 
 use crate::datapath::counters::Counters;
 use crate::datapath::handover::Files;
+use crate::kernel::state::Formerly;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -78,6 +79,8 @@ pub struct Setup {
     pub files: Files,
     /// Whether this node's own subnets end in blackhole routes.
     pub blackhole: bool,
+    /// The networks of the former run on this host: what it left of them goes.
+    pub former: Formerly,
 }
 
 /// What changes while a network runs.

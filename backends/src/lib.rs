@@ -116,7 +116,15 @@ mod tests {
 
     fn refusal(backend: &str) -> String {
         let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
-        let setup = Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None, blackhole: false, files: Default::default() };
+        let setup = Setup {
+            config,
+            node_id: "n".to_owned(),
+            route_protocol: 241,
+            audit: None,
+            blackhole: false,
+            former: Default::default(),
+            files: Default::default(),
+        };
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
     }
 

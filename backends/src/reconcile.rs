@@ -60,6 +60,8 @@ pub trait Plan: Send + Sync {
 /// A data plane that is a plan and a kernel.
 pub struct KernelNetwork<P, K> {
     plan: P,
+    /// The plan's; the former networks only until nothing of them is left.
+    scope: Scope,
     kernel: K,
     underlay: Underlay,
     audit: Option<Duration>,
@@ -98,6 +100,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
     /// When links or their addresses cannot be made, or the kernel cannot be read.
     pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, setup: &Setup) -> Result<Self, Error> {
         let mut network = Self {
+            scope: plan.scope().clone(),
             plan,
             kernel,
             underlay: underlay.clone(),
@@ -158,7 +161,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         self.report.pass();
         let mut facts = self.kernel.facts(&self.underlay, &self.plan.asks(leases)).await?;
         facts.conceded = self.macs.conceded.clone();
-        let found = self.kernel.read(self.plan.scope()).await?;
+        let found = self.kernel.read(&self.scope).await?;
         let mut have = found.ours;
         let mut want = self.desired(leases, &facts);
         if self.macs.give_in(&want, &have) {
@@ -177,6 +180,10 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         self.report.applied(&ops, &errors, repair, routes);
         self.report.state(&errors, &facts, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
+        if self.settled {
+            // What the former run left is gone. Whatever comes into its networks from now on is somebody else's.
+            self.scope.former = Default::default();
+        }
         self.facts = Some(facts.clone());
         // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
         self.pace = (began.elapsed() * 2).min(PATIENCE);
@@ -188,10 +195,16 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         if self.guard == Guard::Off {
             return None;
         }
-        let protocol = self.plan.scope().protocol;
-        let ours = |value: &Value| matches!(value, Value::Route(route) if route.protocol == protocol);
-        let marked = have.0.values().filter(|value| ours(value)).count();
-        let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(value) && !want.0.contains_key(key))).count();
+        let scope = &self.scope;
+        // What a former network left is not the store's to bring back.
+        let stale = |key: &Key| match key {
+            Key::Route(net, _) => scope.covered(net),
+            Key::Neighbor(_, ip) => scope.covered(&ipnet::IpNet::from(*ip)),
+            _ => false,
+        };
+        let ours = |key: &Key, value: &Value| matches!(value, Value::Route(route) if route.protocol == scope.protocol) && !stale(key);
+        let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
+        let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
         let due = if let Guard::Waiting(due) = self.guard { due } else { now + RESERVE };
         if going <= 3 || going * 5 <= marked || now >= due {
@@ -206,7 +219,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         }
         self.guard = Guard::Waiting(due);
         // A delete of what is wanted makes room for what follows it.
-        ops.retain(|op| !matches!(op, Op::Delete(key @ (Key::Route(..) | Key::Neighbor(..) | Key::Fdb(..)), _) if !want.0.contains_key(key)));
+        let waits = |key: &Key| matches!(key, Key::Route(..) | Key::Neighbor(..) | Key::Fdb(..)) && !stale(key) && !want.0.contains_key(key);
+        ops.retain(|op| !matches!(op, Op::Delete(key, _) if waits(key)));
         Some(due)
     }
 

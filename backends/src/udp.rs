@@ -81,7 +81,13 @@ impl Backend for Udp {
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is no name of an interface"))) };
         let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
-        let scope = Scope { links: vec![device], networks: self.setup.config.networks, protocol: self.setup.route_protocol, checksum_offload: false };
+        let scope = Scope {
+            links: vec![device],
+            networks: self.setup.config.networks,
+            former: self.setup.former,
+            protocol: self.setup.route_protocol,
+            checksum_offload: false,
+        };
         let plan = UdpPlan { scope, own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
         let shape = Shape {
             device,

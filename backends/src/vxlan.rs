@@ -83,10 +83,13 @@ impl Vxlan {
         if !own.same_families(&self.setup.config.networks) {
             return Err(Error::Config(format!("the lease {own} does not have the families of the network {}", self.setup.config.networks)));
         }
-        let links = self.setup.config.networks.map(|_| self.config.link(false), |_| self.config.link(true));
+        // The device of a family that was dropped since the former run is ours too: nothing is wanted of it, and it goes.
+        let (networks, former) = (&self.setup.config.networks, &self.setup.former);
+        let families = [networks.v4().is_some() || former.0.is_some(), networks.v6().is_some() || former.1.is_some()];
         let scope = Scope {
-            links: links.v4().into_iter().chain(links.v6()).copied().collect(),
+            links: [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect(),
             networks: self.setup.config.networks,
+            former: self.setup.former,
             protocol: self.setup.route_protocol,
             checksum_offload: self.config.checksum_offload.is_some(),
         };

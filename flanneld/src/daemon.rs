@@ -12,7 +12,7 @@ use crate::traffic::{Keeper, Nodes, PATIENCE};
 use crate::underlay::Found;
 use crate::underlay::read::{Wish, follow, wait_for};
 use crate::{identity, instance, store, subnet_env, systemd};
-use backends::backend::{Announced, Backend, Inputs, Setup};
+use backends::backend::{Announced, Backend, Inputs, Setup, Underlay};
 use backends::kernel::netlink::NetlinkKernel;
 use backends::traffic::Wanted;
 use backends::traffic::rules::Choices;
@@ -137,6 +137,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
     info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
     let node = identity::node(settings.node_id.as_deref());
     health.fact("node_id", node.id.clone());
+    let previous = subnet_env::read(&settings.subnet_file);
     let setup = Setup {
         config: config.clone(),
         node_id: node.id.clone(),
@@ -144,6 +145,7 @@ async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>)
         audit: settings.audit,
         blackhole: settings.blackhole,
         files: inherited.files(),
+        former: (previous.network, previous.v6_network),
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
     let rights = claim_host(settings, &config).await?;
@@ -295,6 +297,7 @@ async fn run_set(
     tasks.spawn(finish(subnet_env::keep(settings.subnet_file.clone(), env_in, health.clone(), stop.clone())));
     tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, stop.clone())));
     tasks.spawn(finish(checks.keep(stop.clone())));
+    tasks.spawn(finish(tell_addresses(manager.clone(), underlay.clone(), stop.clone())));
     tasks.spawn(finish(systemd::watchdog(health.clone(), stop.clone())));
     let inputs = Inputs { leases: leases.clone(), underlay: underlay.clone(), stop: stop.clone() };
     tasks.spawn(async move { network.run(inputs, announced_out).await.map_err(End::failed) });
@@ -355,6 +358,18 @@ async fn run_set(
     stop.cancel();
     let _ = tokio::time::timeout(FAREWELL, async { while tasks.join_next().await.is_some() {} }).await;
     outcome
+}
+
+/// Tells the store's client which addresses this host has: it is faster than waiting for answers to one that is gone.
+async fn tell_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
+    let follow = async {
+        while underlay.changed().await.is_ok() {
+            let local: Vec<_> = underlay.borrow_and_update().local.iter().map(ipnet::IpNet::addr).collect();
+            manager.readdressed(&local);
+        }
+        std::future::pending::<()>().await;
+    };
+    stop.run_until_cancelled(follow).await;
 }
 
 /// A task that has no error of its own.

@@ -76,6 +76,7 @@ impl Registry for DirManager {
             Request::List => "list",
             Request::Txn { .. } => "txn",
             Request::KeepAlive { .. } => "touch",
+            Request::Inherit { .. } => return Ok(Answer::Alive(false)),
             Request::Heard { .. } => "stat",
             Request::Grant | Request::Revoke { .. } => return Ok(if request == Request::Grant { Answer::Granted(0) } else { Answer::Revoked }),
         });
@@ -86,6 +87,7 @@ impl Registry for DirManager {
             Request::Txn { compare, write, key } => files.txn(&compare, &write, &key),
             Request::KeepAlive { key, .. } => files.touch(&key).map(Answer::Alive),
             Request::Grant => Ok(Answer::Granted(0)),
+            Request::Inherit { .. } => Ok(Answer::Alive(false)),
             Request::Revoke { .. } => Ok(Answer::Revoked),
         });
         done.await.unwrap_or_else(|error| Err(Failure(format!("the directory's worker stopped: {error}"))))
@@ -153,6 +155,9 @@ impl SubnetManager for DirManager {
             () = own => Lost::Taken("the watch of the own file ended".to_owned()),
         }
     }
+
+    /// Files are reached without an address of ours.
+    fn readdressed(&self, _local: &[std::net::IpAddr]) {}
 
     fn counters(&self) -> Arc<Counters> {
         self.counters.clone()

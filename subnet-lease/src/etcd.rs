@@ -157,12 +157,26 @@ impl SubnetManager for EtcdManager {
         }
     }
 
+    fn readdressed(&self, local: &[std::net::IpAddr]) {
+        self.registry.connections.readdressed(local);
+    }
+
     fn counters(&self) -> Arc<Counters> {
         self.registry.counters.clone()
     }
 }
 
 impl EtcdManager {
+    /// Between 0.1 and 10 s, longer with each attempt, and not the same for all nodes; over when this host's addresses change: what they kept
+    /// from succeeding may succeed now. The number of the next attempt.
+    async fn pause(&self, attempt: u32) -> u32 {
+        let base = Duration::from_millis(100 << attempt.min(6)).min(Duration::from_secs(5));
+        tokio::select! {
+            () = tokio::time::sleep(base.mul_f64(1.0 + rand::random::<f64>())) => attempt + 1,
+            () = self.registry.connections.moved() => 0,
+        }
+    }
+
     /// Tells what happens to exactly one key; never ends.
     async fn watch_own(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut anchor = Anchor::Listed { revision: modified, newest: None };
@@ -195,8 +209,7 @@ impl EtcdManager {
             match broken {
                 Broken::Stream(_) => {
                     gap.get_or_insert(Notice::Reconnected);
-                    pause(attempt).await;
-                    attempt += 1;
+                    attempt = self.pause(attempt).await;
                 }
                 Broken::History(why) => {
                     tracing::info!("the own lease is read anew: {why}");
@@ -204,8 +217,7 @@ impl EtcdManager {
                     match self.registry.revision().await {
                         Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
                         Err(_) => {
-                            pause(attempt).await;
-                            attempt += 1;
+                            attempt = self.pause(attempt).await;
                         }
                     }
                 }
@@ -238,14 +250,12 @@ impl Peers<'_> {
                         if self.attempt == 1 {
                             tracing::warn!("the watch of the leases is interrupted, everything stays as it is: {why}");
                         }
-                        pause(self.attempt).await;
-                        self.attempt += 1;
+                        self.attempt = self.manager.pause(self.attempt).await;
                     }
                     Broken::History(why) => {
                         tracing::info!("the leases are read anew: {why}");
                         self.anchor = None;
-                        pause(self.attempt).await;
-                        self.attempt += 1;
+                        self.attempt = self.manager.pause(self.attempt).await;
                     }
                 }
             }
@@ -286,12 +296,6 @@ impl Peers<'_> {
         }
         Ok(())
     }
-}
-
-/// Between 0.1 and 10 s, longer with each attempt, and not the same for all nodes.
-async fn pause(attempt: u32) {
-    let base = Duration::from_millis(100 << attempt.min(6)).min(Duration::from_secs(5));
-    tokio::time::sleep(base.mul_f64(1.0 + rand::random::<f64>())).await;
 }
 
 /// The registry, serving one list that is at hand already and keeping the last one for the next reader.

@@ -52,6 +52,16 @@ impl LeaseAttrs {
         if ipv6 { self.public_ipv6.map(IpAddr::V6) } else { self.public_ip.map(IpAddr::V4) }
     }
 
+    /// Whether peers learn the same from both.
+    pub fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
+        self.same_public(other) && self.backend == other.backend && self.data == other.data && self.v6_data == other.v6_data
+    }
+
+    /// Whether both tell the same addresses.
+    pub fn same_public(&self, other: &LeaseAttrs) -> bool {
+        (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
+    }
+
     /// Both public addresses as text for people.
     pub fn public_text(&self) -> String {
         match (self.public_ip, self.public_ipv6) {

@@ -1,4 +1,4 @@
-//! What every keeper of leases offers: five methods, each implemented whole by every manager.
+//! What every keeper of leases offers: a few methods, each implemented whole by every manager.
 
 use crate::config::NetworkConfig;
 use crate::dual::{Addresses, Subnets};
@@ -55,6 +55,17 @@ pub struct Held {
     pub grave: bool,
     /// The lease as it stands, once there is one.
     pub lease: Option<Lease>,
+    /// What this node wants to tell its peers and they do not know yet.
+    pub untold: Option<Untold>,
+}
+
+/// Changed attributes that are not in the store yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untold {
+    /// On the boot-time clock: since when.
+    pub since: Duration,
+    /// What the peers do not know, in words for people.
+    pub what: String,
 }
 
 /// Why holding a lease ended.
@@ -108,6 +119,9 @@ pub trait SubnetManager: Send + Sync {
     /// # Cancel safety
     /// Dropping the future leaves the key as it is.
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost;
+
+    /// This host has these addresses now: what goes out from another one gets no answer, and is begun anew from one of these.
+    fn readdressed(&self, local: &[IpAddr]);
 
     /// Counters of calls to the store by kind, and of what was met while reading.
     fn counters(&self) -> Arc<Counters>;

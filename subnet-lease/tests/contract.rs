@@ -70,6 +70,8 @@ mod etcd_alone {
     etcd!(
         reservations_stay,
         an_operator_reserves_by_hand,
+        a_foreign_address_by_hand_is_put_back,
+        restarts_go_on_with_the_same_lease,
         a_revoked_lease_comes_back,
         the_watch_survives_compaction_and_restarts,
         the_watch_notices_a_restored_store,

@@ -11,6 +11,8 @@
     reason = "tests say what is wrong by failing"
 )]
 
+#[path = "simulation/hold.rs"]
+mod hold;
 #[path = "simulation/node.rs"]
 mod node;
 #[path = "simulation/store.rs"]

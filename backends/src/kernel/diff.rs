@@ -1,7 +1,7 @@
 //! What has to be done so that the kernel holds what is wanted: sets in order of dependency, then deletes in reverse.
 
 use super::names::LinkName;
-use super::state::{Fit, KernelState, Key, LinkSpec, Op, Value};
+use super::state::{Fit, KernelState, Key, LinkKind, LinkSpec, Op, Value};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use subnet_lease::Subnets;
@@ -41,9 +41,8 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
         }
     }
     ops.extend(deletes.into_iter().rev());
-    ops.extend(
-        have.0.iter().filter(|(key, _)| matches!(key, Key::Link(_)) && !want.0.contains_key(key)).map(|(key, old)| Op::Delete(*key, old.clone())),
-    );
+    let unwanted = |key: &Key| matches!(key, Key::Link(name) if links.unwanted.contains(name));
+    ops.extend(have.0.iter().filter(|(key, _)| unwanted(key)).map(|(key, old)| Op::Delete(*key, old.clone())));
     ops
 }
 
@@ -117,7 +116,8 @@ fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op
             }
         }
     }
-    for (name, _) in specs(have).filter(|(name, _)| want.link(*name).is_none()) {
+    // Another kind under a name of ours is somebody else's.
+    for (name, _) in specs(have).filter(|(name, spec)| want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))) {
         links.unwanted.insert(name);
     }
     ops

@@ -17,7 +17,13 @@ struct Routes {
 }
 
 fn routes() -> Routes {
-    let scope = Scope { links: Vec::new(), networks: Subnets::V4("10.244.0.0/16".parse().unwrap()), protocol: 241, checksum_offload: false };
+    let scope = Scope {
+        links: Vec::new(),
+        networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
+        former: (None, None),
+        protocol: 241,
+        checksum_offload: false,
+    };
     Routes { scope, own: subnets(1) }
 }
 
@@ -80,7 +86,15 @@ struct Running {
 
 fn setup(blackhole: bool) -> Setup {
     let config = subnet_lease::NetworkConfig::parse(r#"{"Network":"10.244.0.0/16"}"#).unwrap();
-    Setup { config, node_id: "n".to_owned(), route_protocol: 241, audit: None, blackhole, files: crate::datapath::handover::Files::default() }
+    Setup {
+        config,
+        node_id: "n".to_owned(),
+        route_protocol: 241,
+        audit: None,
+        blackhole,
+        former: Default::default(),
+        files: crate::datapath::handover::Files::default(),
+    }
 }
 
 async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {

@@ -13,6 +13,7 @@ fn vxlan(backend: &str) -> Vxlan {
         route_protocol: 241,
         audit: None,
         blackhole: false,
+        former: Default::default(),
         files: crate::datapath::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
@@ -188,4 +189,23 @@ proptest! {
             prop_assert!(forwards.0.contains_key(&Key::Fdb(*dev, *mac)));
         }
     }
+}
+
+#[test]
+fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
+    let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+    let former = (Some("10.244.0.0/16".parse().unwrap()), Some("fd10:244::/48".parse().unwrap()));
+    let setup = Setup {
+        config: NetworkConfig::parse(text).unwrap(),
+        node_id: "n".into(),
+        route_protocol: 241,
+        audit: None,
+        blackhole: false,
+        former,
+        files: crate::datapath::handover::Files::default(),
+    };
+    let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
+    let plan = Vxlan::new(&setup).unwrap().plan(own, Dual::V4(mac(200))).unwrap();
+    let names: Vec<&str> = plan.scope.links.iter().map(LinkName::as_str).collect();
+    assert_eq!(names, ["flannel.1", "flannel-v6.1"]);
 }

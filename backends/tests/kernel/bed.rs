@@ -130,7 +130,15 @@ pub fn underlay(dual: bool) -> Underlay {
 /// The setup of a backend: a template of above, with the `Backend` object.
 pub fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
-    Setup { config, node_id: "node-1".to_owned(), route_protocol: 241, audit: None, blackhole: false, files: Default::default() }
+    Setup {
+        config,
+        node_id: "node-1".to_owned(),
+        route_protocol: 241,
+        audit: None,
+        blackhole: false,
+        former: Default::default(),
+        files: Default::default(),
+    }
 }
 
 /// A lease of node `n`: subnets, addresses and MACs follow from the number.

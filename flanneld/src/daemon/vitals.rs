@@ -18,6 +18,8 @@ use tracing::{info, warn};
 const FRESH: Duration = Duration::from_secs(60);
 /// How long the kernel may differ from what is wanted.
 const OUT_OF_STEP: Duration = Duration::from_secs(10);
+/// How long it may take to tell the peers what changed here.
+const UNTOLD: Duration = Duration::from_secs(1);
 /// How long trouble with the lease may last before the node is not ready.
 const TROUBLE: Duration = Duration::from_secs(60);
 
@@ -52,7 +54,6 @@ impl Vitals {
         let mut well_at = Instant::now();
         let mut told = String::new();
         let mut seen = 0;
-        let mut since = None;
         let mut ready = true;
         self.health.figures(|figures| {
             figures.network = Some(self.status.clone());
@@ -92,12 +93,6 @@ impl Vitals {
                     warn!("the lease: {told}");
                 }
             }
-            if let Some(lease) = &held.lease {
-                if since.is_some_and(|since| since != lease.since) {
-                    warn!("the lease {} had been deleted from the store and was put back", lease.subnets);
-                }
-                since = Some(lease.since);
-            }
             self.health.condition("lease", self.lease_trouble(&held, well_at).as_deref());
             if ready != self.health.ready() {
                 ready = self.health.ready();
@@ -118,6 +113,13 @@ impl Vitals {
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.margin) {
             return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.clone().unwrap_or_default()));
+        }
+        // Peers that send to an address that is gone do not reach this node, whatever else is well.
+        if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNTOLD) {
+            return Some(match &held.trouble {
+                Some(trouble) => format!("{}: {trouble}", untold.what),
+                None => untold.what.clone(),
+            });
         }
         held.trouble.clone().filter(|_| held.grave || well_at.elapsed() > TROUBLE)
     }

@@ -5,7 +5,7 @@ use crate::manager::Counters;
 use crate::protocol::drive::Registry;
 use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write};
 use async_trait::async_trait;
-use etcd_client::{CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -178,6 +178,32 @@ impl EtcdRegistry {
         Ok(Answer::Heard(ago))
     }
 
+    /// Renews a lease that one of ours was granted; one that somebody made with another time to live would run out between two renewals.
+    async fn inherit(&self, lease: i64) -> Result<Answer, Failure> {
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
+        if response.ttl() <= 0 || u64::try_from(response.granted_ttl()) != Ok(TTL.as_secs()) {
+            return Ok(Answer::Alive(false));
+        }
+        self.keep_alive(lease).await
+    }
+
+    /// Gives a lease back, unless a key hangs on it: that would go with it.
+    async fn revoke(&self, lease: i64) -> Result<Answer, Failure> {
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let keys = LeaseTimeToLiveOptions::new().with_keys();
+        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, Some(keys))).await?;
+        if response.keys().is_empty() {
+            self.counters.call("lease-revoke");
+            self.within(&connection, DEADLINE, "lease", client.revoke(lease)).await?;
+        }
+        Ok(Answer::Revoked)
+    }
+
     async fn keep_alive(&self, lease: i64) -> Result<Answer, Failure> {
         if lease == 0 {
             return Ok(Answer::Alive(true));
@@ -203,7 +229,7 @@ impl EtcdRegistry {
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(deadline, call).await {
+        match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 if !is_answer(&error) {
@@ -257,13 +283,8 @@ impl Registry for EtcdRegistry {
             Request::Heard { lease, .. } => self.heard(lease).await,
             Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
             Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
-            Request::Revoke { lease } => {
-                self.counters.call("lease-revoke");
-                let connection = self.connections.get().await?;
-                let mut client = connection.client.lease_client();
-                self.within(&connection, DEADLINE, "lease", client.revoke(lease)).await?;
-                Ok(Answer::Revoked)
-            }
+            Request::Inherit { lease } => self.inherit(lease).await,
+            Request::Revoke { lease } => self.revoke(lease).await,
         }
     }
 }

@@ -6,10 +6,15 @@
 
 use crate::protocol::registry::Failure;
 use etcd_client::{Channel, Client, ConnectOptions};
+use hyper_util::client::legacy::connect::HttpConnector;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::sync::Mutex;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
+use tower::Service;
 
 /// How etcd is reached.
 #[derive(Clone, Default)]
@@ -44,12 +49,35 @@ pub struct Connection {
     pub endpoint: String,
     /// Counts connections: what is told of an older one does not count against this one.
     pub number: u64,
+    /// Ends what waits on it, once its answers cannot reach this host any more.
+    pub cut: CancellationToken,
+    /// The address of this host that it goes out from; none for a unix socket.
+    local: Local,
+}
+
+/// The local address of a connection, noted when it is made.
+type Local = Arc<Lock<Option<IpAddr>>>;
+
+impl Connection {
+    /// Waits on the connection for no longer than it can have an answer.
+    ///
+    /// # Errors
+    /// Its local address is gone.
+    pub async fn until_cut<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
+        self.cut
+            .run_until_cancelled(answer)
+            .await
+            .ok_or_else(|| Failure(format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint)))
+    }
 }
 
 /// The present connection, and what is known of the cluster.
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
+    /// The connection in use, for whoever cannot wait until a new one is made; and a sign that this host's addresses changed.
+    in_use: Lock<Option<Connection>>,
+    moves: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -65,7 +93,7 @@ struct Present {
 impl Connections {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { options, present: Mutex::new(Present::default()) }
+        Self { options, present: Mutex::new(Present::default()), in_use: Lock::default(), moves: watch::Sender::new(0) }
     }
 
     /// How etcd is reached.
@@ -82,17 +110,26 @@ impl Connections {
         let stamp = self.stamp();
         if let Some(connection) = &present.connection
             && present.stamp == stamp
+            && !connection.cut.is_cancelled()
         {
             return Ok(connection.clone());
         }
+        let mut moves = self.moves.subscribe();
         let mut complaints = Vec::new();
         for _ in 0..self.options.endpoints.len() {
             let Some(endpoint) = self.options.endpoints.get(present.next % self.options.endpoints.len()) else { break };
-            match self.connect(endpoint).await {
+            let local = Local::default();
+            let connected = tokio::select! {
+                connected = self.connect(endpoint, &local) => connected,
+                // What went out from an address that is gone is not waited for.
+                _ = moves.changed() => Err("this host's addresses changed meanwhile".to_owned()),
+            };
+            match connected {
                 Ok(client) => {
                     present.number += 1;
-                    let connection = Connection { client, endpoint: endpoint.clone(), number: present.number };
+                    let connection = Connection { client, endpoint: endpoint.clone(), number: present.number, cut: CancellationToken::new(), local };
                     present.connection = Some(connection.clone());
+                    *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
                     present.stamp = stamp;
                     return Ok(connection);
                 }
@@ -110,6 +147,25 @@ impl Connections {
             present.connection = None;
             present.next += 1;
         }
+    }
+
+    /// This host has these addresses now: a connection from another one is left at once, whoever waits on it, and so is one that is being made.
+    pub fn readdressed(&self, addresses: &[IpAddr]) {
+        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(connection) = in_use
+            && let Some(local) = *connection.local.lock().unwrap_or_else(PoisonError::into_inner)
+            && is_lost(local, addresses)
+            && !connection.cut.is_cancelled()
+        {
+            tracing::info!("the connection to etcd at {} is made anew: this host no longer has {local}, from which it went out", connection.endpoint);
+            connection.cut.cancel();
+        }
+        self.moves.send_modify(|count| *count += 1);
+    }
+
+    /// Returns when this host's addresses change.
+    pub async fn moved(&self) {
+        let _ = self.moves.subscribe().changed().await;
     }
 
     /// Judges the cluster that an answer names.
@@ -151,14 +207,16 @@ impl Connections {
         self.options.ca.iter().chain(identity).map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok()).collect()
     }
 
-    async fn connect(&self, endpoint: &str) -> Result<Client, String> {
+    async fn connect(&self, endpoint: &str, local: &Local) -> Result<Client, String> {
         let (url, tls) = url(endpoint, self.options.ca.is_some() || self.options.identity.is_some());
         let mut builder = Endpoint::from_shared(url).map_err(|error| format!("not a usable URL: {error}"))?;
         builder = builder.connect_timeout(CONNECT).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1).tcp_nodelay(true);
         if tls {
             builder = builder.tls_config(self.tls().await?).map_err(|error| words(&error))?;
         }
-        let channel = tokio::time::timeout(CONNECT * 2, builder.connect()).await.map_err(|_| format!("no connection within {CONNECT:?}"))?;
+        let is_path = endpoint.starts_with("unix:");
+        let connecting = async { if is_path { builder.connect().await } else { builder.connect_with_connector(dial(local)).await } };
+        let channel = tokio::time::timeout(CONNECT * 2, connecting).await.map_err(|_| format!("no connection within {CONNECT:?}"))?;
         let channel = channel.map_err(|error| words(&error))?;
         let mut options = ConnectOptions::new().with_require_leader(true);
         if let Some((name, password)) = &self.options.user {
@@ -182,6 +240,35 @@ impl Connections {
         }
         Ok(config)
     }
+}
+
+/// Connects as tonic does, and notes the address from which it went out.
+fn dial(
+    local: &Local,
+) -> impl Service<Uri, Response = <HttpConnector as Service<Uri>>::Response, Error = <HttpConnector as Service<Uri>>::Error, Future: Send> + Send + use<>
+{
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT));
+    let local = local.clone();
+    tower::service_fn(move |uri| {
+        let (connecting, local) = (http.call(uri), local.clone());
+        async move {
+            let stream = connecting.await?;
+            *local.lock().unwrap_or_else(PoisonError::into_inner) = stream.inner().local_addr().ok().map(|address| address.ip().to_canonical());
+            Ok(stream)
+        }
+    })
+}
+
+/// Whether this host no longer has an address. Loopback's stay, and link-local ones are not among what is told.
+fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
+    let link_local = match local {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !local.is_loopback() && !link_local && !addresses.contains(&local)
 }
 
 /// Each certificate of a PEM bundle.

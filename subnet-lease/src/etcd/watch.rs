@@ -1,7 +1,7 @@
 //! Watching keys for ever: through broken streams, compaction, silence, and stores with another history.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
-use super::connection::words;
+use super::connection::{Connection, words};
 use crate::protocol::registry::{Entry, Failure};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub enum Anchor {
 pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
-    connection: u64,
+    connection: Connection,
     /// The event that must come first: a store with another history has another one there.
     expected: Option<Change>,
     /// Events up to here are known already.
@@ -95,13 +95,13 @@ impl<'a> Watch<'a> {
             let created = stream.message().await?;
             Ok::<_, etcd_client::Error>((stream, created))
         });
-        let (stream, created) = match opened.await {
+        let (stream, created) = match connection.until_cut(opened).await.map_err(Broken::Stream)? {
             Ok(Ok((stream, Some(created)))) => (stream, created),
             Ok(Ok((_, None))) => return Err(lost(registry, connection.number, "etcd closed the watch".into()).await),
             Ok(Err(error)) => return Err(lost(registry, connection.number, words(&error)).await),
             Err(_) => return Err(lost(registry, connection.number, format!("etcd did not open the watch within {OPEN:?}")).await),
         };
-        let watch = Self { registry, stream, connection: connection.number, expected, known, asked: false };
+        let watch = Self { registry, stream, connection: connection.clone(), expected, known, asked: false };
         if let Some(header) = created.header() {
             registry.connections.recognise(&connection, header.cluster_id()).await.map_err(Broken::Stream)?;
             watch.behind(header)?;
@@ -123,7 +123,8 @@ impl<'a> Watch<'a> {
     pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };
-            let response = match tokio::time::timeout(patience, self.stream.message()).await {
+            let message = tokio::time::timeout(patience, self.stream.message());
+            let response = match self.connection.until_cut(message).await.map_err(Broken::Stream)? {
                 Err(_) if self.asked => return Err(self.lost("the watch is silent".into()).await),
                 Err(_) => {
                     self.asked = true;
@@ -197,7 +198,8 @@ impl<'a> Watch<'a> {
         let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
         let key = self.registry.key(&newest.key);
         let then = GetOptions::new().with_revision(self.known);
-        let response = match tokio::time::timeout(OPEN, kv.get(key, Some(then))).await {
+        let answer = connection.until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then)))).await;
+        let response = match answer.map_err(Broken::Stream)? {
             Ok(Ok(response)) => response,
             // Compacted away, or not yet reached.
             Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::OutOfRange => {
@@ -213,7 +215,7 @@ impl<'a> Watch<'a> {
     }
 
     async fn lost(&self, why: String) -> Broken {
-        lost(self.registry, self.connection, why).await
+        lost(self.registry, self.connection.number, why).await
     }
 }
 

@@ -147,12 +147,12 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
 
 /// Writes our attributes to a key that is ours.
 async fn keep(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item) -> Option<Tenure> {
-    let pulse = grant(io).await;
+    let (pulse, granted) = inherit(io, claim, item).await;
     let lease = if item.reserved() { 0 } else { pulse };
     let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, pulse, false);
     let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }];
     let write = vec![put(&item.entry.key, &attrs, lease)];
-    let done = commit(io, compare, write, &item.entry.key, pulse).await?;
+    let done = commit(io, compare, write, &item.entry.key, granted).await?;
     Some(Tenure {
         key: item.entry.key.clone(),
         subnets: item.subnets,
@@ -167,7 +167,7 @@ async fn keep(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &It
 
 /// Moves our key to one with a family more or less.
 async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item, subnets: Subnets) -> Option<Tenure> {
-    let pulse = grant(io).await;
+    let (pulse, granted) = inherit(io, claim, item).await;
     let lease = if item.reserved() { 0 } else { pulse };
     let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, pulse, false);
     let key = wire::render_key(&subnets);
@@ -176,8 +176,21 @@ async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: 
     let shorter = item.entry.key.starts_with(&key);
     let compare = if shorter { compare.into_iter().take(1).collect() } else { compare };
     let write = vec![Write::Delete { key: item.entry.key.clone() }, put(&key, &attrs, lease)];
-    let done = commit(io, compare, write, &key, pulse).await?;
+    let done = commit(io, compare, write, &key, granted).await?;
     Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, pulse, renewed: io.now() })
+}
+
+/// The lease to hang our key on: the one it hangs on already, when a former instance of this node was granted that, since every start would leave
+/// one behind else. Beside it what was granted anew. Not for a reservation: its pulse is what tells a living instance from an operator's copy.
+async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
+    if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
+        let lease = item.entry.lease;
+        if io.ask(Request::Inherit { lease }).await == Ok(Answer::Alive(true)) {
+            return (lease, None);
+        }
+    }
+    let granted = grant(io).await;
+    (granted, Some(granted))
 }
 
 enum Allocation {
@@ -279,8 +292,11 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
 }
 
 async fn give_up(io: &Io, tenure: &Tenure) {
-    let _ = txn(io, tenure.unchanged(), vec![Write::Delete { key: tenure.key.clone() }], &tenure.key).await;
-    revoke(io, tenure.pulse).await;
+    let gone = txn(io, tenure.unchanged(), vec![Write::Delete { key: tenure.key.clone() }], &tenure.key).await;
+    // Written by another meanwhile, the key may hang on this very lease.
+    if matches!(gone, Ok((true, ..))) {
+        revoke(io, tenure.pulse).await;
+    }
 }
 
 /// Whether the holder of a key was heard of within that time.
@@ -357,12 +373,12 @@ pub(super) async fn txn(
     }
 }
 
-/// A transaction of which only success counts; the new revision.
-async fn commit(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str, pulse: i64) -> Option<i64> {
+/// A transaction of which only success counts; the new revision. What was granted for it is given back.
+async fn commit(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str, granted: Option<i64>) -> Option<i64> {
     match txn(io, compare, write, key).await {
         Ok((true, revision, _)) => Some(revision),
         Ok((false, ..)) => {
-            revoke(io, pulse).await;
+            revoke(io, granted.unwrap_or(0)).await;
             None
         }
         Err(failure) => {
@@ -383,7 +399,7 @@ pub(super) async fn pause(io: &Io, failure: &Failure, attempt: u32) {
 }
 
 /// A pause that differs between nodes and attempts, between one and two times `base`.
-fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
+pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
     let seed = claim
         .node
         .instance

@@ -23,6 +23,15 @@ pub enum Step<T> {
     Done(T),
 }
 
+/// What happened to the lease, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Whether somebody should look at it.
+    pub warning: bool,
+    /// What happened, and what was done about it.
+    pub text: String,
+}
+
 #[derive(Default)]
 struct Mailbox {
     now: Duration,
@@ -31,6 +40,7 @@ struct Mailbox {
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
+    told: Vec<Told>,
 }
 
 /// The coroutine's side: what its code can do.
@@ -90,6 +100,16 @@ impl Io {
         .await;
     }
 
+    /// Tells once what happened and should not have.
+    pub fn warn(&self, text: String) {
+        self.mailbox().told.push(Told { warning: true, text });
+    }
+
+    /// Tells once what happened.
+    pub fn inform(&self, text: String) {
+        self.mailbox().told.push(Told { warning: false, text });
+    }
+
     /// Shows how the lease stands.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
         change(&mut self.mailbox().held);
@@ -137,6 +157,11 @@ impl<T> Coroutine<T> {
     /// Something to be told.
     pub fn notify(&mut self, notice: Notice) {
         self.io.mailbox().notices.push_back(notice);
+    }
+
+    /// What was told since the last call.
+    pub fn told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.io.mailbox().told)
     }
 
     /// How the lease stands.

@@ -40,6 +40,13 @@ pub async fn drive<T>(
             coroutine.notify(notice);
         }
         let step = coroutine.step(boot_time());
+        for told in coroutine.told() {
+            if told.warning {
+                tracing::warn!("{}", told.text);
+            } else {
+                tracing::info!("{}", told.text);
+            }
+        }
         if let Some(state) = state {
             let held = coroutine.held();
             state.send_if_modified(|present| {

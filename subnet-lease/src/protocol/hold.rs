@@ -1,14 +1,14 @@
 //! Keeping a lease: renewed, proven, defended or given up, by the rules for each way in which the key can change under us.
 
-use super::acquire::{Settled, Tenure, complain, grant, list, pause, put, reports, revoke, settle, signed, sweep, txn};
+use super::acquire::{Settled, Tenure, complain, grant, jitter, list, pause, put, reports, revoke, settle, signed, sweep, txn};
 use super::coroutine::Io;
-use super::registry::{Answer, Compare, Entry, Notice, Request, TTL};
+use super::registry::{Answer, Compare, Entry, Failure, Notice, Request, TTL};
 use super::view::{Item, publishes};
 use super::words;
 use crate::config::NetworkConfig;
 use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
-use crate::manager::{Claim, Lost};
+use crate::manager::{Claim, Lost, Untold};
 use crate::wire;
 use std::time::Duration;
 
@@ -18,6 +18,12 @@ pub const RENEWAL: Duration = Duration::from_secs(60);
 const PROOF: Duration = Duration::from_secs(600);
 /// How often a key that another keeps overwriting is written back.
 const DEFENCE: Duration = Duration::from_secs(60);
+/// The same where a hand did it, which has no reason to do it again: at first; doubled with each time up to [`DEFENCE`].
+const CORRECTION: Duration = Duration::from_secs(1);
+/// Bounds of the back-off while changed attributes cannot be told.
+const TELLING: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How many writes without an answer are remembered.
+const UNSURE: usize = 16;
 /// How long after a foreign overwrite the node is not to be trusted.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 /// How long a foreign identity at our key may take to leave after a discontinuity.
@@ -58,9 +64,12 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, heard: Option<bool>)
     };
     if node.id == claim.node.id && node.instance == claim.node.instance {
         let as_written = item.entry.value == wire::render_value(&tenure.attrs).as_bytes();
+        // While a new address is not told yet, the one that was told is ours as well.
+        let ours = published || item.attrs.as_ref().is_some_and(|attrs| tenure.attrs.same_public(attrs));
         return match (item.entry.lease == tenure.lease, item.reserved()) {
             (true, _) if as_written => Verdict::OwnWrite,
-            (false, true) => Verdict::Reserve,
+            // An address that is none of ours is nobody's idea of a reservation.
+            (false, true) if ours => Verdict::Reserve,
             _ => Verdict::WriteBack { contested: false },
         };
     }
@@ -90,10 +99,21 @@ struct Holder {
     renewal_failures: u32,
     /// When the key may be written back again.
     may_defend: Duration,
-    /// A write-back that had to wait: prove the key again then.
+    /// How often a hand's work was undone lately.
+    corrections: u32,
+    /// Until when a foreign overwrite makes the node one not to be trusted.
     distrusted_until: Duration,
     /// Until when a foreign identity may leave by itself.
     grace: Duration,
+    /// What the daemon wants the peers to know; the tenure has what the store is known to hold.
+    wanted: LeaseAttrs,
+    /// Since when the two differ.
+    untold: Option<Duration>,
+    /// When it is tried next to tell it, and how often that failed.
+    telling: Duration,
+    telling_failures: u32,
+    /// What was written without an answer: it may stand in the store, and is ours then.
+    unsure: Vec<LeaseAttrs>,
 }
 
 /// Keeps the lease until it is lost for good.
@@ -104,8 +124,14 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
         proof: now,
         renewal_failures: 0,
         may_defend: Duration::ZERO,
+        corrections: 0,
         distrusted_until: Duration::ZERO,
         grace: Duration::ZERO,
+        wanted: tenure.attrs.clone(),
+        untold: None,
+        telling: Duration::ZERO,
+        telling_failures: 0,
+        unsure: Vec::new(),
         io,
         claim,
         config,
@@ -114,19 +140,24 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
     loop {
         holder.show();
         let now = holder.io.now();
-        let outcome = if holder.renewal <= now {
+        let outcome = if holder.untold.is_some() && holder.telling <= now {
+            holder.tell().await
+        } else if holder.renewal <= now {
             holder.renew().await
         } else if holder.proof <= now {
             holder.prove(false).await
         } else {
-            let until = holder.renewal.min(holder.proof);
+            let until = holder.renewal.min(holder.proof).min(if holder.untold.is_some() { holder.telling } else { Duration::MAX });
             match holder.io.wait(Some(until)).await {
                 None => Ok(()),
                 Some(Notice::Written(entry)) if entry.modified <= holder.tenure.modified => Ok(()),
                 Some(Notice::Written(entry)) => holder.changed(entry).await,
                 Some(Notice::Deleted(revision)) if revision <= holder.tenure.modified => Ok(()),
                 Some(Notice::Deleted(_)) => holder.put_back().await,
-                Some(Notice::Reconnected) => holder.prove(false).await,
+                Some(Notice::Reconnected) => {
+                    holder.telling = now;
+                    holder.prove(false).await
+                }
                 Some(Notice::Discontinuity) => holder.prove(true).await,
                 Some(Notice::Publish(attrs)) => holder.publish(*attrs).await,
             }
@@ -142,10 +173,15 @@ impl Holder {
         let until = (self.tenure.lease != 0).then(|| self.tenure.renewed + TTL);
         let distrusted = self.distrusted_until > self.io.now();
         let lease = self.tenure.lease();
-        let failing = self.renewal_failures > 0;
+        let failing = self.renewal_failures > 0 || self.telling_failures > 0;
+        let untold = self
+            .untold
+            .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
+            .map(|since| Untold { since, what: words::untold(&self.tenure.attrs, &self.wanted) });
         self.io.show(|held| {
             held.until = until;
             held.grave = distrusted;
+            held.untold = untold;
             if held.lease.as_ref() != Some(&lease) {
                 held.lease = Some(lease);
             }
@@ -175,8 +211,7 @@ impl Holder {
                 self.proof = now;
                 if self.tenure.lease == 0 && self.tenure.pulse != 0 {
                     self.tenure.pulse = grant(&self.io).await;
-                    let attrs = self.tenure.attrs.clone();
-                    return self.publish(attrs).await;
+                    return self.tell().await;
                 }
             }
             Err(failure) => {
@@ -224,6 +259,12 @@ impl Holder {
     /// Our key has another value, or hangs on another lease.
     async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
         let Some(item) = Item::of(entry) else { return Ok(()) };
+        let arrived = |attrs: &LeaseAttrs| item.entry.lease == self.tenure.lease && item.entry.value == wire::render_value(attrs).as_bytes();
+        if let Some(attrs) = self.unsure.iter().find(|attrs| arrived(attrs)).cloned() {
+            self.tenure.created = item.entry.created;
+            self.stands(attrs, item.entry.modified);
+            return Ok(());
+        }
         let mut judged = verdict(&self.claim, &self.tenure, &item, None);
         if judged == Verdict::Listen {
             let heard = reports(&self.io, &item, super::decide::SILENCE).await;
@@ -236,11 +277,27 @@ impl Holder {
                 self.tenure.created = item.entry.created;
                 Ok(())
             }
-            Verdict::Reserve => self.write(&item, false).await,
-            Verdict::WriteBack { contested } => self.defend(&item, contested).await,
+            Verdict::Reserve => {
+                if self.tenure.lease != 0 {
+                    self.io.warn(words::reserved(&self.tenure.key));
+                }
+                self.tenure.lease = 0;
+                self.write(&item, false, None).await.map(drop)
+            }
+            Verdict::WriteBack { contested: true } => {
+                // Whichever of the two wrote it: a key without a lease is a reservation and stays one.
+                if item.reserved() {
+                    self.tenure.lease = 0;
+                }
+                self.defend(&item, true, Some(words::contested_key(&self.tenure.key, &item))).await
+            }
+            Verdict::WriteBack { contested: false } => {
+                let news = words::mended(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
+                self.correct(&item, news).await
+            }
             Verdict::Overwritten => {
                 self.distrusted_until = now + DISTRUST;
-                self.defend(&item, false).await
+                self.defend(&item, false, None).await
             }
             Verdict::Listen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
                 self.proof = self.grace;
@@ -251,23 +308,38 @@ impl Holder {
         }
     }
 
-    /// Writes back at once, then at most once a minute.
-    async fn defend(&mut self, item: &Item, contested: bool) -> Result<(), Lost> {
+    /// Writes back at once, then at most once a minute: who writes there may be of the same mind.
+    async fn defend(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
-            self.proof = self.may_defend;
+            self.proof = self.proof.min(self.may_defend);
             return Ok(());
         }
-        self.may_defend = now + DEFENCE;
-        self.write(item, contested).await
+        if self.write(item, contested, news).await? {
+            self.may_defend = now + DEFENCE;
+        }
+        Ok(())
     }
 
-    /// Puts our attributes over what stands at our key, by compare-and-swap.
-    async fn write(&mut self, item: &Item, contested: bool) -> Result<(), Lost> {
-        if item.reserved() {
-            // Whoever wrote it: a key without a lease is a reservation and stays one.
-            self.tenure.lease = 0;
+    /// Undoes what a hand did: at once, and again soon, but ever more slowly while it goes on.
+    async fn correct(&mut self, item: &Item, news: String) -> Result<(), Lost> {
+        let now = self.io.now();
+        if now < self.may_defend {
+            self.proof = self.proof.min(self.may_defend);
+            return Ok(());
         }
+        if now > self.may_defend + PROOF {
+            self.corrections = 0;
+        }
+        if self.write(item, false, Some(news)).await? {
+            self.may_defend = now + (CORRECTION * (1 << self.corrections.min(10))).min(DEFENCE);
+            self.corrections += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts our attributes over what stands at our key, by compare-and-swap; whether that was done. `news`: what to tell then.
+    async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
             let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
             if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
@@ -277,28 +349,62 @@ impl Holder {
             }
         }
         let contested = contested || self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        let rank = self.rank();
-        let attrs = signed(&self.claim, &self.tenure.attrs, item.attrs.as_ref(), rank, self.tenure.lease, self.tenure.pulse, contested);
+        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.pulse, contested);
         let compare = vec![Compare::Unchanged { key: self.tenure.key.clone(), modified: item.entry.modified }];
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
-        self.tenure.attrs = attrs;
         match txn(&self.io, compare, write, &self.tenure.key).await {
             Ok((true, revision, _)) => {
-                self.tenure.modified = revision;
                 self.tenure.created = item.entry.created;
+                self.stands(attrs, revision);
+                if let Some(news) = news {
+                    self.io.warn(news);
+                }
+                return Ok(true);
             }
-            // Changed once more, or unknown: look again soon.
+            // Changed once more: look again soon.
             Ok((false, ..)) => self.proof = self.io.now() + Duration::from_millis(100),
             Err(failure) => {
-                complain(&self.io, &failure);
+                self.unanswered(attrs, &failure);
                 self.proof = self.io.now() + Duration::from_secs(1);
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// What the store is known to hold from now on.
+    fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
+        self.tenure.modified = revision;
+        let before = std::mem::replace(&mut self.tenure.attrs, attrs);
+        // Whatever was sent before compares with an older revision, and is too late.
+        self.unsure.clear();
+        if !before.same_public(&self.tenure.attrs) {
+            self.io.inform(words::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
+        }
+        if self.publication() == self.tenure.attrs {
+            self.untold = None;
+            self.telling_failures = 0;
+        }
+    }
+
+    /// A write without an answer: it may have been done.
+    fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Failure) {
+        complain(&self.io, failure);
+        if !self.unsure.contains(&attrs) {
+            if self.unsure.len() == UNSURE {
+                self.unsure.remove(0);
+            }
+            self.unsure.push(attrs);
+        }
     }
 
     fn rank(&self) -> i64 {
         self.tenure.attrs.node.as_ref().map_or(0, |node| node.rank)
+    }
+
+    /// What the daemon wants, as it is written.
+    fn publication(&self) -> LeaseAttrs {
+        let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
+        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.pulse, contested)
     }
 
     /// Publishes other attributes.
@@ -306,22 +412,38 @@ impl Holder {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
         }
-        let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        let present = self.tenure.attrs.clone();
-        let attrs = signed(&self.claim, &attrs, Some(&present), self.rank(), self.tenure.lease, self.tenure.pulse, contested);
-        if attrs == present {
+        self.wanted = attrs;
+        self.telling_failures = 0;
+        self.tell().await
+    }
+
+    /// Tells the peers what they do not know yet, as soon as the store can be reached.
+    async fn tell(&mut self) -> Result<(), Lost> {
+        let attrs = self.publication();
+        if attrs == self.tenure.attrs {
+            self.untold = None;
+            self.telling_failures = 0;
             return Ok(());
         }
+        let now = self.io.now();
+        self.untold.get_or_insert(now);
+        // Readiness knows before the store answers, which may take its time.
+        self.show();
         let compare = self.tenure.unchanged();
-        self.tenure.attrs = attrs;
-        let write = vec![put(&self.tenure.key, &self.tenure.attrs, self.tenure.lease)];
-        match txn(&self.io, compare, write, &self.tenure.key).await {
-            Ok((true, revision, _)) => self.tenure.modified = revision,
-            Ok((false, _, Some(entry))) => return self.changed(entry).await,
+        let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
+        let answer = txn(&self.io, compare, write, &self.tenure.key).await;
+        let pause = jitter(&self.claim, self.telling_failures, (TELLING.0 * (1 << self.telling_failures.min(10))).min(TELLING.1));
+        self.telling = self.io.now() + pause;
+        match answer {
+            Ok((true, revision, _)) => self.stands(attrs, revision),
+            Ok((false, _, Some(entry))) => {
+                self.telling_failures += 1;
+                return self.changed(entry).await;
+            }
             Ok((false, _, None)) => return self.put_back().await,
             Err(failure) => {
-                complain(&self.io, &failure);
-                self.proof = self.io.now() + Duration::from_secs(1);
+                self.telling_failures += 1;
+                self.unanswered(attrs, &failure);
             }
         }
         Ok(())
@@ -340,16 +462,19 @@ impl Holder {
                 let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
                 return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
             }
-            let pulse = grant(&self.io).await;
+            let pulse = self.pulse().await;
             let lease = if self.tenure.lease == 0 { 0 } else { pulse };
             let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-            let attrs = signed(&self.claim, &self.tenure.attrs, Some(&self.tenure.attrs), self.rank(), lease, pulse, contested);
+            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, pulse, contested);
             let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
             let write = vec![put(&self.tenure.key, &attrs, lease)];
             match txn(&self.io, compare, write, &self.tenure.key).await {
                 Ok((true, revision, _)) => {
                     let now = self.io.now();
-                    self.tenure = Tenure { attrs, created: revision, modified: revision, lease, pulse, renewed: now, ..self.tenure.clone() };
+                    let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
+                    self.io.warn(words::put_back(&self.tenure.key, expired));
+                    (self.tenure.created, self.tenure.lease, self.tenure.pulse, self.tenure.renewed) = (revision, lease, pulse, now);
+                    self.stands(attrs, revision);
                     return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
                         Settled::Ours(_) => Ok(()),
                         Settled::Yielded => Err(Lost::Taken(words::taken(&self.tenure.key, None))),
@@ -357,10 +482,11 @@ impl Holder {
                     };
                 }
                 Ok((false, ..)) => {
-                    revoke(&self.io, pulse).await;
                     attempt += 1;
+                    self.tenure.pulse = pulse;
                     // Refused twice although the list shows nobody: something below our prefix that is no lease.
                     if attempt > 2 {
+                        revoke(&self.io, pulse).await;
                         return Err(Lost::Taken(words::taken(&self.tenure.key, None)));
                     }
                 }
@@ -374,6 +500,15 @@ impl Holder {
                 }
             }
         }
+    }
+
+    /// The lease that is kept alive; a new one where it is gone.
+    async fn pulse(&self) -> i64 {
+        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
+        if self.tenure.pulse != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
+            return self.tenure.pulse;
+        }
+        grant(&self.io).await
     }
 
     /// The key is there again: by our own lost write, or by another's.

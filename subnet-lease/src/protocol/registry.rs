@@ -61,7 +61,12 @@ pub enum Request {
         /// The lease.
         lease: i64,
     },
-    /// Gives a lease back that no key hangs on.
+    /// Goes on with a lease that a former instance of this node was granted: renews it, if it is such a one.
+    Inherit {
+        /// The lease.
+        lease: i64,
+    },
+    /// Gives a lease back, unless a key hangs on it.
     Revoke {
         /// The lease.
         lease: i64,
@@ -133,7 +138,7 @@ pub enum Answer {
         /// When they were not: the key that was asked for.
         present: Option<Entry>,
     },
-    /// To `KeepAlive`: whether the lease still lives.
+    /// To `KeepAlive` and `Inherit`: whether the lease lives, and can be used.
     Alive(bool),
     /// To `Revoke`.
     Revoked,

@@ -2,6 +2,7 @@
 
 use super::view::Item;
 use crate::config::NetworkConfig;
+use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 
 fn holder(item: &Item) -> String {
@@ -86,6 +87,56 @@ pub fn displaced(key: &str, item: &Item) -> String {
         holder(item),
         item.attrs.as_ref().map(|attrs| attrs.public_text()).unwrap_or_default()
     )
+}
+
+/// The key was put back without a lease: an operator's way to reserve.
+pub fn reserved(key: &str) -> String {
+    format!(
+        "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and which \
+         flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force {key}` and start it again"
+    )
+}
+
+/// The key was deleted, or its lease ran out while this machine was not running.
+pub fn put_back(key: &str, expired: bool) -> String {
+    let how = if expired { "had expired" } else { "was deleted from the store" };
+    format!("the lease subnets/{key} {how}: it was put back with the same subnet")
+}
+
+/// What a hand did to the key, and that it was undone.
+pub fn mended(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> String {
+    match &item.attrs {
+        None => format!("the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was"),
+        Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => format!(
+            "the lease subnets/{key} was edited to tell the address {}, which is not this node's: it was put back as it was; for another address \
+             start flanneld with --public-ip",
+            attrs.public_text()
+        ),
+        Some(_) => format!("the lease subnets/{key} was edited: it was put back as it was; flanneld alone writes it while it runs"),
+    }
+}
+
+/// Another instance wrote over the key, and this one has precedence.
+pub fn contested_key(key: &str, item: &Item) -> String {
+    format!(
+        "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {} at {}: it was put back. Stop one of \
+         the two, or give them their own --node-id and addresses.",
+        holder(item),
+        item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
+    )
+}
+
+/// What the peers do not know yet.
+pub fn untold(told: &LeaseAttrs, wanted: &LeaseAttrs) -> String {
+    if told.same_public(wanted) {
+        return "the peers do not know yet what changed in this node's lease".to_owned();
+    }
+    format!("the peers do not know yet that this node is at {} and no longer at {}", wanted.public_text(), told.public_text())
+}
+
+/// The store has this node's new address.
+pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> String {
+    format!("the lease subnets/{key} tells the peers {} instead of {}", now.public_text(), before.public_text())
 }
 
 /// A Go flannel keeps writing to our key.

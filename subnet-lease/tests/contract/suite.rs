@@ -423,6 +423,39 @@ pub async fn an_operator_reserves_by_hand(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
+pub async fn a_foreign_address_by_hand_is_put_back(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    eventually("it is held", || holding.held.borrow().lease.is_some()).await;
+    let (good, hangs_on) = (bed.get(&key(&lease)).unwrap(), bed.lease_of(&key(&lease)));
+    for bad in [good.replace("192.168.56.101", "192.168.56.222"), "{garbage".to_owned()] {
+        bed.put(&key(&lease), &bad);
+        eventually("it is as it was", || bed.get(&key(&lease)).unwrap() == good && bed.lease_of(&key(&lease)) == hangs_on).await;
+    }
+    assert!(!holding.task.is_finished());
+}
+
+pub async fn restarts_go_on_with_the_same_lease(mut bed: Bed) {
+    bed.configure(CONFIG);
+    let lease = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
+    let hangs_on = bed.lease_of(&key(&lease));
+    for _ in 0..5 {
+        acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
+        assert_eq!(bed.lease_of(&key(&lease)), hangs_on);
+    }
+    // One that somebody made with a short life would end between two renewals.
+    let text = bed.etcd().ctl(&["lease", "grant", "300"]);
+    let short = text.split_whitespace().nth(1).unwrap().to_owned();
+    let path = format!("{PREFIX}/subnets/{}", key(&lease));
+    let value = bed.get(&key(&lease)).unwrap();
+    bed.etcd().ctl(&["put", &format!("--lease={short}"), &path, &value]);
+    acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
+    assert_ne!(format!("{:x}", bed.lease_of(&key(&lease))), short);
+    assert_ne!(bed.lease_of(&key(&lease)), hangs_on);
+}
+
 pub async fn a_revoked_lease_comes_back(mut bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.manager(), claim("one", 101));

@@ -186,6 +186,10 @@ fn a_foreign_link_is_refused_and_nothing_put_on_it() {
     have.set(Key::Link(name(1)), Value::Link(Box::new(spec)));
     let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
     assert_eq!(ops, ["take over link flannel.1", "add route to 10.244.2.0/24"]);
+    // Nor is it deleted where nothing is wanted under that name; what is ours is.
+    assert!(diff(&KernelState::default(), &have).is_empty());
+    have.set(Key::Link(name(1)), Value::Link(Box::new(LinkSpec { kind: LinkKind::Tun { held: false }, ..have.link(name(1)).unwrap().clone() })));
+    assert_eq!(diff(&KernelState::default(), &have).len(), 1);
 }
 
 #[test]

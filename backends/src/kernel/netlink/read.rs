@@ -57,10 +57,14 @@ impl NetlinkKernel {
         Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
     }
 
-    pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
+    /// All links, whoever made them.
+    pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(GETLINK, 0, &[0; 16]);
-        let links = self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));
-        let links = links.await?;
+        self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
+    }
+
+    pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
+        let links = self.all_links().await?;
         let mut routes = Vec::new();
         for family in [INET, INET6] {
             let request = || Message::new(GETROUTE, 0, &route_header(family, 0, 0, 0, 0, MAIN));
@@ -97,7 +101,9 @@ impl NetlinkKernel {
 
     async fn addresses(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
         for (net, _) in self.addresses_of(index, family).await? {
-            if scope.covers_ip(&net.addr()) {
+            // Of a former network only the form that we write: an operator's address of a whole subnet is none of ours.
+            let former = net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
+            if scope.covers_ip(&net.addr()) || former {
                 into.set(Key::Address(name, net), Value::Address);
             }
         }
@@ -115,7 +121,7 @@ impl NetlinkKernel {
         let all = self.requests.dump("list neighbours", request, Vec::new, |list: &mut Vec<(IpAddr, Mac)>, message| {
             let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.permanent()) else { return };
             if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
-                && scope.covers_ip(&ip)
+                && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
             {
                 list.push((ip, mac));
             }
@@ -138,10 +144,19 @@ impl NetlinkKernel {
 
     async fn routes(&mut self, scope: &Scope, family: u8, found: &mut Found) -> Result<(), KernelError> {
         let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
+        let underlay = self.underlay.0;
         let request = || Message::new(GETROUTE, 0, &route_header(family, 0, 0, 0, 0, MAIN));
         let begin = || (Vec::new(), BTreeSet::new());
         let all = self.requests.dump("list routes", request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
-            let Some(seen) = route(message).filter(|seen| seen.plain && scope.covers(&seen.net)) else { return };
+            let Some(seen) = route(message).filter(|seen| seen.plain) else { return };
+            if !scope.covers(&seen.net) {
+                // The mark alone is not enough: another network's daemon on this host has the same.
+                let place = ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind == RouteKind::Blackhole;
+                if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
+                    list.push(seen);
+                }
+                return;
+            }
             let marked = seen.spec.protocol == scope.protocol || (seen.spec.protocol != PROTOCOL_KERNEL && ours.contains(&seen.oif));
             if marked || seen.spec.protocol == PROTOCOL_BOOT {
                 // A replacement hits the first of several equal destinations: behind somebody else's, ours cannot be touched.
@@ -225,6 +240,6 @@ impl NetlinkKernel {
 }
 
 fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
-    let (v4, v6) = (scope.networks.v4().is_some(), scope.networks.v6().is_some());
+    let (v4, v6) = (scope.networks.v4().is_some() || scope.former.0.is_some(), scope.networks.v6().is_some() || scope.former.1.is_some());
     v4.then_some(INET).into_iter().chain(v6.then_some(INET6))
 }

@@ -4,7 +4,7 @@ use super::header::{address_header, link_header, neighbor_header, route_header};
 use super::number::*;
 use super::socket::{Answer, BATCH};
 use super::wire::Message;
-use super::{NetlinkKernel, ethtool};
+use super::{NetlinkKernel, SeenLink, ethtool};
 use crate::kernel::names::LinkName;
 use crate::kernel::state::{Key, LinkKind, LinkSpec, Op, RouteKind, RouteSpec, Value, VxlanSpec};
 use crate::kernel::{Failure, OpError};
@@ -55,7 +55,9 @@ impl NetlinkKernel {
                     return Some(error(op, Failure::Unsupported, "such a link is made elsewhere".to_owned()));
                 };
                 if let Some(error) = self.one(op, created(name, spec, vxlan)).await {
-                    return Some(error);
+                    // Our own device under another name is in the way of a second one.
+                    let back = error.failure == Failure::Conflict && self.rename_back(name, spec, vxlan).await;
+                    return if back { self.change_link(name, spec, op).await } else { Some(error) };
                 }
                 self.finish_link(name, spec, op).await
             }
@@ -72,6 +74,28 @@ impl NetlinkKernel {
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
         }
+    }
+
+    /// Gives our device its name again after somebody renamed it: VNI, port and MAC tell that it is ours. Whether that was done.
+    async fn rename_back(&mut self, name: LinkName, spec: &LinkSpec, wanted: &VxlanSpec) -> bool {
+        let port = |vxlan: &VxlanSpec| vxlan.port.unwrap_or(crate::vxlan::PORT);
+        let ours = |link: &SeenLink| {
+            let same = matches!(&link.spec.kind, LinkKind::Vxlan(found) if found.vni == wanted.vni && port(found) == port(wanted));
+            same && spec.mac.is_some() && link.spec.mac == spec.mac
+        };
+        let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else { return false };
+        let renaming = || Message::new(NEWLINK, 0, &link_header(found.index)).text(3, name.as_str());
+        let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
+        if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
+            // Before Linux 6.2 an interface is renamed only while it is down; its routes go with that, and come back with the next pass.
+            let down = Message::new(NEWLINK, 0, &flagged(found.index, false));
+            answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
+        }
+        let done = answer == Some(Answer::Done);
+        if done {
+            tracing::warn!("somebody renamed {name} to {}: it has its name back", found.name);
+        }
+        done
     }
 
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
@@ -117,20 +141,25 @@ impl NetlinkKernel {
             Ok(mut links) => links.remove(&name)?.index,
             Err(problem) => return Some(error(op, Failure::Other, problem.why)),
         };
-        let mut header = link_header(index);
-        // ifi_flags and ifi_change: the one bit that says "up".
-        for (at, value) in [(8, u8::from(spec.up)), (12, 1)] {
-            if let Some(place) = header.get_mut(if cfg!(target_endian = "little") { at } else { at + 3 }) {
-                *place = value;
-            }
-        }
-        self.one(op, Message::new(NEWLINK, 0, &header)).await
+        self.one(op, Message::new(NEWLINK, 0, &flagged(index, spec.up))).await
     }
 
     async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
         let answer = self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
         judge(op, &answer)
     }
+}
+
+/// The header that brings a link up or down.
+fn flagged(index: u32, up: bool) -> [u8; 16] {
+    let mut header = link_header(index);
+    // ifi_flags and ifi_change: the one bit that says "up".
+    for (at, value) in [(8, u8::from(up)), (12, 1)] {
+        if let Some(place) = header.get_mut(if cfg!(target_endian = "little") { at } else { at + 3 }) {
+            *place = value;
+        }
+    }
+    header
 }
 
 fn device(op: &Op) -> Option<LinkName> {
