@@ -1,111 +1,94 @@
 //! The store as an operator names it: the daemon's own flags and variables, opened, listed, looked at.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
+use flanneld::cli::{Secret, Store as Where};
 use subnet_lease::NetworkConfig;
 use subnet_lease::dir::DirManager;
-use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+use subnet_lease::etcd::EtcdManager;
 use subnet_lease::manager::SubnetManager;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
 
-/// What the daemon connects to where nothing is said.
-const ENDPOINTS: &str = "http://127.0.0.1:4001,http://127.0.0.1:2379";
-const PREFIX: &str = "/coreos.com/network";
 /// How many questions are under way at a time.
 const AT_ONCE: usize = 16;
 
-/// Where the leases are: the flags and variables of flanneld.
+/// Where the leases are: flanneld's flags and variables, read by its own rules.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Where the leases are")]
+#[command(next_help_heading = "Where the leases are (flags and variables as flanneld's)")]
 pub struct StoreArgs {
-    /// etcd's client addresses, with commas between them [default: http://127.0.0.1:4001,http://127.0.0.1:2379].
-    #[arg(long, value_name = "URL,…", env = "FLANNELD_ETCD_ENDPOINTS")]
-    etcd_endpoints: Option<String>,
-    /// Root of flannel's keys [default: /coreos.com/network].
-    #[arg(long, value_name = "KEY", env = "FLANNELD_ETCD_PREFIX")]
+    /// etcd's client addresses, with commas between them [default: http://127.0.0.1:4001,http://127.0.0.1:2379]
+    /// [env: FLANNELD_ETCD_ENDPOINTS].
+    #[arg(long, value_name = "URL,…", value_parser = secret)]
+    etcd_endpoints: Option<Secret>,
+    /// Root of flannel's keys [default: /coreos.com/network] [env: FLANNELD_ETCD_PREFIX].
+    #[arg(long, value_name = "KEY")]
     etcd_prefix: Option<String>,
-    /// Certificate authority of an https etcd.
-    #[arg(long, value_name = "FILE", env = "FLANNELD_ETCD_CAFILE")]
-    etcd_cafile: Option<PathBuf>,
-    /// Client certificate.
-    #[arg(long, value_name = "FILE", env = "FLANNELD_ETCD_CERTFILE", requires = "etcd_keyfile")]
-    etcd_certfile: Option<PathBuf>,
-    /// Client key.
-    #[arg(long, value_name = "FILE", env = "FLANNELD_ETCD_KEYFILE", requires = "etcd_certfile")]
-    etcd_keyfile: Option<PathBuf>,
-    /// etcd user.
-    #[arg(long, value_name = "NAME", env = "FLANNELD_ETCD_USERNAME", requires = "etcd_password")]
+    /// Certificate authority of an https etcd [env: FLANNELD_ETCD_CAFILE].
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<String>,
+    /// Client certificate [env: FLANNELD_ETCD_CERTFILE].
+    #[arg(long, value_name = "FILE")]
+    etcd_certfile: Option<String>,
+    /// Client key [env: FLANNELD_ETCD_KEYFILE].
+    #[arg(long, value_name = "FILE")]
+    etcd_keyfile: Option<String>,
+    /// etcd user [env: FLANNELD_ETCD_USERNAME].
+    #[arg(long, value_name = "NAME")]
     etcd_username: Option<String>,
-    /// Its password; the variable is safer, since `ps` does not show it.
-    #[arg(long, value_name = "TEXT", env = "FLANNELD_ETCD_PASSWORD", hide_env_values = true, requires = "etcd_username")]
-    etcd_password: Option<String>,
-    /// The directory of leases, where they are not in etcd.
-    #[arg(long, value_name = "DIR", env = "FLANNELD_SUBNET_DIR")]
-    subnet_dir: Option<PathBuf>,
+    /// Its password; the variable is safer, since `ps` does not show it [env: FLANNELD_ETCD_PASSWORD].
+    #[arg(long, value_name = "TEXT", value_parser = secret)]
+    etcd_password: Option<Secret>,
+    /// The directory of leases, where they are not in etcd [env: FLANNELD_SUBNET_DIR].
+    #[arg(long, value_name = "DIR")]
+    subnet_dir: Option<String>,
+}
+
+/// Nothing that may hold a password is ever printed.
+fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::new(text.to_owned()))
 }
 
 impl StoreArgs {
     /// Opens the store; nothing is connected or read yet.
     ///
     /// # Errors
-    /// When a directory and etcd are both named.
+    /// Every mistake, as flanneld tells it.
     pub fn open(&self) -> Result<Store> {
-        match &self.subnet_dir {
-            Some(_) if self.etcd_endpoints.as_ref().is_some_and(|text| !text.is_empty()) => {
-                bail!("--subnet-dir and --etcd-endpoints (or their variables) exclude each other: name the one that holds the leases")
-            }
-            Some(folder) if !folder.as_os_str().is_empty() => {
-                Ok(Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder.clone()))) })
-            }
-            _ => {
-                let options = self.etcd();
-                if options.endpoints.is_empty() {
-                    bail!("--etcd-endpoints has no endpoint in it; it should look like http://10.0.0.1:2379");
-                }
+        let (store, warnings) = self.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))?;
+        for warning in warnings {
+            eprintln!("flannelctl: {warning}");
+        }
+        Ok(match store {
+            Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
+            Where::Etcd(etcd) => {
+                let options = etcd.options();
                 let place = format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","));
-                Ok(Store { place, kind: Kind::Etcd(Box::new(EtcdManager::new(options))) })
+                Store { place, kind: Kind::Etcd(Box::new(EtcdManager::new(options))) }
             }
-        }
+        })
     }
 
-    fn etcd(&self) -> EtcdOptions {
-        let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let identity = file(&self.etcd_certfile).zip(file(&self.etcd_keyfile));
-        let text = self.etcd_endpoints.as_deref().filter(|text| !text.is_empty()).unwrap_or(ENDPOINTS);
-        let endpoints = text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| with_scheme(part, identity.is_some()));
-        let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        EtcdOptions {
-            endpoints: endpoints.collect(),
-            prefix: cleaned(text(&self.etcd_prefix).as_deref().unwrap_or(PREFIX)),
-            ca: file(&self.etcd_cafile),
-            identity,
-            user: text(&self.etcd_username).zip(text(&self.etcd_password)),
-        }
+    fn read(&self, variable: impl Fn(&str) -> Option<String>) -> Result<(Where, Vec<String>)> {
+        flanneld::cli::store(self.flags(), variable).map_err(|mistakes| anyhow!(mistakes.join("\nflannelctl: ")))
     }
-}
 
-/// As flanneld reads it: without a scheme http, or https where a client certificate is given.
-fn with_scheme(endpoint: &str, certificate: bool) -> String {
-    if endpoint.contains("://") || endpoint.starts_with("unix:") {
-        endpoint.to_owned()
-    } else if certificate {
-        format!("https://{endpoint}")
-    } else {
-        format!("http://{endpoint}")
-    }
-}
-
-/// A prefix without doubled slashes and without one at its end.
-fn cleaned(prefix: &str) -> String {
-    let parts: Vec<&str> = prefix.split('/').filter(|part| !part.is_empty()).collect();
-    match (prefix.starts_with('/'), parts.is_empty()) {
-        (_, true) => String::new(),
-        (true, false) => format!("/{}", parts.join("/")),
-        (false, false) => parts.join("/"),
+    /// The flags that were given, as flanneld takes them.
+    fn flags(&self) -> Vec<OsString> {
+        let texts = [
+            ("etcd-endpoints", self.etcd_endpoints.as_ref().map(Secret::reveal)),
+            ("etcd-prefix", self.etcd_prefix.as_deref()),
+            ("etcd-cafile", self.etcd_cafile.as_deref()),
+            ("etcd-certfile", self.etcd_certfile.as_deref()),
+            ("etcd-keyfile", self.etcd_keyfile.as_deref()),
+            ("etcd-username", self.etcd_username.as_deref()),
+            ("etcd-password", self.etcd_password.as_ref().map(Secret::reveal)),
+            ("subnet-dir", self.subnet_dir.as_deref()),
+        ];
+        texts.into_iter().filter_map(|(name, text)| Some(format!("--{name}={}", text?).into())).collect()
     }
 }
 
@@ -219,24 +202,67 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        store: StoreArgs,
+    }
+
+    fn read(args: &[&str], environment: &[(&str, &str)]) -> Result<(Where, Vec<String>)> {
+        let cli = Cli::try_parse_from(["flannelctl"].iter().chain(args))?;
+        cli.store.read(|name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    /// Both programs take one command line for one store.
     #[test]
-    fn etcd_is_named_as_the_daemon_does() {
-        let args = |endpoints: &str| StoreArgs { etcd_endpoints: Some(endpoints.to_owned()), ..StoreArgs::default() };
-        assert_eq!(StoreArgs::default().etcd().endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
-        assert_eq!(StoreArgs::default().etcd().prefix, "/coreos.com/network");
-        assert_eq!(args("a:1, https://b:2,").etcd().endpoints, ["http://a:1", "https://b:2"]);
-        let certificate = StoreArgs { etcd_certfile: Some("c".into()), etcd_keyfile: Some("k".into()), ..args("a:1") };
-        assert_eq!(certificate.etcd().endpoints, ["https://a:1"]);
-        assert!(args(" ,").open().is_err());
-        assert!(StoreArgs { subnet_dir: Some("/leases".into()), ..args("a:1") }.open().is_err());
-        assert_eq!(StoreArgs { subnet_dir: Some("/leases".into()), ..StoreArgs::default() }.open().unwrap().place(), "/leases/subnets");
+    fn the_store_is_named_as_the_daemon_does() {
+        let all = ["--etcd-cafile=/a", "--etcd-certfile=/c", "--etcd-keyfile=/k", "--etcd-username=u", "--etcd-password=p"];
+        let https = [&["--etcd-endpoints=a:1, https://b:2,"][..], &all].concat();
+        let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_ETCD_USERNAME", "")];
+        for args in [
+            &[][..],
+            &https,
+            &["--etcd-prefix="],
+            &["--etcd-prefix=/"],
+            &["--etcd-prefix=/a/../b/"],
+            &["--subnet-dir="],
+            &["--subnet-dir=", "--etcd-endpoints=a:1"],
+            &["--subnet-dir=/leases"],
+            &["--subnet-dir=/leases", "--etcd-endpoints=a:1"],
+            &["--etcd-endpoints="],
+            &["--etcd-endpoints= ,"],
+            &["--etcd-endpoints=http://a:1", "--etcd-cafile=/a"],
+            &["--etcd-certfile=/c"],
+            &["--etcd-username=u"],
+        ] {
+            for environment in [&environment[..], &[]] {
+                let variable = |name: &str| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned());
+                let want = flanneld::cli::store(args.iter().map(OsString::from), variable);
+                match (read(args, environment), want) {
+                    (Ok(have), Ok(want)) => assert_eq!(format!("{have:?}"), format!("{want:?}"), "{args:?}"),
+                    (Err(have), Err(want)) => assert_eq!(format!("{have:#}"), want.join("\nflannelctl: "), "{args:?}"),
+                    (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
+                }
+            }
+        }
+        let place = |args: &[&str]| Cli::try_parse_from(["flannelctl"].iter().chain(args)).unwrap().store.open().unwrap().place().to_owned();
+        assert_eq!(place(&["--subnet-dir=/leases"]), "/leases/subnets");
     }
 
     #[test]
-    fn prefixes_are_cleaned() {
-        for (text, want) in [("/a/b/", "/a/b"), ("//a//b", "/a/b"), ("/", ""), ("a/", "a")] {
-            assert_eq!(cleaned(text), want, "{text}");
+    fn a_password_is_never_printed() {
+        for args in [
+            &["--etcd-endpoints=http://user:s3cret@a:1"][..],
+            &["--etcd-endpoints=http://user:s3c,ret@a:1"],
+            &["--etcd-password=s3cret"],
+            &["--etcd-passwort=s3cret"],
+        ] {
+            let told = format!("{:#}", read(args, &[]).unwrap_err());
+            assert!(!told.contains("s3c"), "{told}");
         }
+        let cli = Cli::try_parse_from(["flannelctl", "--etcd-password=s3cret", "--etcd-endpoints=http://u:s3cret@a"]).unwrap();
+        assert!(!format!("{cli:?}").contains("s3cret"));
     }
 }

@@ -52,6 +52,14 @@ pub fn read(args: impl IntoIterator<Item = OsString>, variable: impl Fn(&str) ->
     }
 }
 
+/// Where the leases are, by the daemon's flags and variables for that alone: for programs that ask the same store. With warnings.
+///
+/// # Errors
+/// Every mistake found.
+pub fn store(args: impl IntoIterator<Item = OsString>, variable: impl Fn(&str) -> Option<String>) -> Result<(Store, Vec<String>), Vec<String>> {
+    build::store_alone(&build::Given::new(go_flag::argv(args), variable))
+}
+
 impl Invocation {
     /// The settings to run with; otherwise prints what is to be printed and returns the exit code.
     ///

@@ -23,8 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::manager::{Claim, Error, Held, Lost, SubnetManager};
+use subnet_lease::reason::Told;
 use subnet_lease::{Dual, Lease, LeaseTable, NetworkConfig};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -60,11 +61,12 @@ impl End {
 /// Runs the daemon to its end; the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let stop = CancellationToken::new();
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(hangup)) = signals else {
         error!("cannot install the signal handlers");
         return 1;
     };
-    let mut life = Box::pin(live(settings, inherited, stop.clone()));
+    let mut life = Box::pin(live(settings, inherited, hangup, stop.clone()));
     let ended = tokio::select! {
         ended = &mut life => ended,
         _ = async { tokio::select! { _ = terminate.recv() => (), _ = interrupt.recv() => () } } => {
@@ -91,7 +93,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
 }
 
 /// Starts, and runs until `stop` or until something ends that must not.
-async fn live(settings: Settings, inherited: Arc<Inherited>, stop: CancellationToken) -> Result<(), End> {
+async fn live(settings: Settings, inherited: Arc<Inherited>, hangup: Signal, stop: CancellationToken) -> Result<(), End> {
     info!("flanneld {} with leases in {}", crate::cli::version(), store::place(&settings));
     for warning in &settings.warnings {
         warn!("{warning}");
@@ -102,8 +104,10 @@ async fn live(settings: Settings, inherited: Arc<Inherited>, stop: CancellationT
         let server = insist(|| Server::bind(address, health.clone())).await?;
         tasks.spawn(finish(server.serve(stop.clone())));
     }
+    let manager = store::open(&settings);
+    tasks.spawn(finish(heed(hangup, manager.clone(), stop.clone())));
     let started = tokio::select! {
-        started = start(&settings, &health, &inherited) => started?,
+        started = start(&settings, manager, &health, &inherited) => started?,
         () = stop.cancelled() => return Ok(()),
     };
     run_set(settings, health, started, inherited, tasks, stop).await
@@ -131,8 +135,7 @@ struct Rights {
 }
 
 /// Up to the lease: configuration, underlay, backend, announcement, acquisition. What can be waited for is.
-async fn start(settings: &Settings, health: &Health, inherited: &Arc<Inherited>) -> Result<Started, End> {
-    let manager = store::open(settings);
+async fn start(settings: &Settings, manager: Arc<dyn SubnetManager>, health: &Health, inherited: &Arc<Inherited>) -> Result<Started, End> {
     let config = patiently(health, "config", || manager.network_config()).await?;
     info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
     let node = identity::node(settings.node_id.as_deref());
@@ -364,12 +367,27 @@ async fn run_set(
 async fn tell_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
     let follow = async {
         while underlay.changed().await.is_ok() {
-            let local: Vec<_> = underlay.borrow_and_update().local.iter().map(ipnet::IpNet::addr).collect();
+            let local: Vec<_> = underlay.borrow_and_update().local.iter().map(IpNet::addr).collect();
             manager.readdressed(&local);
         }
         std::future::pending::<()>().await;
     };
     stop.run_until_cancelled(follow).await;
+}
+
+/// SIGHUP: the store is connected to anew, with the TLS files of now. Anything else that is read at the start needs a restart.
+async fn heed(mut hangup: Signal, manager: Arc<dyn SubnetManager>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            called = hangup.recv() => if called.is_none() { return },
+            () = stop.cancelled() => return,
+        }
+        if manager.renew() {
+            info!("SIGHUP: the connection to etcd is made anew, and its TLS files are read again; other options need a restart");
+        } else {
+            info!("SIGHUP is ignored: with leases in a directory there is nothing to read again");
+        }
+    }
 }
 
 /// A task that has no error of its own.
@@ -393,7 +411,7 @@ async fn insist<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(attem
 
 /// Asks the store until it answers; says why it waits, once for each reason.
 async fn patiently<T, F: Future<Output = Result<T, Error>>>(health: &Health, name: &str, ask: impl Fn() -> F) -> Result<T, End> {
-    let mut told = String::new();
+    let mut told = Told::default();
     let mut pause = Duration::from_millis(100);
     loop {
         match ask().await {
@@ -402,12 +420,11 @@ async fn patiently<T, F: Future<Output = Result<T, Error>>>(health: &Health, nam
                 return Ok(answer);
             }
             Err(Error::Refused(text)) => return Err(End::Failed(text)),
-            Err(Error::Unavailable(text)) => {
-                health.condition(name, Some(&text));
-                if text != told {
-                    warn!("waiting: {text}");
-                    systemd::status(&format!("waiting: {text}"));
-                    told = text;
+            Err(Error::Unavailable(why)) => {
+                health.condition(name, Some(&why));
+                if told.news(Some(&why)) {
+                    warn!("waiting: {why}");
+                    systemd::status(&format!("waiting: {why}"));
                 }
             }
         }

@@ -90,7 +90,7 @@ impl Registry for DirManager {
             Request::Inherit { .. } => Ok(Answer::Alive(false)),
             Request::Revoke { .. } => Ok(Answer::Revoked),
         });
-        done.await.unwrap_or_else(|error| Err(Failure(format!("the directory's worker stopped: {error}"))))
+        done.await.unwrap_or_else(|error| Err(Failure(format!("the directory's worker stopped: {error}").into())))
     }
 }
 
@@ -104,11 +104,11 @@ impl SubnetManager for DirManager {
                 return Err(Error::Unavailable(format!(
                     "the network configuration {} is not there: write it, e.g. {{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}",
                     path.display()
-                )));
+                ).into()));
             }
-            Err(error) => return Err(Error::Unavailable(format!("cannot read the network configuration {}: {error}", path.display()))),
+            Err(error) => return Err(Error::Unavailable(format!("cannot read the network configuration {}: {error}", path.display()).into())),
         };
-        NetworkConfig::parse(&text).map_err(|error| Error::Unavailable(format!("{}: {error}", path.display())))
+        NetworkConfig::parse(&text).map_err(|error| Error::Unavailable(format!("{}: {error}", path.display()).into()))
     }
 
     async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {

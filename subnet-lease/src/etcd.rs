@@ -1,7 +1,11 @@
 //! Leases in etcd v3, with Go flannel's keys and values.
 
 pub mod client;
+pub mod cluster;
 pub mod connection;
+mod dial;
+mod errors;
+mod tls;
 pub mod watch;
 
 use crate::config::NetworkConfig;
@@ -13,6 +17,7 @@ use crate::protocol::drive::{Registry, drive, forward};
 use crate::protocol::hold::hold;
 use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
 use crate::reading;
+use crate::reason::{Kind, Reason, Told};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
@@ -82,9 +87,13 @@ impl EtcdManager {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                return Err(Failure(format!("etcd at {} does not tell of a lease: {}", connection.endpoint, connection::words(&error))));
+                let text = format!("etcd at {} does not tell of a lease: {}", connection.endpoint, errors::words(&error));
+                return Err(Failure(Reason::new(errors::kind(&error), text)));
             }
-            Err(_) => return Err(Failure(format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint))),
+            Err(_) => {
+                let text = format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint);
+                return Err(Failure(Reason::new(Kind::Unreachable, text)));
+            }
         };
         let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
         let (left, granted) = (answer.ttl(), answer.granted_ttl());
@@ -101,21 +110,22 @@ impl EtcdManager {
 impl SubnetManager for EtcdManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.registry.connections.options().prefix;
-        let value =
-            self.registry.get("config").await.map_err(|Failure(text)| {
-                if text.contains("invalid user ID or password") { Error::Refused(text) } else { Error::Unavailable(text) }
-            })?;
+        let value = self
+            .registry
+            .get("config")
+            .await
+            .map_err(|Failure(why)| if why.kind.has(&Kind::Credentials) { Error::Refused(why.text) } else { Error::Unavailable(why) })?;
         let Some(value) = value else {
             return Err(Error::Unavailable(format!(
                 "the network configuration {prefix}/config is not in etcd (v3): put it there with \
                  `etcdctl put {prefix}/config '{{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}'` (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
-            )));
+            ).into()));
         };
-        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::Unavailable(format!("{prefix}/config: {error}")))
+        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::Unavailable(format!("{prefix}/config: {error}").into()))
     }
 
     async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self.registry.list().await.map_err(|Failure(text)| Error::Unavailable(text))?;
+        let listing = self.registry.list().await.map_err(|Failure(why)| Error::Unavailable(why))?;
         let (claim, config) = (claim.clone(), config.clone());
         let reuse = Reuse { registry: &self.registry, first: Mutex::new(Some(listing.clone())), last: Mutex::new(None) };
         let (_keep, mut notices) = mpsc::unbounded_channel();
@@ -140,7 +150,7 @@ impl SubnetManager for EtcdManager {
     }
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
-        let peers = Peers { manager: self, anchor: None, watch: None, ready: VecDeque::new(), attempt: 0 };
+        let peers = Peers { manager: self, anchor: None, watch: None, ready: VecDeque::new(), attempt: 0, told: Told::default() };
         stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
@@ -163,6 +173,11 @@ impl SubnetManager for EtcdManager {
 
     fn counters(&self) -> Arc<Counters> {
         self.registry.counters.clone()
+    }
+
+    fn renew(&self) -> bool {
+        self.registry.connections.renew();
+        true
     }
 }
 
@@ -207,6 +222,9 @@ impl EtcdManager {
                 }
             };
             match broken {
+                Broken::Renewed => {
+                    gap.get_or_insert(Notice::Reconnected);
+                }
                 Broken::Stream(_) => {
                     gap.get_or_insert(Notice::Reconnected);
                     attempt = self.pause(attempt).await;
@@ -233,6 +251,7 @@ struct Peers<'a> {
     watch: Option<Watch<'a>>,
     ready: VecDeque<LeaseEvent>,
     attempt: u32,
+    told: Told,
 }
 
 impl Peers<'_> {
@@ -246,8 +265,10 @@ impl Peers<'_> {
                     self.ready.push_back(LeaseEvent::Interrupted);
                 }
                 match broken {
+                    Broken::Renewed => {}
                     Broken::Stream(Failure(why)) => {
-                        if self.attempt == 1 {
+                        // A first try that fails is no news: the next endpoint may be well.
+                        if self.attempt > 0 && self.told.news(Some(&why)) {
                             tracing::warn!("the watch of the leases is interrupted, everything stays as it is: {why}");
                         }
                         self.attempt = self.manager.pause(self.attempt).await;
@@ -278,6 +299,9 @@ impl Peers<'_> {
             self.watch = Some(Watch::open(&manager.registry, "", false, anchor).await?);
             self.ready.push_back(LeaseEvent::Resumed);
             self.attempt = 0;
+            if self.told.news(None) {
+                tracing::info!("the watch of the leases goes on");
+            }
             return Ok(());
         };
         for change in watch.next().await? {

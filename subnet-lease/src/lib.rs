@@ -26,6 +26,8 @@ pub mod manager;
 pub mod protocol;
 #[cfg(feature = "protocol")]
 mod reading;
+#[cfg(feature = "protocol")]
+pub mod reason;
 
 pub use config::NetworkConfig;
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};

@@ -3,6 +3,7 @@
 use crate::config::NetworkConfig;
 use crate::dual::{Addresses, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId};
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -50,7 +51,7 @@ pub struct Held {
     /// On the boot-time clock: when the lease ends unless it is renewed; none for a reservation.
     pub until: Option<Duration>,
     /// What is wrong, in words for people; none while all is well.
-    pub trouble: Option<String>,
+    pub trouble: Option<Reason>,
     /// Whether the trouble is such that the node must not be trusted, however short it lasts.
     pub grave: bool,
     /// The lease as it stands, once there is one.
@@ -84,7 +85,7 @@ pub enum Lost {
 pub enum Error {
     /// Waiting may mend it: the store does not answer, the configuration is missing or unreadable.
     #[error("{0}")]
-    Unavailable(String),
+    Unavailable(Reason),
     /// Waiting does not mend it.
     #[error("{0}")]
     Refused(String),
@@ -125,6 +126,11 @@ pub trait SubnetManager: Send + Sync {
 
     /// Counters of calls to the store by kind, and of what was met while reading.
     fn counters(&self) -> Arc<Counters>;
+
+    /// Connects to the store anew, with the files (TLS) as they are now; false where there is no connection.
+    fn renew(&self) -> bool {
+        false
+    }
 }
 
 /// What a manager counts.

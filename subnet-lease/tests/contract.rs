@@ -80,5 +80,9 @@ mod etcd_alone {
         tls_needs_a_ca_alone,
         passwords,
         a_dead_endpoint_is_passed_over,
+        a_foreign_cluster_is_no_refuge,
+        a_cluster_set_up_anew_is_accepted,
+        authentication_comes_and_goes,
+        tls_says_which_side_refuses_what,
     );
 }

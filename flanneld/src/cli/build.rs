@@ -1,6 +1,6 @@
 //! From given flags and variables to settings; every mistake is collected, none ends the reading.
 
-use super::endpoint::{Endpoint, clean};
+use super::endpoint::{Endpoint, USER, clean, holds_user};
 use super::flags::{self, Flag, Kind, Part};
 use super::go_flag::{self, Argv};
 use super::settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
@@ -36,8 +36,11 @@ impl Given {
         let version = values.iter().rfind(|value| value.flag.name == "version").is_some_and(|value| go_flag::truth(&value.text) == Some(true));
         let mut warnings = Vec::new();
         if let Some(ignored) = argv.ignored {
+            // `--etcd-password= secret` leaves the secret behind the flags.
+            let secret = holds_user(&ignored) || values.iter().any(|value| value.flag.name == "etcd-password");
+            let from = if secret { "a word that is not shown".to_owned() } else { format!("{ignored:?}") };
             warnings.push(format!(
-                "everything from {ignored:?} on is ignored on the command line: flags end at the first word that is none; a switch takes its value with '=', as in --ip-masq=false"
+                "everything from {from} on is ignored on the command line: flags end at the first word that is none; a switch takes its value with '=', as in --ip-masq=false"
             ));
         }
         for flag in flags::all() {
@@ -189,6 +192,16 @@ pub(super) fn settings(given: &Given) -> Result<Settings, Vec<String>> {
     })
 }
 
+/// Where the leases are, and what is odd about how that was said.
+///
+/// # Errors
+/// Every mistake found.
+pub(super) fn store_alone(given: &Given) -> Result<(Store, Vec<String>), Vec<String>> {
+    let (mut mistakes, mut warnings) = (given.argv_mistakes.clone(), given.warnings.clone());
+    let store = store(given, &mut mistakes, &mut warnings);
+    if mistakes.is_empty() { Ok((store, warnings)) } else { Err(mistakes) }
+}
+
 /// An integer within bounds.
 fn ranged(given: &Given, name: &str, low: u64, high: u64, note: &str, mistakes: &mut Vec<String>) -> u64 {
     let value = given.integer(name);
@@ -229,12 +242,14 @@ fn store(given: &Given, mistakes: &mut Vec<String>, warnings: &mut Vec<String>) 
         }
     };
     let ca = given.file("etcd-cafile");
-    let mut endpoints = Vec::new();
-    for text in given.text("etcd-endpoints").split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        match Endpoint::parse(text, client.is_some()) {
-            Ok(endpoint) => endpoints.push(endpoint),
-            Err(why) => mistakes.push(format!("{}: {why}", given.from("etcd-endpoints"))),
-        }
+    let parts = given.text("etcd-endpoints").split(',').map(str::trim).filter(|text| !text.is_empty());
+    let (endpoints, wrong): (Vec<_>, Vec<_>) = parts.map(|text| Endpoint::parse(text, client.is_some())).partition(Result::is_ok);
+    let endpoints: Vec<Endpoint> = endpoints.into_iter().flatten().collect();
+    if !wrong.is_empty() && holds_user(given.text("etcd-endpoints")) {
+        // A comma in a password cuts it in pieces: no piece is repeated.
+        mistakes.push(format!("{}: {USER}", given.from("etcd-endpoints")));
+    } else {
+        mistakes.extend(wrong.into_iter().filter_map(Result::err).map(|why| format!("{}: {why}", given.from("etcd-endpoints"))));
     }
     if endpoints.is_empty() && given.text("etcd-endpoints").split(',').all(|text| text.trim().is_empty()) {
         mistakes.push(format!("{}: there is no endpoint in it; it should look like http://10.0.0.1:2379", given.from("etcd-endpoints")));

@@ -20,6 +20,15 @@ pub enum Target {
     Unix(String),
 }
 
+/// What is said of an address with a user in it; nothing of the address itself, since a password may be there, in any form.
+pub(super) const USER: &str = "a user is given with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), \
+     not in the address of an etcd endpoint; it should look like http://10.0.0.1:2379";
+
+/// Whether there is a user in an address, perhaps with a password: that part ends with an `@`, which somebody may have encoded.
+pub(super) fn holds_user(text: &str) -> bool {
+    text.contains('@') || text.contains("%40")
+}
+
 impl Endpoint {
     /// Reads one endpoint; one without a scheme speaks TLS where `tls_by_default`.
     ///
@@ -39,6 +48,9 @@ impl Endpoint {
                 };
             }
         }
+        if holds_user(text) {
+            return Err(USER.to_owned());
+        }
         let (tls, rest) = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
@@ -46,9 +58,6 @@ impl Endpoint {
             None => (tls_by_default, text),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains('@') {
-            return Err(bad("a user is given with --etcd-username and --etcd-password, not in the address"));
-        }
         if rest.contains(['/', '?', '#']) || rest.contains(char::is_whitespace) {
             return Err(bad("there is more than a host and a port"));
         }
@@ -148,13 +157,15 @@ mod tests {
             ("http://a:99999", "not a port"),
             ("fd00::1:2379", "brackets"),
             ("http://user:pw@a:1", "--etcd-username"),
+            ("user@a", "--etcd-username"),
+            ("http://user:pw%40a:1", "--etcd-username"),
             ("http://a:1/v2", "more than a host"),
             ("http://[fd00::1", "closing bracket"),
             ("http://[x]:1", "no IPv6 address"),
             ("unix:", "path of the socket"),
         ] {
             let error = Endpoint::parse(text, false).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains(part) && !error.contains("pw"), "{text}: {error}");
         }
     }
 

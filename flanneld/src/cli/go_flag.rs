@@ -41,7 +41,9 @@ pub(super) fn argv(args: impl IntoIterator<Item = OsString>) -> Argv {
             None => (name, None),
         };
         if name.is_empty() || name.starts_with('-') {
-            read.mistakes.push(format!("bad flag syntax: {arg}; a flag looks like --name=value"));
+            // Not the value, which may be a secret.
+            let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
+            read.mistakes.push(format!("bad flag syntax: {}; a flag looks like --name=value", shown(flag)));
             continue;
         }
         if matches!(name, "h" | "help") {
@@ -50,7 +52,7 @@ pub(super) fn argv(args: impl IntoIterator<Item = OsString>) -> Argv {
         }
         let Some(flag) = flags::find(name) else {
             let hint = flags::nearest(name).map_or_else(|| "see --help for all".to_owned(), |near| format!("did you mean --{near}?"));
-            read.mistakes.push(format!("flag provided but not defined: --{name}; {hint}"));
+            read.mistakes.push(format!("flag provided but not defined: --{}; {hint}", shown(name)));
             continue;
         };
         let value = match (value, flag.kind) {
@@ -67,6 +69,15 @@ pub(super) fn argv(args: impl IntoIterator<Item = OsString>) -> Argv {
         read.given.push((flag, value));
     }
     read
+}
+
+/// The name of a flag, without what follows that of the password where the `=` was forgotten.
+fn shown(name: &str) -> String {
+    const SECRET: &str = "etcd-password";
+    match name.find(SECRET) {
+        Some(at) if name.len() > at + SECRET.len() => format!("{}…", name.get(..at + SECRET.len()).unwrap_or(SECRET)),
+        _ => name.to_owned(),
+    }
 }
 
 /// A truth value as Go's `strconv.ParseBool` reads it.

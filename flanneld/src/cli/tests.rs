@@ -146,6 +146,62 @@ fn a_password_is_never_printed() {
 }
 
 #[test]
+fn what_was_given_as_a_secret_is_never_repeated() {
+    let texts = [
+        "http://user:s3cret@a:1",
+        "https://user:s3cret@a:1,http://b:2",
+        "user:s3cret@a:1",
+        "http://:s3cret@a:1",
+        "http://s3cret@a:1",
+        "http://user:s3c,ret@a:1",
+        "http://user:s3c/ret@a:1",
+        "http://user:s3c@ret@a:1",
+        "http://user:s3cret%40a:1",
+        "http://user%3As3cret%40a:1",
+        "ftp://user:s3cret@a:1",
+        "http://user:s3cret@",
+    ];
+    for text in texts {
+        let environment = [("FLANNELD_ETCD_ENDPOINTS", text)];
+        for (list, from) in [
+            (mistakes(&[&format!("--etcd-endpoints={text}")], &[]), "--etcd-endpoints"),
+            (mistakes(&[], &environment), "FLANNELD_ETCD_ENDPOINTS"),
+            (settings(&["--etcd-endpoints=http://a:1", text], &[]).warnings, "ignored"),
+        ] {
+            let told = list.join(" ");
+            assert!(told.contains(from), "{told}");
+            assert!(!["s3c", "ret@", "ret%40"].iter().any(|piece| told.contains(piece)), "{text}: {told}");
+        }
+    }
+    for args in
+        [&["---etcd-password=s3cret"][..], &["--etcd-passwords3cret"], &["--etcd-password3=s3cret"], &["--=s3cret"], &["---etcd-passwords3cret"]]
+    {
+        let told = mistakes(args, &[]).join(" ");
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+    let stray = settings(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[("FLANNELD_ETCD_PASSWORD", "hunter2")]);
+    assert!(!stray.warnings.join(" ").contains("s3cret") && !format!("{stray:?}").contains("s3cret"), "{stray:?}");
+    // A socket's path may hold what is no user.
+    assert_eq!(endpoints(&settings(&["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"], &[])), ["unix:/run/etcd@1.sock", "http://a:1"]);
+}
+
+#[test]
+fn the_store_alone_is_read_as_in_the_settings() {
+    let alone = |args: &[&str], environment: &[(&str, &str)]| {
+        store(args.iter().map(OsString::from), |name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+    };
+    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_HEALTHZ_PORT", "no number")];
+    let (Store::Etcd(etcd), _) = alone(&["--subnet-dir=", "--etcd-endpoints=a:1"], &environment).unwrap() else {
+        panic!("an empty directory is none")
+    };
+    assert_eq!((etcd.prefix.as_str(), etcd.endpoints.len()), ("/env", 1));
+    assert!(matches!(alone(&["--subnet-dir=/x"], &[]), Ok((Store::Dir(_), _))));
+    for args in [&["--etcd-prefix="][..], &["--subnet-dir=/x", "--etcd-prefix=/y"], &["--etcd-endpoints=http://u:p@a"], &["--etcd-username=u"]] {
+        assert_eq!(alone(args, &[]).unwrap_err(), mistakes(args, &[]), "{args:?}");
+    }
+}
+
+#[test]
 fn a_directory_excludes_etcd() {
     let dir = settings(&["--subnet-dir=/shared"], &[]);
     assert!(matches!(dir.store, Store::Dir(_)) && dir.store_host().is_none());

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Held, SubnetManager, boot_time};
+use subnet_lease::reason::Told;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -52,7 +53,7 @@ impl Vitals {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut in_step_at = Instant::now();
         let mut well_at = Instant::now();
-        let mut told = String::new();
+        let mut told = Told::default();
         let mut seen = 0;
         let mut ready = true;
         self.health.figures(|figures| {
@@ -85,12 +86,10 @@ impl Vitals {
             if held.trouble.is_none() {
                 well_at = Instant::now();
             }
-            if held.trouble.clone().unwrap_or_default() != told {
-                told = held.trouble.clone().unwrap_or_default();
-                if told.is_empty() {
-                    info!("the lease is well again");
-                } else {
-                    warn!("the lease: {told}");
+            if told.news(held.trouble.as_ref()) {
+                match &held.trouble {
+                    None => info!("the lease is well again"),
+                    Some(why) => warn!("the lease: {why}"),
                 }
             }
             self.health.condition("lease", self.lease_trouble(&held, well_at).as_deref());
@@ -112,7 +111,7 @@ impl Vitals {
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<String> {
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.margin) {
-            return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.clone().unwrap_or_default()));
+            return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.as_deref().unwrap_or_default()));
         }
         // Peers that send to an address that is gone do not reach this node, whatever else is well.
         if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNTOLD) {
@@ -121,7 +120,7 @@ impl Vitals {
                 None => untold.what.clone(),
             });
         }
-        held.trouble.clone().filter(|_| held.grave || well_at.elapsed() > TROUBLE)
+        held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > TROUBLE).map(ToString::to_string)
     }
 
     fn figures(&self, held: &Held, reading: &Reading) {
@@ -144,10 +143,13 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
         }
     }
     Telling(tokio::spawn(async move {
+        let mut told = Told::default();
         while held.changed().await.is_ok() {
             let trouble = held.borrow_and_update().trouble.clone();
-            if let Some(text) = &trouble {
-                warn!("waiting for a lease: {text}");
+            if told.news(trouble.as_ref())
+                && let Some(why) = &trouble
+            {
+                warn!("waiting for a lease: {why}");
             }
             health.condition("lease", trouble.as_deref());
         }

@@ -137,7 +137,9 @@ impl Files {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((_, _)) if begun.elapsed() > LOCK_PATIENCE => {
-                    return Err(Failure(format!("another process has held the lock {} for {LOCK_PATIENCE:?}; `fuser {0}` names it", path.display())));
+                    return Err(Failure(
+                        format!("another process has held the lock {} for {LOCK_PATIENCE:?}; `fuser {0}` names it", path.display()).into(),
+                    ));
                 }
                 Err((back, _)) => file = back,
             }
@@ -178,7 +180,7 @@ fn nanoseconds(time: SystemTime) -> i64 {
 }
 
 fn complaint(what: &str, path: &Path, error: &std::io::Error) -> Failure {
-    Failure(format!("cannot {what} {}: {error}", path.display()))
+    Failure(format!("cannot {what} {}: {error}", path.display()).into())
 }
 
 /// Gives tokio what it wants of an inotify instance.

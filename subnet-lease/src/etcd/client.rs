@@ -1,9 +1,11 @@
 //! The protocol's requests as calls to etcd.
 
-use super::connection::{Connection, Connections, EtcdOptions, words};
+use super::connection::{Connection, Connections, EtcdOptions};
+use super::errors::is_answer;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
 use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write};
+use crate::reason::{Kind, Reason};
 use async_trait::async_trait;
 use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
@@ -110,7 +112,7 @@ impl EtcdRegistry {
             self.counters.call("range");
             let response = match self.within(&connection, LIST_DEADLINE, &root, kv.get(from.clone(), Some(options))).await {
                 Ok(response) => response,
-                Err(failure) if too_large(&failure) && page > 1 => {
+                Err(failure) if failure.0.kind == Kind::TooLarge && page > 1 => {
                     self.page.store(page / 2, Ordering::Relaxed);
                     continue;
                 }
@@ -235,11 +237,12 @@ impl EtcdRegistry {
                 if !is_answer(&error) {
                     self.connections.leave(connection.number).await;
                 }
-                Err(Failure(self.explain(connection, key, &error)))
+                let why = self.connections.explain(key, &error);
+                Err(Failure(Reason { text: format!("etcd at {} {why}", connection.endpoint), kind: why.kind }))
             }
             Err(_) => {
                 self.connections.leave(connection.number).await;
-                Err(Failure(format!("etcd at {} did not answer within {deadline:?}", connection.endpoint)))
+                Err(Failure(Reason::new(Kind::Unreachable, format!("etcd at {} did not answer within {deadline:?}", connection.endpoint))))
             }
         }
     }
@@ -250,26 +253,21 @@ impl EtcdRegistry {
             None => Ok(()),
         }
     }
-
-    fn explain(&self, connection: &Connection, key: &str, error: &etcd_client::Error) -> String {
-        let text = words(error);
-        let hint = if text.contains("permission denied") {
-            let user = self.connections.options().user.as_ref().map_or("the client certificate's user", |(name, _)| name);
-            format!(" ({user} needs read on {0}/config and readwrite on {0}/subnets/)", self.connections.options().prefix)
-        } else if text.contains("user name is empty") {
-            " (this etcd wants a user: --etcd-username and --etcd-password)".to_owned()
-        } else if text.contains("NOSPACE") || text.contains("database space exceeded") {
-            " (etcd's NOSPACE alarm: compact, defragment and disarm it)".to_owned()
-        } else {
-            String::new()
-        };
-        format!("etcd at {} refused {key}: {text}{hint}", connection.endpoint)
-    }
 }
 
 #[async_trait]
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Failure> {
+        match self.attempt(request.clone()).await {
+            // Refused before it was looked at, and the connection was left: the next one is logged in as etcd wants it now.
+            Err(Failure(why)) if self.connections.options().user.is_some() && why.kind.of_log_in() => self.attempt(request).await,
+            answer => answer,
+        }
+    }
+}
+
+impl EtcdRegistry {
+    async fn attempt(&self, request: Request) -> Result<Answer, Failure> {
         match request {
             Request::List => self.list().await.map(Answer::Listing),
             Request::Grant => {
@@ -299,30 +297,4 @@ pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
         }
     }
     vec![0]
-}
-
-fn too_large(failure: &Failure) -> bool {
-    failure.0.contains("message length too large") || failure.0.contains("decoded message length") || failure.0.contains("larger than max")
-}
-
-/// Whether etcd itself answered: the connection is good then.
-fn is_answer(error: &etcd_client::Error) -> bool {
-    use tonic::Code;
-    match error {
-        etcd_client::Error::GRpcStatus(status) => {
-            let answered = matches!(
-                status.code(),
-                Code::InvalidArgument
-                    | Code::NotFound
-                    | Code::AlreadyExists
-                    | Code::PermissionDenied
-                    | Code::ResourceExhausted
-                    | Code::FailedPrecondition
-                    | Code::OutOfRange
-            );
-            answered && !status.message().contains("too many requests")
-        }
-        etcd_client::Error::LeaseKeepAliveError(_) => true,
-        _ => false,
-    }
 }

@@ -4,17 +4,21 @@
 //! changed. HTTP/2 pings find dead connections; etcd refuses pings on connections without a stream, so they go only
 //! beside a request or a watch.
 
+use super::cluster::{Judgement, Recognition};
+use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
+use super::errors;
+use super::tls::Tls;
 use crate::protocol::registry::Failure;
-use etcd_client::{Channel, Client, ConnectOptions};
-use hyper_util::client::legacy::connect::HttpConnector;
+use crate::reason::{Kind, Reason};
+use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as Lock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::sync::{Mutex as Lock, PoisonError};
+use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
-use tower::Service;
 
 /// How etcd is reached.
 #[derive(Clone, Default)]
@@ -37,9 +41,6 @@ impl std::fmt::Debug for EtcdOptions {
     }
 }
 
-const CONNECT: Duration = Duration::from_secs(3);
-const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-
 /// A connection in use.
 #[derive(Clone)]
 pub struct Connection {
@@ -51,12 +52,11 @@ pub struct Connection {
     pub number: u64,
     /// Ends what waits on it, once its answers cannot reach this host any more.
     pub cut: CancellationToken,
+    /// Ends the streams on it: it is to be made anew, and what was asked may still be answered. Ended together with `cut`.
+    pub outdated: CancellationToken,
     /// The address of this host that it goes out from; none for a unix socket.
-    local: Local,
+    local: Option<IpAddr>,
 }
-
-/// The local address of a connection, noted when it is made.
-type Local = Arc<Lock<Option<IpAddr>>>;
 
 impl Connection {
     /// Waits on the connection for no longer than it can have an answer.
@@ -64,10 +64,10 @@ impl Connection {
     /// # Errors
     /// Its local address is gone.
     pub async fn until_cut<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
-        self.cut
-            .run_until_cancelled(answer)
-            .await
-            .ok_or_else(|| Failure(format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint)))
+        self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
+            let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
+            Failure(Reason::new(Kind::Unreachable, text))
+        })
     }
 }
 
@@ -80,20 +80,20 @@ pub struct Connections {
     moves: watch::Sender<u64>,
 }
 
-#[derive(Default)]
 struct Present {
     connection: Option<Connection>,
     next: usize,
     number: u64,
     stamp: Vec<Option<SystemTime>>,
-    cluster: Option<u64>,
-    strangers: usize,
+    recognition: Recognition,
 }
 
 impl Connections {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { options, present: Mutex::new(Present::default()), in_use: Lock::default(), moves: watch::Sender::new(0) }
+        let recognition = Recognition::new(options.endpoints.len());
+        let present = Present { connection: None, next: 0, number: 0, stamp: Vec::new(), recognition };
+        Self { options, present: Mutex::new(present), in_use: Lock::default(), moves: watch::Sender::new(0) }
     }
 
     /// How etcd is reached.
@@ -101,7 +101,7 @@ impl Connections {
         &self.options
     }
 
-    /// The present connection, or a new one to the next endpoint that answers.
+    /// The present connection, or a new one to the next endpoint that answers and belongs to the right cluster.
     ///
     /// # Errors
     /// Names every endpoint and what it said.
@@ -110,34 +110,39 @@ impl Connections {
         let stamp = self.stamp();
         if let Some(connection) = &present.connection
             && present.stamp == stamp
-            && !connection.cut.is_cancelled()
+            && !connection.outdated.is_cancelled()
         {
             return Ok(connection.clone());
         }
         let mut moves = self.moves.subscribe();
-        let mut complaints = Vec::new();
-        for _ in 0..self.options.endpoints.len() {
-            let Some(endpoint) = self.options.endpoints.get(present.next % self.options.endpoints.len()) else { break };
-            let local = Local::default();
+        let endpoints = &self.options.endpoints;
+        let mut complaints = BTreeMap::new();
+        for _ in 0..endpoints.len() {
+            let at = present.next % endpoints.len();
+            let Some(endpoint) = endpoints.get(at) else { break };
             let connected = tokio::select! {
-                connected = self.connect(endpoint, &local) => connected,
+                connected = Box::pin(self.connect(at, endpoint, &mut present.recognition)) => connected,
                 // What went out from an address that is gone is not waited for.
-                _ = moves.changed() => Err("this host's addresses changed meanwhile".to_owned()),
+                _ = moves.changed() => Err(Reason::new(Kind::Unreachable, "this host's addresses changed meanwhile")),
             };
             match connected {
-                Ok(client) => {
+                Ok((client, local)) => {
                     present.number += 1;
-                    let connection = Connection { client, endpoint: endpoint.clone(), number: present.number, cut: CancellationToken::new(), local };
+                    let (cut, outdated) = (CancellationToken::new(), CancellationToken::new());
+                    let connection = Connection { client, endpoint: endpoint.clone(), number: present.number, cut, outdated, local };
                     present.connection = Some(connection.clone());
                     *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
                     present.stamp = stamp;
                     return Ok(connection);
                 }
-                Err(complaint) => complaints.push(format!("{endpoint}: {complaint}")),
-            }
+                Err(complaint) => complaints.insert(at, complaint),
+            };
             present.next += 1;
         }
-        Err(Failure(format!("cannot reach etcd at {}", complaints.join("; "))))
+        // In the order of the configuration, wherever this round began.
+        let texts: Vec<String> = complaints.iter().map(|(at, why)| format!("{}: {why}", endpoints.get(*at).map_or("", String::as_str))).collect();
+        let kinds = complaints.into_values().map(|why| why.kind).collect();
+        Err(Failure(Reason::new(Kind::Endpoints(kinds), format!("cannot reach etcd at {}", texts.join("; ")))))
     }
 
     /// Leaves a connection that proved bad; the next one goes to the next endpoint.
@@ -149,16 +154,24 @@ impl Connections {
         }
     }
 
+    /// Leaves the connection in use, streams on it included, so that the next one is made anew, to the same endpoint and with the files of now.
+    pub fn renew(&self) {
+        if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
+            connection.outdated.cancel();
+        }
+    }
+
     /// This host has these addresses now: a connection from another one is left at once, whoever waits on it, and so is one that is being made.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(connection) = in_use
-            && let Some(local) = *connection.local.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(local) = connection.local
             && is_lost(local, addresses)
             && !connection.cut.is_cancelled()
         {
             tracing::info!("the connection to etcd at {} is made anew: this host no longer has {local}, from which it went out", connection.endpoint);
             connection.cut.cancel();
+            connection.outdated.cancel();
         }
         self.moves.send_modify(|count| *count += 1);
     }
@@ -168,37 +181,19 @@ impl Connections {
         let _ = self.moves.subscribe().changed().await;
     }
 
-    /// Judges the cluster that an answer names.
+    /// Judges the cluster that an answer names: behind one connection there may be a proxy to several.
     ///
     /// # Errors
-    /// It is another cluster than before, while other endpoints may still lead to the right one.
+    /// It is another cluster than the right one, while other endpoints may still lead there.
     pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), Failure> {
         let mut present = self.present.lock().await;
-        match present.cluster {
-            Some(known) if known != cluster => {
-                present.strangers += 1;
-                if present.strangers >= self.options.endpoints.len() {
-                    // Every endpoint is of the other cluster: etcd was set up anew.
-                    present.cluster = Some(cluster);
-                    present.strangers = 0;
-                    return Ok(());
-                }
-                present.connection = None;
-                present.next += 1;
-                Err(Failure(format!(
-                    "the endpoint {} belongs to another etcd cluster ({cluster:x}) than the others ({known:x}); it is not used: correct --etcd-endpoints",
-                    connection.endpoint
-                )))
-            }
-            Some(_) => {
-                present.strangers = 0;
-                Ok(())
-            }
-            None => {
-                present.cluster = Some(cluster);
-                Ok(())
-            }
+        let Some(at) = self.options.endpoints.iter().position(|endpoint| *endpoint == connection.endpoint) else { return Ok(()) };
+        let judged = judge(&mut present.recognition, at, cluster);
+        if judged.is_err() && present.connection.as_ref().is_some_and(|present| present.number == connection.number) {
+            present.connection = None;
+            present.next += 1;
         }
+        judged.map_err(|why| Failure(Reason { text: format!("the endpoint {}: {why}", connection.endpoint), kind: why.kind }))
     }
 
     /// When the TLS files were changed last.
@@ -207,59 +202,75 @@ impl Connections {
         self.options.ca.iter().chain(identity).map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok()).collect()
     }
 
-    async fn connect(&self, endpoint: &str, local: &Local) -> Result<Client, String> {
-        let (url, tls) = url(endpoint, self.options.ca.is_some() || self.options.identity.is_some());
-        let mut builder = Endpoint::from_shared(url).map_err(|error| format!("not a usable URL: {error}"))?;
-        builder = builder.connect_timeout(CONNECT).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1).tcp_nodelay(true);
-        if tls {
-            builder = builder.tls_config(self.tls().await?).map_err(|error| words(&error))?;
-        }
-        let is_path = endpoint.starts_with("unix:");
-        let connecting = async { if is_path { builder.connect().await } else { builder.connect_with_connector(dial(local)).await } };
-        let channel = tokio::time::timeout(CONNECT * 2, connecting).await.map_err(|_| format!("no connection within {CONNECT:?}"))?;
-        let channel = channel.map_err(|error| words(&error))?;
-        let mut options = ConnectOptions::new().with_require_leader(true);
-        if let Some((name, password)) = &self.options.user {
-            options = options.with_user(name, password).with_auto_token_refresh(true);
-        }
-        let client = Client::from_channel(Channel::Tonic(channel), Some(options));
-        let client = tokio::time::timeout(CONNECT * 2, client).await.map_err(|_| "no answer to the log-in in time".to_owned())?;
-        client.map_err(|error| match &self.options.user {
-            Some((name, _)) => format!("log-in as user {name} failed: {error}"),
-            None => error.to_string(),
-        })
-    }
-
-    async fn tls(&self) -> Result<ClientTlsConfig, String> {
-        let mut config = match &self.options.ca {
-            Some(ca) => ClientTlsConfig::new().ca_certificates(certificates(&file(ca).await?)),
-            None => ClientTlsConfig::new().with_native_roots(),
+    /// A connection to that endpoint: asked for its cluster before anything else, and logged in where etcd wants that.
+    async fn connect(&self, at: usize, endpoint: &str, recognition: &mut Recognition) -> Result<(Client, Option<IpAddr>), Reason> {
+        let target = Target::parse(endpoint, self.options.ca.is_some() || self.options.identity.is_some())?;
+        let tls = if target.tls() { Some(Tls::read(&self.options).await?) } else { None };
+        let dialed = dial(&target, tls.as_ref()).await?;
+        let options = ConnectOptions::new().with_require_leader(true);
+        let nobody = client(&dialed, options.clone()).await?;
+        let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
+            Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
+            // A refusal is an answer of etcd's: whoever is logged in is told.
+            Ok(Err(error)) if !matches!(errors::kind(&error), Kind::Unreachable | Kind::Unavailable) => None,
+            Ok(Err(error)) => return Err(why_no_answer(&error, &dialed, &target, tls.as_ref()).await),
+            Err(_) => {
+                let told = dialed.complaint().zip(tls.as_ref()).map(|(complaint, tls)| tls.explain(&complaint));
+                return Err(told.unwrap_or_else(|| Reason::new(Kind::Unreachable, format!("no answer within {CONNECT:?}"))));
+            }
         };
-        if let Some((cert, key)) = &self.options.identity {
-            config = config.identity(Identity::from_pem(file(cert).await?, file(key).await?));
+        if let Some(cluster) = cluster {
+            // Before the log-in: another cluster is told no password.
+            judge(recognition, at, cluster)?;
         }
-        Ok(config)
+        let client = match &self.options.user {
+            None => nobody,
+            Some((name, password)) => self.log_in(&dialed, options.with_user(name, password).with_auto_token_refresh(true), nobody).await?,
+        };
+        if cluster.is_none() {
+            judge(recognition, at, self.cluster_of(&client).await?)?;
+        }
+        Ok((client, dialed.local))
     }
-}
 
-/// Connects as tonic does, and notes the address from which it went out.
-fn dial(
-    local: &Local,
-) -> impl Service<Uri, Response = <HttpConnector as Service<Uri>>::Response, Error = <HttpConnector as Service<Uri>>::Error, Future: Send> + Send + use<>
-{
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT));
-    let local = local.clone();
-    tower::service_fn(move |uri| {
-        let (connecting, local) = (http.call(uri), local.clone());
-        async move {
-            let stream = connecting.await?;
-            *local.lock().unwrap_or_else(PoisonError::into_inner) = stream.inner().local_addr().ok().map(|address| address.ip().to_canonical());
-            Ok(stream)
+    /// As the configured user, or as nobody where etcd knows no users.
+    async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, Reason> {
+        let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
+        let name = self.options.user.as_ref().map_or("", |(name, _)| name);
+        match timeout(CONNECT * 2, logged_in).await {
+            Ok(Ok(client)) => Ok(client),
+            Ok(Err(error)) => match errors::kind(&error) {
+                Kind::NoAuthentication => Ok(nobody),
+                kind => Err(Reason::new(kind, format!("log-in as user {name} failed: {}", errors::words(&error)))),
+            },
+            Err(_) => Err(Reason::new(Kind::Unreachable, format!("no answer to the log-in as user {name} within {:?}", CONNECT * 2))),
         }
-    })
+    }
+
+    /// The cluster by a read of what every role may read, where etcd (or what stands before it) does not tell its status.
+    async fn cluster_of(&self, client: &Client) -> Result<u64, Reason> {
+        let key = format!("{}/config", self.options.prefix);
+        match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
+            Ok(Ok(answer)) => Ok(answer.header().map_or(0, ResponseHeader::cluster_id)),
+            Ok(Err(error)) => Err(self.explain(&key, &error)),
+            Err(_) => Err(Reason::new(Kind::Unreachable, format!("no answer within {CONNECT:?}"))),
+        }
+    }
+
+    /// A refusal by etcd, with the remedy.
+    pub fn explain(&self, key: &str, error: &etcd_client::Error) -> Reason {
+        let kind = errors::kind(error);
+        let hint = match kind {
+            Kind::Permission => {
+                let user = self.options.user.as_ref().map_or("the client certificate's user", |(name, _)| name);
+                format!(" ({user} needs read on {0}/config and readwrite on {0}/subnets/)", self.options.prefix)
+            }
+            Kind::NoUser if self.options.user.is_none() => " (this etcd wants a user: --etcd-username and --etcd-password)".to_owned(),
+            Kind::NoSpace => " (etcd's NOSPACE alarm: compact, defragment and disarm it)".to_owned(),
+            _ => String::new(),
+        };
+        Reason::new(kind, format!("refused {key}: {}{hint}", errors::words(error)))
+    }
 }
 
 /// Whether this host no longer has an address. Loopback's stay, and link-local ones are not among what is told.
@@ -271,42 +282,39 @@ fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     !local.is_loopback() && !link_local && !addresses.contains(&local)
 }
 
-/// Each certificate of a PEM bundle.
-fn certificates(bundle: &[u8]) -> Vec<Certificate> {
-    const END: &str = "-----END CERTIFICATE-----";
-    let text = String::from_utf8_lossy(bundle);
-    text.split_inclusive(END).filter(|part| part.contains(END)).map(Certificate::from_pem).collect()
-}
-
-async fn file(path: &Path) -> Result<Vec<u8>, String> {
-    tokio::fs::read(path).await.map_err(|error| format!("cannot read the TLS file {}: {error}", path.display()))
-}
-
-/// The URL of an endpoint, and whether it is reached by TLS.
-fn url(endpoint: &str, secure: bool) -> (String, bool) {
-    if endpoint.starts_with("https://") {
-        (endpoint.to_owned(), true)
-    } else if endpoint.starts_with("http://") {
-        (endpoint.to_owned(), false)
-    } else if let Some(path) = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")) {
-        (format!("unix:{path}"), false)
-    } else if secure {
-        (format!("https://{endpoint}"), true)
-    } else {
-        (format!("http://{endpoint}"), false)
-    }
-}
-
-/// An error with its causes: tonic's own text says only "transport error".
-pub fn words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
+fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), Reason> {
+    match recognition.answer(at, cluster) {
+        Judgement::Right => Ok(()),
+        Judgement::Moved(before) => {
+            tracing::warn!("every endpoint belongs to the etcd cluster {cluster:x} now, instead of {before:x}: it is used from now on");
+            Ok(())
         }
-        source = cause.source();
+        Judgement::Foreign(known) => Err(Reason::new(
+            Kind::ForeignCluster,
+            format!("it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints"),
+        )),
     }
-    text
+}
+
+async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Reason> {
+    let made = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options)).await;
+    made.map_err(|error| Reason::new(errors::kind(&error), errors::words(&error)))
+}
+
+/// Why a connection ended before it brought an answer.
+async fn why_no_answer(error: &etcd_client::Error, dialed: &Dialed, target: &Target, tls: Option<&Tls>) -> Reason {
+    let kind = errors::kind(error);
+    match (dialed.complaint(), tls) {
+        _ if kind == Kind::Unavailable => {}
+        (Some(complaint), Some(tls)) => return tls.explain(&complaint),
+        (None, Some(tls)) => return tls.silent_end(),
+        (_, None) if speaks_tls(target).await => {
+            return Reason::new(
+                Kind::OnlyTls,
+                "etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile",
+            );
+        }
+        _ => {}
+    }
+    Reason::new(kind, errors::words(error))
 }

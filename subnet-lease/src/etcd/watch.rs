@@ -1,8 +1,10 @@
 //! Watching keys for ever: through broken streams, compaction, silence, and stores with another history.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
-use super::connection::{Connection, words};
+use super::connection::Connection;
+use super::errors::{kind, of_words, words};
 use crate::protocol::registry::{Entry, Failure};
+use crate::reason::{Kind, Reason};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
 use tonic::Code;
@@ -42,6 +44,8 @@ impl Change {
 pub enum Broken {
     /// Connect and resume.
     Stream(Failure),
+    /// Nothing is wrong: the connection is to be made anew.
+    Renewed,
     /// What was seen is not part of the store's history any more, or is compacted: read everything anew.
     History(String),
 }
@@ -97,16 +101,16 @@ impl<'a> Watch<'a> {
         });
         let (stream, created) = match connection.until_cut(opened).await.map_err(Broken::Stream)? {
             Ok(Ok((stream, Some(created)))) => (stream, created),
-            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, "etcd closed the watch".into()).await),
-            Ok(Err(error)) => return Err(lost(registry, connection.number, words(&error)).await),
-            Err(_) => return Err(lost(registry, connection.number, format!("etcd did not open the watch within {OPEN:?}")).await),
+            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, unreachable("etcd closed the watch")).await),
+            Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
+            Err(_) => return Err(lost(registry, connection.number, unreachable(format!("etcd did not open the watch within {OPEN:?}"))).await),
         };
         let watch = Self { registry, stream, connection: connection.clone(), expected, known, asked: false };
         if let Some(header) = created.header() {
             registry.connections.recognise(&connection, header.cluster_id()).await.map_err(Broken::Stream)?;
             watch.behind(header)?;
         }
-        watch.refuse(&created)?;
+        watch.refuse(&created).await?;
         if let Anchor::Listed { newest: Some(newest), .. } = anchor {
             watch.same_past(newest).await?;
         }
@@ -123,22 +127,25 @@ impl<'a> Watch<'a> {
     pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };
-            let message = tokio::time::timeout(patience, self.stream.message());
-            let response = match self.connection.until_cut(message).await.map_err(Broken::Stream)? {
-                Err(_) if self.asked => return Err(self.lost("the watch is silent".into()).await),
+            let message = tokio::select! {
+                message = tokio::time::timeout(patience, self.stream.message()) => message,
+                () = self.connection.outdated.cancelled() => return Err(Broken::Renewed),
+            };
+            let response = match message {
+                Err(_) if self.asked => return Err(self.lost(unreachable("the watch is silent")).await),
                 Err(_) => {
                     self.asked = true;
                     if let Err(error) = self.stream.request_progress().await {
-                        return Err(self.lost(words(&error)).await);
+                        return Err(self.lost(reason(&error)).await);
                     }
                     continue;
                 }
-                Ok(Err(error)) => return Err(self.lost(words(&error)).await),
-                Ok(Ok(None)) => return Err(self.lost("etcd closed the watch".into()).await),
+                Ok(Err(error)) => return Err(self.lost(reason(&error)).await),
+                Ok(Ok(None)) => return Err(self.lost(unreachable("etcd closed the watch")).await),
                 Ok(Ok(Some(response))) => response,
             };
             self.asked = false;
-            self.refuse(&response)?;
+            self.refuse(&response).await?;
             if let Some(header) = response.header() {
                 self.behind(header)?;
             }
@@ -169,12 +176,18 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
+    async fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
         if response.compact_revision() > 0 {
             return Err(Broken::History(format!("etcd compacted its history up to revision {}", response.compact_revision())));
         }
         if response.canceled() {
-            return Err(Broken::Stream(Failure(format!("etcd cancelled the watch: {}", response.cancel_reason()))));
+            let kind = of_words(response.cancel_reason()).unwrap_or(Kind::Unavailable);
+            let text = format!("etcd cancelled the watch: {}", response.cancel_reason());
+            if kind == Kind::Permission || kind.of_log_in() {
+                // Some versions call everything a missing permission here: a read finds out, and renews a log-in that is no longer valid.
+                let _ = self.registry.revision().await;
+            }
+            return Err(Broken::Stream(Failure(Reason::new(kind, text))));
         }
         Ok(())
     }
@@ -205,8 +218,8 @@ impl<'a> Watch<'a> {
             Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::OutOfRange => {
                 return Err(Broken::History(format!("etcd does not have revision {}: {}", self.known, status.message())));
             }
-            Ok(Err(error)) => return Err(lost(self.registry, connection.number, words(&error)).await),
-            Err(_) => return Err(lost(self.registry, connection.number, "no answer".into()).await),
+            Ok(Err(error)) => return Err(lost(self.registry, connection.number, reason(&error)).await),
+            Err(_) => return Err(lost(self.registry, connection.number, unreachable("no answer")).await),
         };
         match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
             Some(then) if then == *newest => Ok(()),
@@ -214,12 +227,20 @@ impl<'a> Watch<'a> {
         }
     }
 
-    async fn lost(&self, why: String) -> Broken {
+    async fn lost(&self, why: Reason) -> Broken {
         lost(self.registry, self.connection.number, why).await
     }
 }
 
-async fn lost(registry: &EtcdRegistry, connection: u64, why: String) -> Broken {
+fn unreachable(text: impl Into<String>) -> Reason {
+    Reason::new(Kind::Unreachable, text)
+}
+
+fn reason(error: &etcd_client::Error) -> Reason {
+    Reason::new(kind(error), words(error))
+}
+
+async fn lost(registry: &EtcdRegistry, connection: u64, why: Reason) -> Broken {
     registry.connections.leave(connection).await;
     Broken::Stream(Failure(why))
 }

@@ -10,6 +10,7 @@ use crate::config::NetworkConfig;
 use crate::dual::{Subnets, nets_overlap};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::Claim;
+use crate::reason::{Kind, Reason};
 use crate::wire;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -103,7 +104,8 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
-                    io.show(|held| held.trouble = Some(format!("another instance defended the lease of {}: waiting whether it lives", item.subnets)));
+                    let text = format!("another instance defended the lease of {}: waiting whether it lives", item.subnets);
+                    io.show(|held| held.trouble = Some(Reason::new(Kind::Contested, text)));
                     io.sleep(CONTEST).await;
                     patient = true;
                     if reports(&io, item, CONTEST).await {
@@ -122,7 +124,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                 Allocation::Unsure => (None, false),
                 Allocation::Exhausted => {
                     refused.clear();
-                    io.show(|held| held.trouble = Some(words::exhausted(&config)));
+                    io.show(|held| held.trouble = Some(Reason::new(Kind::Exhausted, words::exhausted(&config))));
                     io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                     continue;
                 }
@@ -369,7 +371,7 @@ pub(super) async fn txn(
 ) -> Result<(bool, i64, Option<super::registry::Entry>), Failure> {
     match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
         Answer::Txn { done, revision, present } => Ok((done, revision, present)),
-        other => Err(Failure(format!("the store answered a transaction with {other:?}"))),
+        other => Err(Failure(format!("the store answered a transaction with {other:?}").into())),
     }
 }
 

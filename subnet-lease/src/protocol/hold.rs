@@ -9,6 +9,7 @@ use crate::config::NetworkConfig;
 use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
 use crate::manager::{Claim, Lost, Untold};
+use crate::reason::{Kind, Reason};
 use crate::wire;
 use std::time::Duration;
 
@@ -186,7 +187,7 @@ impl Holder {
                 held.lease = Some(lease);
             }
             if distrusted {
-                held.trouble = Some(words::overwritten(&self.tenure.key));
+                held.trouble = Some(Reason::new(Kind::Overwritten, words::overwritten(&self.tenure.key)));
             } else if !failing {
                 held.trouble = None;
             }

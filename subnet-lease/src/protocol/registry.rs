@@ -1,6 +1,7 @@
 //! What the protocol asks of a store, and what comes back.
 
 use crate::dual::Subnets;
+use crate::reason::Reason;
 use crate::wire;
 use std::time::Duration;
 
@@ -147,7 +148,7 @@ pub enum Answer {
 /// A request that got no answer: it may or may not have been carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(pub String);
+pub struct Failure(pub Reason);
 
 /// What the protocol is told without having asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -659,3 +659,237 @@ pub async fn a_dead_endpoint_is_passed_over(bed: Bed) {
     let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(options));
     acquire(&manager, &claim("one", 101)).await.unwrap();
 }
+
+/// Two clusters in one list of endpoints: while the right one is away, nobody moves to the other, and nothing is written there.
+pub async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
+    use crate::etcd_server::EtcdServer;
+    use subnet_lease::etcd::EtcdManager;
+    bed.configure(CONFIG);
+    let mut foreign = EtcdServer::new(bed.etcd().version);
+    foreign.start();
+    foreign.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
+    let revision = |server: &EtcdServer| server.ctl(&["get", "nothing", "-w", "json"]);
+    let untouched = revision(&foreign);
+    let Bed::Etcd(server) = &bed else { return };
+    let mut options = bed.options(server);
+    options.endpoints.push(foreign.endpoint());
+    let mut nodes = Vec::new();
+    for last in [101, 102] {
+        let (manager, node): (Arc<dyn SubnetManager>, _) = (Arc::new(EtcdManager::new(options.clone())), claim(&format!("n{last}"), last));
+        let lease = acquire(&manager, &node).await.unwrap();
+        let holding = hold(&manager, &node).await;
+        let follower = Follower::of(manager.clone());
+        nodes.push((manager, lease, holding, follower));
+    }
+    eventually("both are seen by both", || nodes.iter().all(|(.., follower)| follower.len() == 2)).await;
+    bed.etcd().kill();
+    for (_, _, holding, _) in &nodes {
+        let mut changed = holding.attrs.borrow().clone();
+        changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
+        holding.attrs.send_replace(changed);
+        eventually("why it is not used is told", || {
+            holding.held.borrow().trouble.as_ref().is_some_and(|why| why.contains("another etcd cluster") && why.contains("--etcd-endpoints"))
+        })
+        .await;
+    }
+    // Far longer than it took: the tries after the first ones are the ones that were counted.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(nodes.iter().all(|(_, _, holding, follower)| follower.len() == 2 && follower.resets() == 1 && !holding.task.is_finished()));
+    assert_eq!(revision(&foreign), untouched, "something was written into the foreign cluster");
+    assert_eq!(foreign.ctl(&["lease", "list"]).trim(), "found 0 leases");
+    bed.etcd().start();
+    for (_, lease, ..) in &nodes {
+        eventually("the right one is used again", || bed.get(&key(lease)).is_some_and(|value| value.contains("192.168.56.201"))).await;
+    }
+    assert_eq!(revision(&foreign), untouched);
+}
+
+/// etcd was set up anew behind every endpoint: that cluster is the right one now.
+pub async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
+    use crate::etcd_server::EtcdServer;
+    use subnet_lease::etcd::EtcdManager;
+    bed.configure(CONFIG);
+    let Bed::Etcd(server) = &bed else { return };
+    let mut options = bed.options(server);
+    options.endpoints.push(format!("http://localhost:{}", server.port));
+    let (manager, one): (Arc<dyn SubnetManager>, _) = (Arc::new(EtcdManager::new(options)), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let _holding = hold(&manager, &one).await;
+    let port = bed.etcd().port;
+    let mut anew = EtcdServer::new(bed.etcd().version);
+    bed.etcd().kill();
+    anew.port = port;
+    anew.start();
+    anew.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
+    eventually("our key is there", || anew.ctl(&["get", "--prefix", "--keys-only", &format!("{PREFIX}/subnets/")]).contains(&key(&lease))).await;
+}
+
+/// A user is configured before etcd wants one, and stays so when it no longer does.
+pub async fn authentication_comes_and_goes(mut bed: Bed) {
+    use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+    bed.configure(CONFIG);
+    let server = bed.etcd();
+    for args in [
+        &["user", "add", "root:rootpw"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "flannel"],
+        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
+        &["role", "grant-permission", "flannel", "readwrite", "--prefix=true", &format!("{PREFIX}/subnets")],
+        &["user", "add", "flannel:secret"],
+        &["user", "grant-role", "flannel", "flannel"],
+    ] {
+        server.ctl(args);
+    }
+    let server = &*server;
+    let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(EtcdOptions {
+        endpoints: vec![server.endpoint()],
+        prefix: PREFIX.to_owned(),
+        user: Some(("flannel".to_owned(), "secret".to_owned())),
+        ..EtcdOptions::default()
+    }));
+    let one = claim("one", 101);
+    // Without authentication: nobody is asked for a name.
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    let follower = Follower::of(manager.clone());
+    eventually("the list is in", || follower.len() == 1).await;
+    let mut round = 0;
+    let root = |args: &[&str]| {
+        let with: Vec<&str> = ["--user=root:rootpw"].into_iter().chain(args.iter().copied()).collect();
+        server.try_ctl(&with).or_else(|_| server.try_ctl(args)).unwrap()
+    };
+    let mut works = async |when: &str| {
+        round += 1;
+        let mut changed = attrs(&one);
+        changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 200 + round));
+        let address = changed.public_ip.unwrap().to_string();
+        holding.attrs.send_replace(changed);
+        let own = format!("{PREFIX}/subnets/{}", key(&lease));
+        eventually(&format!("{when}: it writes"), || root(&["get", "--print-value-only", &own]).contains(&address)).await;
+        root(&["put", &format!("{PREFIX}/subnets/10.5.{}.0-24", 200 + round), r#"{"PublicIP":"192.168.56.9","PublicIPv6":null}"#]);
+        eventually(&format!("{when}: it sees"), || follower.has(&format!("10.5.{}.0-24", 200 + round))).await;
+        let fresh = manager.network_config().await;
+        assert!(fresh.is_ok(), "{when}: {fresh:?}");
+    };
+    works("before").await;
+    for _ in 0..2 {
+        server.ctl(&["auth", "enable"]);
+        works("enabled").await;
+        server.ctl(&["--user=root:rootpw", "auth", "disable"]);
+        works("disabled").await;
+    }
+    assert!(!holding.task.is_finished());
+}
+
+/// A folder of certificates: two authorities, and what the first one signs.
+struct Pki {
+    folder: tempfile::TempDir,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut issuers = ["ca", "stranger"].map(|name| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            std::fs::write(folder.path().join(format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
+            Some(rcgen::Issuer::new(params, key))
+        });
+        let stranger = Self { folder, issuer: issuers[1].take().unwrap() };
+        stranger.sign("foreign", "127.0.0.1", 2999);
+        Self { issuer: issuers[0].take().unwrap(), ..stranger }
+    }
+
+    fn sign(&self, name: &str, address: &str, until: i32) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![address.to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(until, 2, 3));
+        std::fs::write(self.path(&format!("{name}.pem")), params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
+        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// What TLS does not like reads: which side refuses which certificate, why and until when; and it is one reason at every try.
+pub async fn tls_says_which_side_refuses_what(bed: Bed) {
+    use crate::etcd_server::EtcdServer;
+    use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+    use subnet_lease::reason::Told;
+    let Bed::Etcd(plain) = &bed else { return };
+    let pki = Pki::new();
+    for (name, address, until) in [
+        ("server", "127.0.0.1", 2999),
+        ("old-server", "127.0.0.1", 2021),
+        ("elsewhere", "10.9.9.9", 2999),
+        ("node", "node", 2999),
+        ("old-node", "node", 2021),
+    ] {
+        pki.sign(name, address, until);
+    }
+    let serve = |name: &str, mutual: bool| {
+        let mut args = vec!["--cert-file".to_owned(), pki.text(&format!("{name}.pem")), "--key-file".to_owned(), pki.text(&format!("{name}.key"))];
+        if mutual {
+            args.extend(["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), pki.text("ca.pem")]);
+        }
+        let mut server = EtcdServer::new(plain.version).with(&args, true);
+        server.start();
+        server
+    };
+    let servers = [serve("server", false), serve("server", true), serve("old-server", false), serve("elsewhere", false), serve("foreign", false)];
+    let https: Vec<String> = servers.iter().map(EtcdServer::endpoint).collect();
+    let to_plain = plain.endpoint().replace("http://", "https://");
+    let to_tls = https[0].replace("https://", "http://");
+    for (endpoint, ca, identity, parts) in [
+        (&https[2], "ca.pem", None, &["this node refuses etcd's certificate", "CN=old-server, issued by CN=ca", "until 2021-02-03", "expired"][..]),
+        (&https[3], "ca.pem", None, &["this node refuses etcd's certificate", "made out to", "10.9.9.9", "--etcd-endpoints"]),
+        (&https[4], "ca.pem", None, &["this node refuses etcd's certificate", "issued by CN=stranger", "ca.pem did not sign it", "--etcd-cafile"]),
+        (&https[1], "ca.pem", None, &["etcd wants a client certificate", "--etcd-certfile"]),
+        (
+            &https[1],
+            "ca.pem",
+            Some("old-node"),
+            &["etcd refuses this node's certificate", "old-node.pem", "CN=old-node", "until 2021-02-03", "expired"],
+        ),
+        (
+            &https[1],
+            "ca.pem",
+            Some("foreign"),
+            &["etcd refuses this node's certificate", "foreign.pem", "issued by CN=stranger", "--trusted-ca-file"],
+        ),
+        (&https[0], "node.key", None, &["node.key holds no certificate", "--etcd-cafile"]),
+        (&to_plain, "ca.pem", None, &["etcd does not speak TLS there", "http://"]),
+        (&to_tls, "ca.pem", None, &["etcd speaks TLS there", "https://", "--etcd-cafile"]),
+        (&https[1], "ca.pem", Some("node"), &["etcdctl put"]),
+    ] {
+        let manager = EtcdManager::new(EtcdOptions {
+            endpoints: vec![endpoint.clone()],
+            prefix: PREFIX.to_owned(),
+            ca: Some(pki.path(ca)),
+            identity: identity.map(|name| (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")))),
+            ..EtcdOptions::default()
+        });
+        let mut told = Told::default();
+        for turn in 0..12 {
+            let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!("{parts:?}: nothing is configured there") };
+            for part in parts {
+                assert!(why.contains(part), "{part:?} is missing: {why}");
+            }
+            assert_eq!(told.news(Some(&why)), turn == 0, "another reason at try {turn}: {why}");
+            assert!(
+                !["AlertDescription", "BadCertificate", "UnknownIssuer", "Kind::", "transport error"].iter().any(|debug| why.contains(debug)),
+                "{why}"
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Which cluster is the right one: a pure judgement of what each endpoint says it belongs to.
+
+/// What to think of an endpoint that named its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// It may be used.
+    Right,
+    /// Every endpoint is of that cluster now, in place of the one before: etcd was set up anew, and it may be used.
+    Moved(u64),
+    /// It belongs to another cluster than that one, and is not to be used.
+    Foreign(u64),
+}
+
+/// The right cluster, and which endpoints have named another one since it answered last.
+///
+/// The first answer decides. From then on a foreign cluster is accepted only when *every* endpoint has answered as that very cluster since
+/// the last answer of the right one: an endpoint that does not answer has no vote, however often the others do.
+#[derive(Clone, Debug)]
+pub struct Recognition {
+    known: Option<u64>,
+    votes: Vec<Option<u64>>,
+}
+
+impl Recognition {
+    /// Nothing is known of that many endpoints yet.
+    pub fn new(endpoints: usize) -> Self {
+        Self { known: None, votes: vec![None; endpoints] }
+    }
+
+    /// Judges the cluster that an endpoint names.
+    pub fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
+        let known = *self.known.get_or_insert(cluster);
+        if known == cluster {
+            self.votes.fill(None);
+            return Judgement::Right;
+        }
+        if let Some(vote) = self.votes.get_mut(endpoint) {
+            *vote = Some(cluster);
+        }
+        if self.votes.iter().all(|vote| *vote == Some(cluster)) {
+            self.known = Some(cluster);
+            self.votes.fill(None);
+            return Judgement::Moved(known);
+        }
+        Judgement::Foreign(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn one_endpoint_that_answers_often_is_one_vote() {
+        let mut seen = Recognition::new(2);
+        assert_eq!(seen.answer(0, 1), Judgement::Right);
+        for _ in 0..100 {
+            assert_eq!(seen.answer(1, 2), Judgement::Foreign(1));
+        }
+        assert_eq!(seen.answer(0, 1), Judgement::Right);
+        assert_eq!(seen.answer(0, 2), Judgement::Foreign(1), "the votes before the right one's answer are void");
+        assert_eq!(seen.answer(1, 3), Judgement::Foreign(1), "two other clusters are no agreement");
+        assert_eq!(seen.answer(1, 2), Judgement::Moved(1));
+        assert_eq!(seen.answer(0, 2), Judgement::Right);
+    }
+
+    #[test]
+    fn a_sole_endpoint_that_was_set_up_anew_is_followed() {
+        let mut seen = Recognition::new(1);
+        assert_eq!((seen.answer(0, 1), seen.answer(0, 2), seen.answer(0, 2)), (Judgement::Right, Judgement::Moved(1), Judgement::Right));
+    }
+
+    proptest! {
+        /// The law, told from the whole history: another cluster is used exactly when each endpoint's last word since the right one's is that cluster.
+        #[test]
+        fn a_move_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
+            let mut seen = Recognition::new(endpoints);
+            let (mut right, mut since) = (None, Vec::new());
+            for (endpoint, cluster) in answers {
+                let endpoint = endpoint % endpoints;
+                let judgement = seen.answer(endpoint, cluster);
+                let known = *right.get_or_insert(cluster);
+                if cluster == known {
+                    since.clear();
+                    prop_assert_eq!(judgement, Judgement::Right);
+                    continue;
+                }
+                since.push((endpoint, cluster));
+                let last = |asked: usize| since.iter().rev().find(|(endpoint, _)| *endpoint == asked).map(|(_, cluster)| *cluster);
+                if (0..endpoints).all(|endpoint| last(endpoint) == Some(cluster)) {
+                    prop_assert_eq!(judgement, Judgement::Moved(known));
+                    right = Some(cluster);
+                    since.clear();
+                } else {
+                    prop_assert_eq!(judgement, Judgement::Foreign(known));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One connection, made once: a channel that never connects again by itself.
+//!
+//! What was learned of a server (its cluster, whether it wants a user) holds for one connection. A channel that silently made a new one could
+//! write to a server that nobody has looked at.
+
+use super::tls::Tls;
+use crate::reason::{Kind, Reason};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
+
+/// How long one step of connecting may take.
+pub const CONNECT: Duration = Duration::from_secs(3);
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// What begins a connection of HTTP/2, with settings that change nothing.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// A frame of HTTP/2: three bytes of length, then the type; a server's first one has that type.
+const FRAME: usize = 9;
+const TYPE: usize = 3;
+const SETTINGS: u8 = 4;
+
+/// Where an endpoint is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A host name or address (IPv6 in brackets) with its port, and whether TLS is spoken.
+    Host(Uri, bool),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl Target {
+    /// Reads an endpoint; one without a scheme speaks TLS where `secure`.
+    ///
+    /// # Errors
+    /// It is no address.
+    pub fn parse(endpoint: &str, secure: bool) -> Result<Self, Reason> {
+        if let Some(path) = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let (tls, rest) = match (endpoint.strip_prefix("https://"), endpoint.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (_, Some(rest)) => (false, rest),
+            _ => (secure, endpoint),
+        };
+        // TLS is spoken below the channel, which therefore is told of plain HTTP.
+        let uri = format!("http://{rest}").parse::<Uri>().map_err(|error| format!("not a usable address: {error}"))?;
+        Ok(Self::Host(uri, tls))
+    }
+
+    /// Whether TLS is spoken.
+    pub fn tls(&self) -> bool {
+        matches!(self, Target::Host(_, true))
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A channel, and what TLS complained of on it.
+pub struct Dialed {
+    /// Ends with its connection.
+    pub channel: Channel,
+    /// The address of this host that it goes out from; none for a unix socket.
+    pub local: Option<IpAddr>,
+    heard: Heard,
+}
+
+impl Dialed {
+    /// What the server said by TLS after the handshake: there it refuses certificates.
+    pub fn complaint(&self) -> Option<rustls::Error> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+type Heard = Arc<Mutex<Option<rustls::Error>>>;
+
+/// Connects.
+///
+/// # Errors
+/// What stands in the way, and which side refuses what.
+pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> {
+    let (stream, local) = reach(target).await?;
+    let heard = Heard::default();
+    let stream: Box<dyn Duplex> = match (target, tls) {
+        (Target::Host(uri, true), Some(tls)) => match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
+            Err(_) => return Err(Reason::new(Kind::Unreachable, format!("no answer to the TLS handshake within {CONNECT:?}"))),
+            Ok(Ok(stream)) => Box::new(Listening { stream, heard: heard.clone(), failed: None, ended: false }),
+            Ok(Err(error)) => return Err(explained(&error, target, tls).await),
+        },
+        _ => stream,
+    };
+    let uri = match target {
+        Target::Host(uri, _) => uri.clone(),
+        Target::Unix(_) => Uri::from_static("http://localhost"),
+    };
+    let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
+    let channel = channel.map_err(|_| Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}")))?;
+    let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, super::errors::with_causes(&error)))?;
+    Ok(Dialed { channel, local, heard })
+}
+
+/// A connection without TLS, and the address of this host that it goes out from.
+async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Reason> {
+    let stream = async {
+        match target {
+            Target::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                Ok((Box::new(stream) as Box<dyn Duplex>, None))
+            }
+            Target::Host(uri, _) => {
+                // Looks names up, and tries all their addresses.
+                let mut connector = HttpConnector::new();
+                connector.set_nodelay(true);
+                connector.set_connect_timeout(Some(CONNECT));
+                match connector.call(uri.clone()).await {
+                    Ok(stream) => {
+                        let stream = stream.into_inner();
+                        let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+                        Ok((Box::new(stream) as Box<dyn Duplex>, local))
+                    }
+                    Err(error) => Err(super::errors::with_causes(&error)),
+                }
+            }
+        }
+    };
+    match timeout(CONNECT, stream).await {
+        Ok(reached) => reached.map_err(|why| Reason::new(Kind::Unreachable, why)),
+        Err(_) => Err(Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}"))),
+    }
+}
+
+async fn shake_hands(stream: Box<dyn Duplex>, uri: &Uri, tls: &Tls) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    TlsConnector::from(tls.config.clone()).connect(name, stream).await
+}
+
+/// Why a handshake failed.
+async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> Reason {
+    match spoken(error) {
+        Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
+            Reason::new(Kind::NoTls, "etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
+        }
+        Some(error) => tls.explain(error),
+        None => Reason::new(Kind::Tls, format!("the TLS handshake fails: {error}")),
+    }
+}
+
+/// What TLS said, inside what the stream said.
+fn spoken(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Whether the server answers HTTP/2 without TLS.
+async fn speaks_plain(target: &Target) -> bool {
+    let asked = async {
+        let (mut stream, _) = reach(target).await.ok()?;
+        stream.write_all(PREFACE).await.ok()?;
+        let mut frame = [0; FRAME];
+        stream.read_exact(&mut frame).await.ok()?;
+        Some(frame.get(TYPE) == Some(&SETTINGS))
+    };
+    timeout(CONNECT, asked).await.ok().flatten() == Some(true)
+}
+
+/// Whether the server answers a TLS handshake, be it by refusing.
+pub async fn speaks_tls(target: &Target) -> bool {
+    let Target::Host(uri, _) = target else { return false };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let Ok(builder) = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions() else { return false };
+    // Nobody is trusted: the handshake fails, and how tells.
+    let config = builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    let Ok(name) = ServerName::try_from(uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned()) else {
+        return false;
+    };
+    let asked = async {
+        let (stream, _) = reach(target).await.ok()?;
+        Some(match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+            Ok(_) => true,
+            Err(error) => matches!(spoken(&error), Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))),
+        })
+    };
+    timeout(CONNECT, asked).await.ok().flatten() == Some(true)
+}
+
+/// Hands its stream out once.
+struct Once(Option<Box<dyn Duplex>>);
+
+impl Service<Uri> for Once {
+    type Response = TokioIo<Box<dyn Duplex>>;
+    type Error = io::Error;
+    type Future = std::future::Ready<io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        std::future::ready(self.0.take().map(TokioIo::new).ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")))
+    }
+}
+
+/// Keeps what TLS complains of: the layers above pass on words at most.
+struct Listening<S> {
+    stream: S,
+    heard: Heard,
+    /// Why the last write failed, while the server's last words are read.
+    failed: Option<io::Error>,
+    /// Whether reading has come to its end, so that nothing more is waited for.
+    ended: bool,
+}
+
+impl<S: AsyncRead + Unpin> Listening<S> {
+    fn note(&mut self, error: &io::Error) {
+        self.ended = true;
+        if let Some(error) = spoken(error) {
+            self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// After a write that failed: the server's last words may lie there unread, or be on their way to be seen. Dead as the connection is,
+    /// the read ends soon.
+    fn last_words(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
+        if self.ended {
+            return Poll::Ready(error);
+        }
+        self.failed = Some(error);
+        let mut room = [0; 512];
+        loop {
+            let mut buf = ReadBuf::new(&mut room);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
+                Ok(()) if buf.filled().is_empty() => break,
+                Ok(()) => {}
+                Err(error) => {
+                    self.note(&error);
+                    break;
+                }
+            }
+        }
+        Poll::Ready(self.failed.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        if let Err(error) = &read {
+            self.note(error);
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = match self.failed.take() {
+            Some(error) => Err(error),
+            None => ready!(Pin::new(&mut self.stream).poll_write(cx, buf)),
+        };
+        match written {
+            Ok(count) => Poll::Ready(Ok(count)),
+            Err(error) => self.last_words(cx, error).map(Err),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = match self.failed.take() {
+            Some(error) => Err(error),
+            None => ready!(Pin::new(&mut self.stream).poll_flush(cx)),
+        };
+        match flushed {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(error) => self.last_words(cx, error).map(Err),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,91 @@
+use super::*;
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+fn certificate(name: &str, until: (i32, u8, u8)) -> CertificateDer<'static> {
+    let mut params = CertificateParams::new(vec!["etcd.example".to_owned()]).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+}
+
+#[test]
+fn the_servers_certificate_is_named_with_its_end() {
+    let seen = certificate("old server", (2021, 2, 3));
+    let (time, not_after) = (UnixTime::now(), UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_612_310_400)));
+    let expired = server_certificate(&CertificateError::ExpiredContext { time, not_after }, Some(&seen), None);
+    for part in ["this node refuses etcd's certificate", "CN=old server", "until 2021-02-03 00:00 UTC", "has expired", "renew it on etcd's side"] {
+        assert!(expired.contains(part), "{part}: {expired}");
+    }
+    // The words hold the time: the kind does not.
+    let later = server_certificate(&CertificateError::Expired, Some(&seen), None);
+    assert_eq!(expired.kind, later.kind);
+    let stranger = server_certificate(&CertificateError::UnknownIssuer, Some(&seen), Some(Path::new("/pki/ca.pem")));
+    assert!(stranger.contains("an authority in /pki/ca.pem did not sign it") && stranger.kind != expired.kind, "{stranger}");
+    let presented = vec!["etcd.example".to_owned()];
+    let expected = ServerName::try_from("10.0.0.1").unwrap();
+    let name = server_certificate(&CertificateError::NotValidForNameContext { expected, presented }, None, None);
+    assert!(name.contains("made out to etcd.example") && name.contains("--etcd-endpoints"), "{name}");
+}
+
+#[test]
+fn a_refused_client_certificate_is_one_reason() {
+    let (good, old) = (certificate("node", (2999, 1, 1)), certificate("node", (2021, 2, 3)));
+    let path = Path::new("/pki/node.pem");
+    for alert in [AlertDescription::BadCertificate, AlertDescription::UnknownCA, AlertDescription::CertificateExpired] {
+        let reason = refused(alert, Some((path, &good)));
+        assert_eq!(reason.kind, Kind::ClientCertificate);
+        assert!(reason.starts_with("etcd refuses this node's certificate /pki/node.pem (CN=node,"), "{reason}");
+    }
+    assert!(refused(AlertDescription::UnknownCA, Some((path, &good))).contains("--trusted-ca-file"));
+    let silent = refused(AlertDescription::BadCertificate, Some((path, &old)));
+    assert!(silent.contains("it has expired") && silent.contains("until 2021-02-03"), "{silent}");
+    for alert in [AlertDescription::BadCertificate, AlertDescription::CertificateRequired] {
+        let none = refused(alert, None);
+        assert!(none.kind == Kind::NoClientCertificate && none.contains("--etcd-certfile"), "{none}");
+    }
+    let other = refused(AlertDescription::InternalError, None);
+    assert!(other.kind == Kind::Tls && !other.contains("InternalError"), "{other}");
+}
+
+#[test]
+fn a_name_cannot_move_the_terminal() {
+    let text = described(&certificate("a\u{1b}[2Jb\u{202e}c\nd", (2999, 1, 1)));
+    assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{text:?}");
+}
+
+#[tokio::test]
+async fn files_that_do_not_hold_what_they_should_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let pem = CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
+    let (cert, right, wrong) = (path("cert", &pem), path("right", &key.serialize_pem()), path("wrong", &other.serialize_pem()));
+    let empty = path("empty", "");
+    let garbled = path("garbled", "-----BEGIN CERTIFICATE-----\nnot base64 !!\n-----END CERTIFICATE-----\n");
+    let nothing = path("nothing", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let options = |ca: &PathBuf, identity: Option<(&PathBuf, &PathBuf)>| EtcdOptions {
+        ca: Some(ca.clone()),
+        identity: identity.map(|(cert, key)| (cert.clone(), key.clone())),
+        ..EtcdOptions::default()
+    };
+    assert!(Tls::read(&options(&cert, Some((&cert, &right)))).await.is_ok());
+    for (options, parts) in [
+        (options(&folder.path().join("absent"), None), ["cannot read the TLS file", "absent"]),
+        (options(&empty, None), ["holds no certificate; --etcd-cafile", "empty"]),
+        (options(&right, None), ["holds no certificate; --etcd-cafile", "right"]),
+        (options(&garbled, None), ["not in PEM form (--etcd-cafile)", "garbled"]),
+        (options(&nothing, None), ["can be used as an authority", "nothing"]),
+        (options(&cert, Some((&empty, &right))), ["holds no certificate; --etcd-certfile", "empty"]),
+        (options(&cert, Some((&cert, &cert))), ["holds no private key", "--etcd-keyfile"]),
+        (options(&cert, Some((&cert, &wrong))), ["does not belong to the certificate", "wrong"]),
+    ] {
+        let Err(why) = Tls::read(&options).await else { panic!("{parts:?} is taken") };
+        assert!(parts.iter().all(|part| why.contains(part)), "{parts:?}: {why}");
+    }
+}
