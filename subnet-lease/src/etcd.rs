@@ -198,7 +198,7 @@ impl EtcdManager {
         let mut attempt = 0;
         let mut gap: Option<Notice> = None;
         loop {
-            let broken = match Watch::open(&self.registry, key, true, &anchor).await {
+            let broken = match Box::pin(Watch::open(&self.registry, key, true, &anchor)).await {
                 Err(broken) => broken,
                 Ok(mut watch) => {
                     attempt = 0;
@@ -296,7 +296,7 @@ impl Peers<'_> {
             return Ok(());
         };
         let Some(watch) = &mut self.watch else {
-            self.watch = Some(Watch::open(&manager.registry, "", false, anchor).await?);
+            self.watch = Some(Box::pin(Watch::open(&manager.registry, "", false, anchor)).await?);
             self.ready.push_back(LeaseEvent::Resumed);
             self.attempt = 0;
             if self.told.news(None) {

@@ -281,7 +281,7 @@ impl EtcdRegistry {
             Request::Heard { lease, .. } => self.heard(lease).await,
             Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
             Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
-            Request::Inherit { lease } => self.inherit(lease).await,
+            Request::Inherit { lease } => Box::pin(self.inherit(lease)).await,
             Request::Revoke { lease } => self.revoke(lease).await,
         }
     }

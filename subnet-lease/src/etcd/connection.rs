@@ -63,11 +63,15 @@ impl Connection {
     ///
     /// # Errors
     /// Its local address is gone.
-    pub async fn until_cut<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
-        self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
-            let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
-            Failure(Reason::new(Kind::Unreachable, text))
-        })
+    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, Failure>> + 'a {
+        // The futures of etcd's client are large, and this is awaited inside of many others.
+        let answer = Box::pin(answer);
+        async move {
+            self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
+                let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
+                Failure(Reason::new(Kind::Unreachable, text))
+            })
+        }
     }
 }
 

@@ -68,7 +68,7 @@ pub enum Anchor {
 pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
-    connection: Connection,
+    connection: Box<Connection>,
     /// The event that must come first: a store with another history has another one there.
     expected: Option<Change>,
     /// Events up to here are known already.
@@ -105,7 +105,7 @@ impl<'a> Watch<'a> {
             Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
             Err(_) => return Err(lost(registry, connection.number, unreachable(format!("etcd did not open the watch within {OPEN:?}"))).await),
         };
-        let watch = Self { registry, stream, connection: connection.clone(), expected, known, asked: false };
+        let watch = Self { registry, stream, connection: Box::new(connection.clone()), expected, known, asked: false };
         if let Some(header) = created.header() {
             registry.connections.recognise(&connection, header.cluster_id()).await.map_err(Broken::Stream)?;
             watch.behind(header)?;
