@@ -4,8 +4,10 @@
 use backends::datapath::framing::{Framing, VXLAN};
 use backends::datapath::merge::Merger;
 use backends::datapath::packet::Header;
+use backends::datapath::unfinished::tcp_segment;
 use libfuzzer_sys::fuzz_target;
 
+const MTU: u16 = 200;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 // Several datagrams of one receipt: the first byte is the size of each but the last.
@@ -23,6 +25,16 @@ fuzz_target!(|data: &[u8]| {
             let at = start + inner.start..start + inner.end;
             if let Ok(header) = Header::parse(&buffer[at.clone()]) {
                 assert_eq!(header.total_len, at.len());
+                // What a kernel hands over in one piece counts as what it is cut into, each with its headers.
+                if let Some(size) = tcp_segment(&buffer[at.clone()], &header, MTU) {
+                    assert!(size < usize::from(MTU) && at.len() > usize::from(MTU));
+                    let own = usize::from(MTU) - size;
+                    offered += (at.len() - own).div_ceil(size);
+                    payload += at.len();
+                    merger.offer_whole(&buffer, at, &header, size);
+                    start = end;
+                    continue;
+                }
                 offered += 1;
                 payload += at.len();
                 merger.offer(&buffer, at, &header);

@@ -216,7 +216,7 @@ fn barred(script: &str) -> Vec<(&'static str, String)> {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{script}\n").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "nft refuses\n{script}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -233,7 +233,7 @@ fn nftables_chains_that_drop_are_named_until_they_accept() {
     let (v4, v6) = (NET, "fd10:244::/48");
     let chain = |family: &str, policy: &str, more: &str| {
         format!(
-            "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }} }}"
+            "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
         )
     };
     let name = |family: &str, net: &str| ("forward-policy", format!("{family} wall gate {net}"));

@@ -134,7 +134,7 @@ fn table(own: bool) -> Table {
         encap_port: 8285,
     };
     let peer = Peer { address: "127.0.0.1:8285".parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: true };
-    Table::build(settings, [(peer4.parse().unwrap(), peer.clone()), (peer6.parse().unwrap(), peer)])
+    Table::build(settings, [(peer4.parse().unwrap(), peer), (peer6.parse().unwrap(), peer)])
 }
 
 fn shape() -> Arc<Shape> {

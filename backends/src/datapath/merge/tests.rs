@@ -117,6 +117,32 @@ fn what_is_not_to_be_merged_is_not() {
     assert!(merger.groups().is_empty());
 }
 
+/// The packet as a kernel hands it over that left the checksum to a network card.
+fn unfinish(packet: &[u8]) -> Vec<u8> {
+    let header = Header::parse(packet).unwrap();
+    let mut packet = packet.to_vec();
+    let sum = checksum::fold(unfinished::pseudo(&packet, &header).unwrap());
+    put(&mut packet, header.transport + unfinished::field(header.protocol).unwrap(), sum).unwrap();
+    packet
+}
+
+/// The single packets that a group stands for.
+fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
+    use super::super::split::{Split, split};
+    let mut packet: Vec<u8> = group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
+    let header = Header::parse(&packet).unwrap();
+    match split(vnet, &header, &mut packet).unwrap() {
+        Split::Whole => vec![packet],
+        Split::Segments(segments) => (0..segments.count())
+            .map(|index| {
+                let mut room = [0; 192];
+                let (made, payload) = segments.header(index, &packet, &mut room).unwrap();
+                [&room[..made], &packet[payload]].concat()
+            })
+            .collect(),
+    }
+}
+
 /// A packet as its flow, what orders it there, and its payload.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
@@ -127,6 +153,48 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Checksums that are left unfinished make no difference: what comes out is complete, and nothing is merged less.
+    #[test]
+    fn unfinished_or_not_it_is_merged(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
+        let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
+        let singles = recipe.singles(size);
+        prop_assume!(singles.len() <= 64);
+        let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { unfinish(single) } else { single.clone() }).collect();
+        let mut merger = Merger::new(true, true);
+        let mut buffer = offer(&mut merger, &came);
+        prop_assert_eq!(merger.groups().len(), 1);
+        let group = &merger.groups()[0];
+        prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
+        let vnet = merger.finish(0, &mut buffer);
+        let found = out(&vnet, &merger.groups()[0], &buffer);
+        prop_assert_eq!(&found, &singles);
+        // Nothing is merged: each is completed for itself.
+        let mut merger = Merger::new(false, false);
+        let mut buffer = offer(&mut merger, &came);
+        for (index, single) in singles.iter().enumerate() {
+            let vnet = merger.finish(index, &mut buffer);
+            prop_assert_eq!(vnet.needs_csum, came[index] == unfinish(single));
+            prop_assert_eq!(out(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
+        }
+    }
+
+    /// A super-packet goes on as it came, and stands for its segments; nothing joins it.
+    #[test]
+    fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
+        let packet = recipe.partial();
+        let after = Recipe { sequence: recipe.sequence.wrapping_add(recipe.payload.len() as u32), ..recipe.clone() }.packet();
+        let mut buffer = [packet.clone(), after.clone()].concat();
+        let mut merger = Merger::new(true, true);
+        merger.offer_whole(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
+        merger.offer(&buffer, packet.len()..buffer.len(), &Header::parse(&after).unwrap());
+        prop_assert_eq!(merger.groups().len(), 2);
+        let singles = recipe.singles(size);
+        let group = &merger.groups()[0];
+        prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
+        let vnet = merger.finish(0, &mut buffer);
+        prop_assert_eq!(out(&vnet, &merger.groups()[0], &buffer), singles);
+    }
 
     /// Merged, written by turns and split again, each flow's packets are what they were, in their order.
     #[test]
