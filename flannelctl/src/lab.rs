@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan, StoreKind};
+use crate::out;
 use crate::screen::Screen;
 
 /// The options of the demonstration.
@@ -45,7 +46,7 @@ pub struct Args {
 /// Builds, shows and removes.
 pub fn run(args: &Args) -> Result<()> {
     if args.remove {
-        println!("removed {} lab(s)", e2e::remove_kept()?);
+        out::say(format!("removed {} lab(s)", e2e::remove_kept()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;

@@ -1,8 +1,11 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
+
 mod cleanup;
 mod lab;
 mod leases;
+mod out;
 mod release;
 mod screen;
 mod store;
@@ -32,19 +35,40 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return complain_of_usage(&error),
+    };
+    let long = matches!(cli.command, Command::Lab(_));
+    let outcome = match cli.command {
         Command::Leases(args) => leases::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
-    match outcome {
+    match outcome.and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
+        // With the ends of logs.
+        Err(error) if long => {
+            out::complain_at_length(error);
+            ExitCode::FAILURE
+        }
         Err(error) => {
-            eprintln!("flannelctl: {error:#}");
+            out::complain(format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Help and version, with their colours; or what is wrong with the command line, which may hold anything.
+fn complain_of_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        out::note(error.render().to_string().trim_end());
+    } else {
+        // A closed pipe (`--help | head`) is not worth an error.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What `--help` prints.
 
 use super::flags::{self, GROUPS, Kind, Part};
+use subnet_lease::printable;
 
 /// Column at which the descriptions begin.
 const COLUMN: usize = 34;
@@ -74,7 +75,8 @@ fn entry(head: &str, text: &str) -> String {
 pub(super) fn mistakes(list: &[String]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
-        out.push_str(&format!("  {mistake}\n"));
+        // What was typed stands in it as it was typed.
+        out.push_str(&format!("  {}\n", printable::line(mistake)));
     }
     out.push_str(&format!("See flanneld --help for all {} flags.\n", flags::all().count() + 1));
     out
