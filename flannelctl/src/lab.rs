@@ -38,15 +38,15 @@ pub struct Args {
     /// Leave everything running, to look around in it.
     #[arg(long)]
     keep: bool,
-    /// Only remove the labs that were kept.
-    #[arg(long, exclusive = true)]
+    /// Build nothing: remove the labs that were kept, and what killed ones left.
+    #[arg(long, conflicts_with = "keep")]
     remove: bool,
 }
 
 /// Builds, shows and removes.
 pub fn run(args: &Args) -> Result<()> {
     if args.remove {
-        out::say(format!("removed {} lab(s)", e2e::remove_kept()?));
+        out::say(format!("removed {} lab(s)", e2e::remove_ended()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;
