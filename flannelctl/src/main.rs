@@ -12,7 +12,7 @@ mod store;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Look at a flannel network, mend it, or build one to play with.
 #[derive(Debug, Parser)]
@@ -34,8 +34,16 @@ enum Command {
     Lab(lab::Args),
 }
 
+/// How wide help is at most, as a terminal is that nobody has widened.
+const WIDTH: usize = 80;
+
+/// The command line. Help does not repeat what is in the environment: it may be long, or secret.
+fn command() -> clap::Command {
+    Cli::command().max_term_width(WIDTH).mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return complain_of_usage(&error),
     };
@@ -73,10 +81,24 @@ fn complain_of_usage(error: &clap::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
+        super::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_into_80_columns() {
+        let mut command = super::command();
+        command.build();
+        let mut all = vec![command.clone()];
+        all.extend(command.get_subcommands().cloned());
+        assert!(all.len() > 5, "with the subcommands, help among them");
+        for mut command in all {
+            for text in [command.render_help().to_string(), command.render_long_help().to_string()] {
+                for line in text.lines() {
+                    assert!(line.chars().count() <= 80, "{} --help: {line}", command.get_name());
+                }
+            }
+        }
     }
 }
