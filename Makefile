@@ -13,11 +13,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # make fuzz
 SECONDS ?= 60
-# make test-interop
+# make test-interop, make bench
 GO_FLANNELD ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# sudo forgets the environment; etcd is where this user's setup put it.
+AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD))
 # Tests that make network namespaces need root; cargo itself does not.
 ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
@@ -38,7 +40,7 @@ build: ## Build everything
 demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
 	cargo build -p flanneld -p flannelctl
-	$(SUDO) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
 
 picture: ## Draw docs/demo.svg from a real run of the demonstration
 	./e2e/setup.sh demo
@@ -66,11 +68,11 @@ e2e: ## End-to-end tests on hosts in namespaces
 	cargo build --workspace
 	cargo test -p e2e --no-fail-fast
 
-bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --markdown]
+bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld]
 	./e2e/setup.sh bench
 	cargo build --release -p flanneld
 	cargo build --release -p e2e --bin bench
-	$(SUDO) ./target/release/bench $(ARGS)
+	$(AS_ROOT) ./target/release/bench $(ARGS)
 
 soak: setup ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute, ten minutes of load
 	cargo build --workspace

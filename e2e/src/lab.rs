@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 
 use crate::host::{Host, Uplink};
-use crate::names::{KEPT, LabName};
+use crate::names::{KEPT, LabName, OWNER};
 use crate::nat::NatBox;
 use crate::netns::Netns;
 use crate::router::Router;
@@ -66,6 +66,8 @@ impl Lab {
         let _ = sweep::remove_stale();
         let site = Arc::new(Site { name: LabName::next(), kept: AtomicBool::new(std::env::var_os(KEEP).is_some()) });
         let lab = Lab { site, title: title.to_owned() };
+        // Before the first namespace: who finds remains must know whose they are.
+        std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
             lab.keep()?;
@@ -144,7 +146,7 @@ impl Lab {
         Vagrant::build(self, count)
     }
 
-    /// Leaves everything running when the lab is dropped, until [`crate::remove_kept`].
+    /// Leaves everything running when the lab is dropped, until [`crate::remove_ended`].
     ///
     /// # Errors
     /// When the mark cannot be written.

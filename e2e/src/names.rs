@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const NETNS: &str = "/run/netns";
 /// Every lab's folder is in here.
 const LABS: &str = "/tmp/flannel-lab";
-/// In a lab's folder: nobody removes this lab but [`crate::remove_kept`].
+/// In a lab's folder: nobody removes this lab but [`crate::remove_ended`].
 pub(crate) const KEPT: &str = "kept";
+/// In a lab's folder: which process made it.
+pub(crate) const OWNER: &str = "owner";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

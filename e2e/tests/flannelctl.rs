@@ -102,3 +102,70 @@ fn what_cannot_be_read_is_listed_with_the_reason() {
     let nowhere = flannelctl(&host, "--etcd-endpoints=http://127.0.0.1:1", &["leases"]);
     assert!(!nowhere.status.success() && err(&nowhere).contains("cannot reach etcd at http://127.0.0.1:1"), "{}", err(&nowhere));
 }
+
+/// What a terminal would obey, in everything that a writer of the store chooses freely.
+const HOSTILE: &str = "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
+
+/// Demands printable characters and ends of lines, beside the colours of our own table.
+#[track_caller]
+fn require_visible(what: &str, text: &str) {
+    for colour in ["\u{1b}[1m", "\u{1b}[31;1m", "\u{1b}[0m"] {
+        assert!(what == "terminal" || !text.contains(colour), "{what}: {text:?}");
+    }
+    let text = text.replace("\u{1b}[1m", "").replace("\u{1b}[31;1m", "").replace("\u{1b}[0m", "").replace("\r\n", "\n");
+    let hidden = |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'));
+    assert!(!text.contains(hidden) && !text.lines().any(|line| line.starts_with("fake line")), "{what}: {text:?}");
+}
+
+#[test]
+fn foreign_text_is_shown_and_not_obeyed() {
+    let lab = Lab::new("ctl-hostile").unwrap();
+    let lan = lab.switch("lan").unwrap();
+    let hosts = lab.hosts(&lan, 2).unwrap();
+    let folder = lab.folder("leases").unwrap();
+    let (store, place) = (Store::dir(&folder), format!("--subnet-dir={}", folder.display()));
+    store.configure(NETWORK).unwrap();
+    let lease = |ip: &str, kind: &str| {
+        let node = serde_json::json!({ "id": HOSTILE, "name": HOSTILE, "instance": HOSTILE, "rank": 1 });
+        let data = serde_json::json!({ "VNI": 1, "VtepMAC": HOSTILE });
+        serde_json::json!({ "PublicIP": ip, "PublicIPv6": null, "BackendType": kind, "BackendData": data, "NodeID": node }).to_string()
+    };
+    let put = |key: &str, value: String| std::fs::write(folder.join("subnets").join(key), value).unwrap();
+    put("10.5.7.0-24", lease("192.168.56.107", HOSTILE));
+    put("10.5.8.0-24", lease("192.168.56.108", "host-gw"));
+    put("10.5.8.128-25", lease("192.168.56.109", "host-gw"));
+    put("10.5.9.0-24", format!("{HOSTILE}{{"));
+    put(&format!("10.5.6.0-24{HOSTILE}"), lease("192.168.56.106", "host-gw"));
+
+    for (host, format) in hosts.iter().zip(["text", "json"]) {
+        let options = FlanneldOptions::new(&store).iface("enp0s8").arg(&format!("--log-format={format}")).arg("--v=1");
+        let daemon = host.flanneld(&options).unwrap();
+        eventually(Duration::from_secs(10), "the log tells of the hostile key", || daemon.log().contains("fake line")).unwrap();
+        require_visible(format, &daemon.log());
+        for page in ["/status", "/readyz", "/healthz", "/metrics"] {
+            require_visible(page, &daemon.get(page).unwrap().1);
+        }
+    }
+
+    let listed = flannelctl(&hosts[0], &place, &["leases"]);
+    require_visible("leases", &format!("{}{}", out(&listed), err(&listed)));
+    assert!(out(&listed).contains(r"n\u{1b}[2J") && out(&listed).contains(r"\u{202e}cod"), "{}", out(&listed));
+    let document = out(&flannelctl(&hosts[0], &place, &["leases", "--json"]));
+    require_visible("--json", &document);
+    assert!(document.contains(r"\u202ecod") && document.contains(r"\u009b31m"), "{document}");
+
+    // On a terminal there are colours, and a question; it is answered with no.
+    let program = binaries::own("flannelctl").unwrap();
+    for command in ["leases".to_owned(), "release --force 10.5.7.0-24".to_owned()] {
+        let command = format!("{} {command} {place}", program.display());
+        let shown = hosts[0].netns().feed("script", &["-qec", &format!("{command} || true"), "/dev/null"], "n\n").unwrap();
+        require_visible("terminal", &shown);
+        assert!(shown.contains(r"n\u{1b}[2J"), "{shown}");
+    }
+    assert!(folder.join("subnets/10.5.7.0-24").exists());
+
+    let shown = out(&listed).lines().find_map(|line| Some(line.strip_prefix("10.5.6.0-24")?.split_once("  ")?.0.to_owned())).unwrap();
+    let released = flannelctl(&hosts[0], &place, &["release", "--yes", "--force", &format!("10.5.6.0-24{}", shown.trim_end())]);
+    require_visible("release", &format!("{}{}", out(&released), err(&released)));
+    assert!(released.status.success() && !folder.join("subnets").join(format!("10.5.6.0-24{HOSTILE}")).exists());
+}

@@ -13,7 +13,9 @@ use backends::traffic;
 use flanneld::instance::{self, Beside};
 use flanneld::subnet_env;
 use ipnet::IpNet;
-use subnet_lease::NetworkConfig;
+use subnet_lease::{NetworkConfig, printable};
+
+use crate::out;
 
 /// Where subnet.env is where nobody says otherwise.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
@@ -67,16 +69,14 @@ async fn clean(args: &Args) -> Result<()> {
     if !running.is_empty() {
         let who = running.join("; ");
         if args.dry_run {
-            eprintln!("flannelctl: flanneld runs here ({who}): without --dry-run this would be refused; stop it first");
+            out::complain(format!("flanneld runs here ({who}): without --dry-run this would be refused; stop it first"));
         } else if !args.force {
             bail!("flanneld runs here ({who}) and would make everything anew: stop it first (systemctl disable --now flanneld), or say --force");
         }
     }
 
     if networks.is_empty() {
-        eprintln!(
-            "flannelctl: no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network"
-        );
+        out::complain("no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network");
     }
     let others = cleanup::Others { networks: beside.networks.clone(), devices: beside.devices };
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
@@ -172,24 +172,24 @@ impl Report {
     /// Something is gone, or would be.
     pub fn removed(&mut self, what: &str) {
         self.removed += 1;
-        println!("{} {what}", if self.dry_run { "would remove" } else { "removed" });
+        out::say(format!("{} {}", if self.dry_run { "would remove" } else { "removed" }, printable::line(what)));
     }
 
     /// Something stays that may be flannel's.
     pub fn kept(&mut self, what: &str) {
-        println!("kept {what}");
+        out::say(format!("kept {}", printable::line(what)));
     }
 
     /// Something could not be removed.
     pub fn complaint(&mut self, why: impl std::fmt::Display) {
         self.complaints += 1;
-        eprintln!("flannelctl: {why}");
+        out::complain(why);
     }
 
     fn end(&self) -> Result<()> {
         ensure!(self.complaints == 0, "not everything could be removed; mend what the lines above name and say it again: it does no harm");
         if self.removed == 0 {
-            println!("nothing of flannel is here");
+            out::say("nothing of flannel is here");
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan, StoreKind};
+use crate::out;
 use crate::screen::Screen;
 
 /// The options of the demonstration.
@@ -37,15 +38,15 @@ pub struct Args {
     /// Leave everything running, to look around in it.
     #[arg(long)]
     keep: bool,
-    /// Only remove the labs that were kept.
-    #[arg(long, exclusive = true)]
+    /// Build nothing: remove the labs that were kept, and what killed ones left.
+    #[arg(long, conflicts_with = "keep")]
     remove: bool,
 }
 
 /// Builds, shows and removes.
 pub fn run(args: &Args) -> Result<()> {
     if args.remove {
-        println!("removed {} lab(s)", e2e::remove_kept()?);
+        out::say(format!("removed {} lab(s)", e2e::remove_ended()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;

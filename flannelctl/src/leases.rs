@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use subnet_lease::NetworkConfig;
 use subnet_lease::json::Object;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
+use subnet_lease::{NetworkConfig, printable};
 
+use crate::out;
 use crate::screen::{Screen, Style};
 use crate::store::{self, Sign, StoreArgs};
 
@@ -35,7 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
         let config = match store.config().await {
             Ok(config) => Some(config),
             Err(error) => {
-                eprintln!("flannelctl: {error:#}");
+                out::complain(format!("{error:#}"));
                 None
             }
         };
@@ -43,17 +44,17 @@ pub fn run(args: &Args) -> Result<()> {
         let signs = if args.long || !store.asks_a_server() { store.signs(&keys.items).await? } else { BTreeMap::new() };
         let notes = notes(&keys.items, config.as_ref());
         if args.json {
-            println!("{}", serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
+            out::document(&serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
             return Ok(());
         }
         let screen = Screen::open();
         if keys.items.is_empty() && keys.strange.is_empty() {
-            screen.say(format!("no leases in {}", store.place()));
+            screen.say(format!("no leases in {}", printable::line(store.place())));
             return Ok(());
         }
         screen.say(table(&rows(&keys, &signs, &notes), screen));
         if signs.is_empty() && store.asks_a_server() {
-            eprintln!("--long shows when each holder reported last");
+            out::note("--long shows when each holder reported last");
         }
         Ok(())
     })
@@ -187,8 +188,10 @@ fn rows(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Vec<(
     keys.items.iter().map(lease).chain(strange).collect()
 }
 
-/// Columns as wide as what is in them; a column that is empty throughout is left out.
+/// Columns as wide as what is in them; a column that is empty throughout is left out. Nothing in a cell is more than its text.
 fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
+    let shown = |cells: &[String; 6]| cells.each_ref().map(|cell| printable::value(cell).into_owned());
+    let rows: Vec<([String; 6], &str)> = rows.iter().map(|(cells, note)| (shown(cells), note.as_str())).collect();
     const HEADING: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
     let longest = |column: usize| rows.iter().filter_map(|(cells, _)| cells.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let columns: Vec<(usize, &str, usize)> =

@@ -1,15 +1,18 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
+
 mod cleanup;
 mod lab;
 mod leases;
+mod out;
 mod release;
 mod screen;
 mod store;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Look at a flannel network, mend it, or build one to play with.
 #[derive(Debug, Parser)]
@@ -31,28 +34,71 @@ enum Command {
     Lab(lab::Args),
 }
 
+/// How wide help is at most, as a terminal is that nobody has widened.
+const WIDTH: usize = 80;
+
+/// The command line. Help does not repeat what is in the environment: it may be long, or secret.
+fn command() -> clap::Command {
+    Cli::command().max_term_width(WIDTH).mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+}
+
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return complain_of_usage(&error),
+    };
+    let long = matches!(cli.command, Command::Lab(_));
+    let outcome = match cli.command {
         Command::Leases(args) => leases::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
-    match outcome {
+    match outcome.and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
+        // With the ends of logs.
+        Err(error) if long => {
+            out::complain_at_length(error);
+            ExitCode::FAILURE
+        }
         Err(error) => {
-            eprintln!("flannelctl: {error:#}");
+            out::complain(format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
+/// Help and version, with their colours; or what is wrong with the command line, which may hold anything.
+fn complain_of_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        out::note(error.render().to_string().trim_end());
+    } else {
+        // A closed pipe (`--help | head`) is not worth an error.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
+        super::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_into_80_columns() {
+        let mut command = super::command();
+        command.build();
+        let mut all = vec![command.clone()];
+        all.extend(command.get_subcommands().cloned());
+        assert!(all.len() > 5, "with the subcommands, help among them");
+        for mut command in all {
+            for text in [command.render_help().to_string(), command.render_long_help().to_string()] {
+                for line in text.lines() {
+                    assert!(line.chars().count() <= 80, "{} --help: {line}", command.get_name());
+                }
+            }
+        }
     }
 }

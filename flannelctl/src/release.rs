@@ -1,14 +1,16 @@
 //! `flannelctl release`: frees the lease of a node that is gone, and asks before it does.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use subnet_lease::printable;
 use subnet_lease::protocol::decide::SILENCE;
 use subnet_lease::protocol::registry::Entry;
 use subnet_lease::protocol::view::Item;
 
 use crate::leases::{Keys, holder, span};
+use crate::out;
 use crate::store::{self, Sign, StoreArgs};
 
 /// Which lease, and how sure.
@@ -39,7 +41,7 @@ pub fn run(args: &Args) -> Result<()> {
             Some(item) => store.sign(item).await?,
             None => Sign::default(),
         };
-        println!("{}", description(&entry, item.as_ref(), &sign));
+        out::say(description(&entry, item.as_ref(), &sign));
         if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
             && !args.force
         {
@@ -52,27 +54,32 @@ pub fn run(args: &Args) -> Result<()> {
             bail!("{} was changed by somebody in this moment: nothing was deleted; look again with `flannelctl leases`", entry.key);
         }
         let lives = item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
-        println!("released; {}", if lives { "if its flanneld runs, it puts the lease back" } else { "peers drop their routes to it within seconds" });
+        let after = if lives { "if its flanneld runs, it puts the lease back" } else { "peers drop their routes to it within seconds" };
+        out::say(format!("released; {after}"));
         Ok(())
     })
 }
 
-/// The key that is meant: by its text, or by a subnet of it.
+/// The key that is meant: by its text, by a subnet of it, or as `flannelctl leases` shows it where only one is shown so.
 fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
     let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
     let by_net = || keys.items.iter().find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc()))).map(|item| &item.entry);
-    by_text.or_else(by_net).cloned()
+    let by_sight = || {
+        let mut alike = entries.clone().filter(|entry| printable::value(&entry.key) == wanted);
+        alike.next().filter(|_| alike.next().is_none())
+    };
+    by_text.or_else(by_net).or_else(by_sight).cloned()
 }
 
 /// What would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
-    let Some(item) = item else { return format!("{}: the key of no subnet", entry.key) };
+    let Some(item) = item else { return format!("{}: the key of no subnet", printable::value(&entry.key)) };
     let kind = if item.pulse() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
     let node = match (item.node(), item.attrs.is_some()) {
-        (Some(node), _) => format!("by node {} (id {})", holder(item), node.id),
+        (Some(node), _) => format!("by node {} (id {})", printable::value(&holder(item)), printable::value(&node.id)),
         (None, true) => "by a node of Go flannel, or written by hand".to_owned(),
         (None, false) => "by an unreadable value".to_owned(),
     };
@@ -101,8 +108,7 @@ fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("there is nobody to ask: say --yes to delete it");
     }
-    print!("Delete it? [y/N] ");
-    std::io::stdout().flush()?;
+    out::begin("Delete it? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

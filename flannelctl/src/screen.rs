@@ -1,10 +1,13 @@
 //! What is printed: steps with their times, tables, colours on a terminal and plain text elsewhere.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use subnet_lease::printable;
+
+use crate::out;
 
 /// A way to set text off from the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +38,7 @@ impl Screen {
         Screen { terminal, colours: terminal && !plain }
     }
 
-    /// The text in a style.
+    /// The text in a style; what is in it is shown, not obeyed.
     pub fn styled(self, style: Style, text: impl Display) -> String {
         let code = match style {
             Style::Good => "32",
@@ -43,23 +46,25 @@ impl Screen {
             Style::Strong => "1",
             Style::Faint => "2",
         };
-        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+        let text = text.to_string();
+        let text = printable::line(&text);
+        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into_owned() }
     }
 
-    /// A line.
+    /// Lines, perhaps with styled parts.
     pub fn say(self, text: impl Display) {
-        println!("{text}");
+        if self.colours { out::say_styled(text) } else { out::say(text) }
     }
 
     /// A heading after an empty line.
     pub fn heading(self, text: impl Display) {
-        println!("\n{}", self.styled(Style::Strong, text));
+        self.say(format!("\n{}", self.styled(Style::Strong, text)));
     }
 
     /// Text under a heading.
     pub fn block(self, text: &str) {
         for line in text.lines() {
-            println!("  {line}");
+            self.say(format!("  {}", line.replace('\t', "  ")));
         }
     }
 
@@ -72,20 +77,21 @@ impl Screen {
     /// The same for work that began before and knows how long it took.
     pub fn timed_step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String, Duration)>) -> Result<T> {
         if self.terminal {
-            print!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), "");
-            std::io::stdout().flush()?;
+            out::begin(format!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), ""));
         }
         let outcome = work();
-        let clear = if self.terminal { "\r\x1b[K" } else { "" };
+        if self.terminal {
+            out::back();
+        }
         match outcome {
             Ok((value, result, took)) => {
                 let line = if result.is_empty() { what.to_owned() } else { format!("{what}: {result}") };
                 let time = self.styled(Style::Faint, format!("{:>6.2} s", took.as_secs_f64()));
-                println!("{clear}  {} {time}  {line}", self.styled(Style::Good, "✓"));
+                self.say(format!("  {} {time}  {line}", self.styled(Style::Good, "✓")));
                 Ok(value)
             }
             Err(error) => {
-                println!("{clear}  {} {:>8}  {what}", self.styled(Style::Bad, "✗"), "");
+                self.say(format!("  {} {:>8}  {what}", self.styled(Style::Bad, "✗"), ""));
                 Err(error)
             }
         }
@@ -95,7 +101,7 @@ impl Screen {
     pub fn commands(self, commands: &[(String, &str)]) {
         let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
         for (command, purpose) in commands {
-            println!("  {}  {}", self.styled(Style::Strong, format!("{command:width$}")), self.styled(Style::Faint, purpose));
+            self.say(format!("  {}  {}", self.styled(Style::Strong, format!("{command:width$}")), self.styled(Style::Faint, purpose)));
         }
     }
 
@@ -106,7 +112,7 @@ impl Screen {
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in rows {
             let cells = row.iter().zip(&widths).map(|((text, style), width)| self.styled(*style, format!("{text:>width$}")));
-            println!("  {}", cells.collect::<Vec<_>>().join("   "));
+            self.say(format!("  {}", cells.collect::<Vec<_>>().join("   ")));
         }
     }
 }

@@ -65,6 +65,7 @@ impl Invocation {
     ///
     /// # Errors
     /// The exit code of a start that runs nothing.
+    #[allow(clippy::print_stderr, reason = "there is no log yet; what was typed is made printable by `help::mistakes`")]
     pub fn settings_or_print(self) -> Result<Box<Settings>, u8> {
         match self {
             Self::Run(settings) => Ok(settings),

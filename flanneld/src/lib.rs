@@ -1,5 +1,7 @@
 //! The node daemon: the only crate where stores and backends meet.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
+
 pub mod checks;
 pub mod cli;
 pub mod daemon;

@@ -1,8 +1,11 @@
 //! Log lines on stderr, for people or for machines.
 
+mod visible;
+
 use crate::cli::{LogFormat, Logging};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+use visible::Visible;
 
 /// Starts logging; RUST_LOG, where it is set and can be read, decides instead of the verbosity.
 pub fn init(logging: Logging) {
@@ -16,10 +19,11 @@ pub fn init(logging: Logging) {
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A subscriber that is set already (tests) stays.
     let _ = match logging.format {
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).map_event_format(Visible::json).try_init(),
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            builder.with_ansi(colours).with_target(logging.verbosity > 0).try_init()
+            let text = builder.with_ansi(colours).with_target(logging.verbosity > 0).fmt_fields(visible::fields());
+            text.map_event_format(|format| Visible::text(format.with_ansi(colours), colours)).try_init()
         }
     };
     if let Some(complaint) = complaint {

@@ -3,6 +3,7 @@
 use crate::health::Health;
 use sd_notify::NotifyState;
 use std::time::Duration;
+use subnet_lease::printable;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
@@ -21,9 +22,9 @@ pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
 }
 
-/// A status is one line: a newline would begin another assignment.
+/// A status is one line that a terminal can show: a newline would begin another assignment.
 fn line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    printable::line(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 fn tell(states: &[NotifyState<'_>]) {
@@ -65,5 +66,6 @@ mod tests {
     #[test]
     fn a_status_is_one_line() {
         assert_eq!(line("a\nREADY=1\r\n b "), "a READY=1 b");
+        assert_eq!(line("a\u{1b}[2J\u{202e}"), r"a\u{1b}[2J\u{202e}");
     }
 }

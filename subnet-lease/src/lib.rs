@@ -11,6 +11,7 @@ pub mod dual;
 pub mod etcd;
 pub mod json;
 pub mod lease;
+pub mod printable;
 pub mod table;
 pub mod wire;
 

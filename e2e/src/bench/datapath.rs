@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use e2e::{Cable, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store};
+use anyhow::{Context, Result, ensure};
+use e2e::{Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store, Switch, Uplink};
 use serde_json::{Value, json};
 
 use super::load::{Cpu, quantile, round_trips, small, tcp};
@@ -74,6 +74,23 @@ impl Default for Plan {
     }
 }
 
+impl Plan {
+    /// Whether it can be measured.
+    ///
+    /// # Errors
+    /// Names the argument, or the variable, that is wrong.
+    pub fn check(&self) -> Result<()> {
+        if let Some(go) = go_flanneld() {
+            ensure!(go.is_file(), "GO_FLANNELD={} is no file; it is the path of Go flannel's flanneld", go.display());
+        }
+        let names: Vec<&str> = every_carrier().iter().map(|(name, ..)| *name).collect();
+        for only in &self.only {
+            ensure!(names.iter().any(|name| name.starts_with(only.as_str())), "--only={only}: there are {}", names.join(", "));
+        }
+        Ok(())
+    }
+}
+
 /// Measures; a section of docs/performance.md, and a picture of it.
 pub fn measure(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
@@ -86,7 +103,15 @@ pub fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-fn carriers(plan: &Plan) -> Vec<(&'static str, [Value; 2], &'static str, Option<PathBuf>)> {
+/// Go flannel's program, where it is named.
+fn go_flanneld() -> Option<PathBuf> {
+    std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// A carrier's name, the configuration of each of its two nodes, how our engine is to move packets, and another program than ours.
+type Recipe = (&'static str, [Value; 2], &'static str, Option<PathBuf>);
+
+fn every_carrier() -> Vec<Recipe> {
     let same = |conf: Value| [conf.clone(), conf];
     let kernel = || json!({ "Type": "vxlan" });
     let ours = || json!({ "Type": "vxlan", "Mode": "userspace" });
@@ -100,33 +125,53 @@ fn carriers(plan: &Plan) -> Vec<(&'static str, [Value; 2], &'static str, Option<
         ("udp (batches)", same(json!({ "Type": "udp" })), "mmsg", None),
         ("udp (plain)", same(json!({ "Type": "udp" })), "plain", None),
     ];
-    if let Some(go) = std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()) {
-        all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go.into())));
+    if let Some(go) = go_flanneld() {
+        all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go)));
     }
+    all
+}
+
+fn carriers(plan: &Plan) -> Vec<Recipe> {
+    let mut all = every_carrier();
     let named: Vec<&str> = all.iter().map(|(name, ..)| *name).collect();
     let wanted = |name: &str, only: &String| if named.contains(&only.as_str()) { name == only } else { name.starts_with(only.as_str()) };
     all.retain(|(name, ..)| plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only)));
     all
 }
 
-fn build(
-    lab: &Lab,
-    number: usize,
-    cable: Cable,
-    (name, confs, way, go): (&'static str, [Value; 2], &'static str, Option<PathBuf>),
-) -> Result<Carrier> {
+/// The etcd of all carriers, each at a prefix of its own: Go flannel knows no other store. It is reached by an interface that carries nothing else.
+struct Registry {
+    lan: Switch,
+    client: EtcdClient,
+    _etcd: Etcd,
+}
+
+impl Registry {
+    fn start(lab: &Lab) -> Result<Registry> {
+        let lan = lab.switch("store")?;
+        let host = lab.host("store", &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?])?;
+        // Beaten often, its heart would count as a foreign program's work; alone it has nobody to hear it.
+        let etcd = Etcd::start(&[&host], &EtcdOptions::default().arg("--heartbeat-interval=200").arg("--election-timeout=2000"))?;
+        Ok(Registry { lan, client: etcd.client()?, _etcd: etcd })
+    }
+
+    fn uplink(&self, carrier: usize, host: usize) -> Result<Uplink> {
+        Uplink::new(&self.lan, "enp0s9").address(&format!("192.168.57.{}/24", 10 + carrier * 2 + host))
+    }
+}
+
+fn build(lab: &Lab, registry: &Registry, number: usize, cable: Cable, (name, confs, way, go): Recipe) -> Result<Carrier> {
     // One cable between the two: a switch would make the kernel work for every frame.
-    let [first, second] = [0, 1].map(|index| lab.host(&format!("c{number}h{index}"), &[]));
+    let [first, second] = [0, 1].map(|index| registry.uplink(number, index).and_then(|uplink| lab.host(&format!("c{number}h{index}"), &[uplink])));
     let hosts = [first?, second?];
     hosts[0].netns().ip(&format!("link add enp0s8 type veth peer name enp0s8 netns {}", hosts[1].netns().name()))?;
     for (host, last) in hosts.iter().zip([101, 102]) {
         host.netns().ip(&format!("link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"))?;
     }
     let mut carrier = Carrier { name, hosts: Vec::new(), daemons: Vec::new(), pods: Vec::new() };
-    let folder = lab.folder(&format!("leases{number}"))?;
+    let store = Store::etcd(&registry.client).prefix(&format!("/carrier/{number}"));
     for (host, conf) in hosts.into_iter().zip(&confs) {
         // Both modes of vxlan publish the same, so the two may read different configurations of one network.
-        let store = Store::dir(&folder);
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
         cable.lay(&host)?;
         let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
@@ -151,12 +196,13 @@ fn build(
 
 fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
     let lab = Lab::new("bench")?;
+    let registry = Registry::start(&lab)?;
     let carriers: Vec<Carrier> = carriers(plan)
         .into_iter()
         .enumerate()
         .map(|(number, what)| {
             let name = what.0;
-            build(&lab, number, cable, what).with_context(|| name.to_owned())
+            build(&lab, &registry, number, cable, what).with_context(|| name.to_owned())
         })
         .collect::<Result<_>>()?;
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();

@@ -1,8 +1,6 @@
 //! Measures what the goals of the project are about, and shows it beside them: `make bench`.
 //!
-//! Arguments: `--markdown` writes the table into docs/performance.md too; `--quick` measures the small sizes only;
-//! `--peers=N` one size only, and no healing; `--datapath` how packets move and nothing else, `--streams` of that the streams only,
-//! `--no-ladder` all but the rates of small packets.
+//! `--help` tells its arguments.
 
 #[path = "../bench/datapath.rs"]
 mod datapath;
@@ -17,14 +15,49 @@ mod scale;
 #[path = "../bench/table.rs"]
 mod table;
 
-use anyhow::{Context, Result, bail};
+use std::io::{ErrorKind, Write, stderr, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
 use table::Table;
 
-fn main() -> Result<()> {
+const HELP: &str = "\
+Measures what the goals of the project are about, and shows it beside them.
+
+Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
+
+  --quick             the small sizes only, one round
+  --markdown          write the tables into docs/performance.md, too
+  --peers=N           this many leases only, no healing, no packets
+  --no-datapath       all but how packets move
+  --datapath          how packets move, and nothing else
+  --rounds=N          of each carrier
+  --cable=wire|veth   one kind of cable only
+  --only=NAME         carriers with this name, or that begin with it; repeatable
+  --streams           of packets the streams only
+  --no-ladder         of packets all but the rates of small ones
+  --metrics           show what the daemons counted, too
+
+With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
+beside ours. It needs root.
+";
+
+/// What is to be measured.
+struct Order {
+    markdown: bool,
+    sizes: Vec<u32>,
+    heal: bool,
+    packets: bool,
+    plan: datapath::Plan,
+}
+
+/// Reads the command line; none when the help was asked for.
+fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
-    for arg in std::env::args().skip(1) {
+    for arg in arguments {
         match arg.as_str() {
+            "--help" | "-h" => return Ok(None),
             "--markdown" => markdown = true,
             "--quick" => {
                 sizes.truncate(2);
@@ -35,20 +68,65 @@ fn main() -> Result<()> {
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
-            arg => match arg.strip_prefix("--peers=").map(str::parse) {
-                Some(Ok(peers)) => (sizes, heal, packets) = (vec![peers], false, false),
-                _ => match arg.split_once('=') {
-                    Some(("--rounds", rounds)) => plan.rounds = rounds.parse().context("--rounds")?,
-                    Some(("--cable", "wire")) => plan.cables = vec![e2e::Cable::Wire],
-                    Some(("--cable", "veth")) => plan.cables = vec![e2e::Cable::Veth],
-                    Some(("--only", name)) => plan.only.push(name.to_owned()),
-                    _ => bail!(
-                        "unknown argument {arg}: there are --markdown, --quick, --peers=N, --no-datapath, --datapath, --streams, --no-ladder, --metrics, --rounds=N, --cable=wire|veth and --only=NAME"
-                    ),
-                },
+            arg => match arg.split_once('=') {
+                Some(("--peers", peers)) => (sizes, heal, packets) = (vec![number("--peers", peers)?], false, false),
+                Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
+                Some(("--cable", "wire")) => plan.cables = vec![e2e::Cable::Wire],
+                Some(("--cable", "veth")) => plan.cables = vec![e2e::Cable::Veth],
+                Some(("--cable", other)) => bail!("--cable={other}: there are wire and veth"),
+                Some(("--only", name)) => plan.only.push(name.to_owned()),
+                _ => bail!("unknown argument {arg}; --help lists what there is"),
             },
         }
     }
+    if packets {
+        plan.check()?;
+    }
+    Ok(Some(Order { markdown, sizes, heal, packets, plan }))
+}
+
+fn number(name: &str, text: &str) -> Result<u32> {
+    let number = text.parse().with_context(|| format!("{name}={text}"))?;
+    ensure!(number > 0, "{name}={text}: at least 1 is meant");
+    Ok(number)
+}
+
+fn main() -> ExitCode {
+    let order = match order(std::env::args().skip(1)) {
+        Ok(Some(order)) => order,
+        Ok(None) => return ended(show(HELP)),
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(2);
+        }
+    };
+    ended(measure(order))
+}
+
+fn ended(outcome: Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// In one line and without a backtrace, which would say nothing to whoever measures.
+fn complain(error: &anyhow::Error) {
+    let _ = writeln!(stderr(), "bench: {error:#}");
+}
+
+/// On standard output; that nobody reads it (`| head`) is no error.
+fn show(text: &str) -> Result<()> {
+    match writeln!(stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing the results"),
+        _ => Ok(()),
+    }
+}
+
+fn measure(Order { markdown, sizes, heal, packets, plan }: Order) -> Result<()> {
     let mut table = Table::default();
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -61,10 +139,10 @@ fn main() -> Result<()> {
     let scale = (!table.is_empty()).then(|| table.markdown());
     let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
     if let Some(text) = &scale {
-        println!("{text}");
+        show(text)?;
     }
     if let Some((text, _)) = &packets {
-        println!("{text}");
+        show(text)?;
     }
     if markdown {
         if let Some(text) = scale {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::out;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
@@ -23,9 +25,9 @@ pub fn remove_labs_on_signals() -> Result<()> {
             }
         });
         INTERRUPTED.store(true, Ordering::SeqCst);
-        eprintln!("\nremoving the lab");
+        out::note("\nremoving the lab");
         if let Err(error) = e2e::remove_of_process() {
-            eprintln!("flannelctl: {error:#}");
+            out::complain(format!("{error:#}"));
         }
         std::process::exit(code);
     };

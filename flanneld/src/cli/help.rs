@@ -1,20 +1,23 @@
 //! What `--help` prints.
 
 use super::flags::{self, GROUPS, Kind, Part};
+use subnet_lease::printable;
 
 /// Column at which the descriptions begin.
-const COLUMN: usize = 34;
+const COLUMN: usize = 30;
 /// Where descriptions are wrapped.
-const WIDTH: usize = 110;
+const WIDTH: usize = 80;
 
 /// The whole help.
 pub(super) fn help() -> String {
     let mut out = String::from(
-        "flanneld: gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.\n\n\
+        "flanneld: gives this node a subnet of the cluster's network and carries packets\n\
+         between the nodes' subnets.\n\n\
          Usage: flanneld [--flag=value …]\n\n\
-         Every flag can be set by an environment variable too: FLANNELD_ and the flag's name in capitals, `_` for `-`\n\
-         (FLANNELD_ETCD_ENDPOINTS). The command line wins; an empty variable counts as unset.\n\
-         One dash or two, `--flag value` or `--flag=value`; a switch takes its value with `=` only (--ip-masq=false).\n",
+         Every flag can be set by an environment variable too: FLANNELD_ and the flag's\n\
+         name in capitals, `_` for `-` (FLANNELD_ETCD_ENDPOINTS). The command line wins;\n\
+         an empty variable counts as unset. One dash or two, `--flag value` or\n\
+         `--flag=value`; a switch takes its value with `=` only (--ip-masq=false).\n",
     );
     for group in GROUPS {
         out.push_str(&format!("\n{}\n", group.title));
@@ -36,8 +39,8 @@ pub(super) fn help() -> String {
     }
     out.push_str(&entry("  --help", "print this and exit"));
     out.push_str(
-        "\nExit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on this host; 5 the lease is lost for good\n\
-         (start again: a new one is acquired).\n\n\
+        "\nExit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on\n\
+         this host; 5 the lease is lost for good (start again: a new one is acquired).\n\n\
          Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto\n",
     );
     out
@@ -74,7 +77,8 @@ fn entry(head: &str, text: &str) -> String {
 pub(super) fn mistakes(list: &[String]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
-        out.push_str(&format!("  {mistake}\n"));
+        // What was typed stands in it as it was typed.
+        out.push_str(&format!("  {}\n", printable::line(mistake)));
     }
     out.push_str(&format!("See flanneld --help for all {} flags.\n", flags::all().count() + 1));
     out
@@ -92,7 +96,7 @@ mod tests {
             assert!(!flag.help.is_empty());
         }
         for line in text.lines() {
-            assert!(line.chars().count() <= WIDTH + 12, "{line}");
+            assert!(line.chars().count() <= 80, "{line}");
         }
     }
 }

@@ -8,6 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use subnet_lease::printable;
 
 /// An engine by its device.
 type Engine = (String, Arc<Counters>);
@@ -43,6 +44,11 @@ fn mode(counters: &Counters) -> String {
     counters.mode.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// A label's value: one line, which the exposition format can hold.
+fn label(text: &str) -> String {
+    printable::value(text).into_owned()
+}
+
 /// Adds the engines' metrics.
 pub fn register(registry: &mut Registry, engines: &[Engine]) {
     for (index, (name, help)) in COUNTED.into_iter().enumerate() {
@@ -50,7 +56,7 @@ pub fn register(registry: &mut Registry, engines: &[Engine]) {
         for (device, counters) in engines {
             for (direction, counts) in directions(counters) {
                 let value = counted(counts).get(index).copied().unwrap_or(0);
-                family.get_or_create(&vec![("device", device.clone()), ("direction", direction.to_owned())]).inc_by(value);
+                family.get_or_create(&vec![("device", label(device)), ("direction", direction.to_owned())]).inc_by(value);
             }
         }
         registry.register(format!("datapath_{name}"), help, family);
@@ -61,14 +67,14 @@ pub fn register(registry: &mut Registry, engines: &[Engine]) {
     for (device, counters) in engines {
         for (direction, counts) in directions(counters) {
             for (reason, drops) in drops(counts) {
-                let labels = vec![("device", device.clone()), ("direction", direction.to_owned()), ("reason", reason.to_owned())];
+                let labels = vec![("device", label(device)), ("direction", direction.to_owned()), ("reason", reason.to_owned())];
                 dropped.get_or_create(&labels).inc_by(drops);
             }
         }
-        let labels = vec![("device", device.clone())];
+        let labels = vec![("device", label(device))];
         icmp.get_or_create(&labels).inc_by(load(&counters.icmp));
         unsegmented.get_or_create(&labels).inc_by(load(&counters.unsegmented));
-        info.get_or_create(&vec![("device", device.clone()), ("mode", mode(counters))]).set(1);
+        info.get_or_create(&vec![("device", label(device)), ("mode", label(&mode(counters)))]).set(1);
     }
     registry.register("datapath_dropped_packets", "Packets that our own engine dropped, by direction and reason", dropped);
     registry.register("datapath_icmp_errors", "ICMP errors sent to pods whose packets could not be carried", icmp);

@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, boot_time};
+use subnet_lease::printable;
 
 /// What is counted and measured; the tasks set it, the server reads it.
 #[derive(Debug, Default)]
@@ -93,7 +94,7 @@ impl Figures {
         }
         let refused = Family::<Vec<(String, String)>, Gauge>::default();
         for (reason, count) in &self.refused {
-            refused.get_or_create(&vec![("reason".to_owned(), reason.clone())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+            refused.get_or_create(&vec![("reason".to_owned(), printable::value(reason).into_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         let findings = Family::<Vec<(String, String)>, Gauge>::default();
         for (check, count) in &self.findings {

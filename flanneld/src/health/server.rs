@@ -1,14 +1,15 @@
 //! The HTTP server that answers for [`Health`].
 
 use super::Health;
+use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Json, Router};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use subnet_lease::printable;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -84,7 +85,7 @@ impl Server {
 async fn healthz(State(health): State<Health>) -> Response {
     match health.alive() {
         Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
-        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{silent}\n")).into_response(),
+        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{}\n", printable::lines(&silent))).into_response(),
     }
 }
 
@@ -93,7 +94,7 @@ async fn readyz(State(health): State<Health>) -> Response {
     if reasons.is_empty() {
         return (StatusCode::OK, "flanneld is ready").into_response();
     }
-    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| printable::line(&format!("{name}: {reason}")).into_owned()).collect();
     (StatusCode::SERVICE_UNAVAILABLE, format!("flanneld is not ready yet\n{}\n", lines.join("\n"))).into_response()
 }
 
@@ -102,5 +103,7 @@ async fn metrics(State(health): State<Health>) -> Response {
 }
 
 async fn status(State(health): State<Health>) -> Response {
-    Json(health.status()).into_response()
+    let mut status = health.status();
+    printable::bound(&mut status);
+    ([(header::CONTENT_TYPE, "application/json")], printable::json(&status.to_string()).into_owned()).into_response()
 }

@@ -122,3 +122,75 @@ async fn a_taken_port_is_told_with_the_remedy() {
     let error = Server::bind("192.0.2.1:1".parse().unwrap(), Health::new()).await.unwrap_err().to_string();
     assert!(error.contains("--healthz-ip"), "{error}");
 }
+
+fn text() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let piece = prop_oneof![any::<String>(), "[\\p{C}\\p{Z}\n\r]{0,6}", "\u{1b}\\[[0-9;]{0,4}[mJH]", "[ -~]{0,8}"];
+    prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
+}
+
+/// A label's value as a reader of the exposition format takes it.
+fn label_value(line: &str) -> String {
+    let quoted = line.split_once("reason=\"").unwrap().1;
+    let (mut out, mut chars) = (String::new(), quoted.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => break,
+            '\\' => match chars.next() {
+                Some('n') => out.push('\n'),
+                Some(c @ ('\\' | '"')) => out.push(c),
+                other => panic!("the format knows no escape {other:?}: {line}"),
+            },
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    /// Reasons, facts and labels hold what others wrote; what is answered holds nothing that a terminal would obey.
+    #[test]
+    fn answers_are_printable(text in text()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let health = Health::new();
+            let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone()).await.unwrap();
+            let address = server.address().unwrap();
+            let stop = CancellationToken::new();
+            let task = tokio::spawn(server.serve(stop.clone()));
+            health.condition("lease", Some(&text));
+            health.fact("node_id", text.clone());
+            health.beat_within(&text, Duration::ZERO);
+            let status = Arc::new(Status::default());
+            *status.trouble.lock().unwrap() = text.clone();
+            let engine = backends::datapath::counters::Counters::default();
+            *engine.mode.lock().unwrap() = text.clone();
+            status.engines.set(vec![(text.clone(), Arc::new(engine))]).unwrap();
+            health.figures(|figures| {
+                figures.network = Some(status);
+                figures.refused.insert(text.clone(), 1);
+            });
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            for path in ["/healthz", "/readyz", "/metrics", "/status"] {
+                let (_, body) = get(address, "GET", path).await;
+                assert!(body.chars().all(|c| c == '\n' || subnet_lease::printable::is_printable(c)), "{path}: {body:?}");
+                match path {
+                    "/readyz" => assert_eq!(body.lines().count(), 3, "{body:?}"),
+                    "/metrics" => {
+                        let line = body.lines().find(|line| line.starts_with("flannel_leases_refused{")).unwrap();
+                        assert_eq!(label_value(line), subnet_lease::printable::value(&text));
+                    }
+                    "/status" => {
+                        let found: serde_json::Value = serde_json::from_str(&body).unwrap();
+                        assert_eq!((&found["node_id"], &found["reasons"]["lease"]), (&text.clone().into(), &text.clone().into()));
+                    }
+                    _ => {}
+                }
+            }
+            stop.cancel();
+            task.await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! What somebody else wrote into the store, or gave as a flag, reaches the operator's terminal as visible text, whatever is in it.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use proptest::prelude::*;
+use regex::Regex;
+use serde_json::{Value, json};
+use subnet_lease::printable;
+
+/// Clears a screen, begins a line, reports a title, turns text around, and more of what hides.
+const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;title\u{7}\r\nb\u{9b}31m\u{202e}cod\u{2066}\u{200b}\u{feff}\u{ad}\u{7f}\u{e0041}\u{2028}z";
+
+fn flannelctl(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flannelctl"))
+        .args(args)
+        .env("FLANNELD_SUBNET_DIR", folder)
+        .env_remove("FLANNELD_ETCD_ENDPOINTS")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Demands printable text in lines, by Unicode's own classes and not by our code's opinion.
+#[track_caller]
+fn require_visible(output: &Output) -> String {
+    let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
+    for bytes in [&output.stdout, &output.stderr] {
+        let text = std::str::from_utf8(bytes).unwrap();
+        let found = hidden.find(text).map(|found| (found.as_str(), found.start()));
+        assert_eq!(found, None, "in {text:?}");
+    }
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn value(text: &str) -> Value {
+    json!({
+        "PublicIP": "192.168.56.101",
+        "PublicIPv6": null,
+        "BackendType": text,
+        "BackendData": { "VNI": 1, "VtepMAC": text },
+        "NodeID": { "id": text, "name": text, "instance": text, "rank": 1 },
+    })
+}
+
+/// A directory of leases: a readable one, one whose value is no JSON, one whose key names nothing.
+fn store(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let subnets = folder.path().join("subnets");
+    fs::create_dir(&subnets).unwrap();
+    fs::write(folder.path().join("config"), format!(r#"{{"Network":{}}}"#, Value::from(text))).unwrap();
+    fs::write(subnets.join("10.5.1.0-24"), value(text).to_string()).unwrap();
+    fs::write(subnets.join("10.5.2.0-24"), format!("{text}{{")).unwrap();
+    fs::write(subnets.join("10.5.4.0-24"), value(text).to_string()).unwrap();
+    fs::write(subnets.join(name(text)), value(text).to_string()).unwrap();
+    folder
+}
+
+/// As a file's name.
+fn name(text: &str) -> String {
+    let mut name: String = format!("k{}", text.replace(['/', '\0'], ""));
+    while name.len() > 200 {
+        name.pop();
+    }
+    name
+}
+
+fn every_way_out_is_visible(text: &str) {
+    let store = store(text);
+    let folder = store.path();
+    let listed = flannelctl(folder, &["leases"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let table = require_visible(&listed);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 5, "a line a key and the heading, whatever is in a name: {table}");
+
+    let document = flannelctl(folder, &["leases", "--json"]);
+    require_visible(&document);
+    let found: Value = serde_json::from_slice(&document.stdout).unwrap();
+    let lease = found.as_array().unwrap().iter().find(|lease| lease["key"] == "10.5.1.0-24").unwrap();
+    // Programs get what is there: escaped, not changed.
+    assert_eq!((&lease["node"]["name"], &lease["backend"]), (&json!(text), &json!(text)));
+
+    let refused = flannelctl(folder, &["release", "10.5.1.0/24"]);
+    assert_eq!(refused.status.code(), Some(1));
+    require_visible(&refused);
+    assert!(require_visible(&flannelctl(folder, &["release", "10.5.1.0/24", "--force", "--yes"])).contains("released"));
+
+    let clean: String = text.replace('\0', "");
+    require_visible(&flannelctl(folder, &["release", "--", &clean]));
+    require_visible(&flannelctl(folder, &["cleanup", "--dry-run", "--network", &clean]));
+    require_visible(&flannelctl(folder, &[&format!("x{clean}")]));
+    let nowhere = folder.join(name(text));
+    require_visible(&flannelctl(&nowhere, &["leases"]));
+
+    // A key that is shown escaped is found by what is shown.
+    if name(text).chars().count() < 60 {
+        let shown = printable::value(&name(text)).into_owned();
+        let released = flannelctl(folder, &["release", "--yes", "--force", "--", &shown]);
+        assert!(require_visible(&released).contains("released"), "{shown}: {released:?}");
+        assert!(!folder.join("subnets").join(OsStr::from_bytes(name(text).as_bytes())).exists());
+    }
+}
+
+#[test]
+fn a_hostile_name_is_shown_and_does_nothing() {
+    every_way_out_is_visible(HOSTILE);
+    let store = store(HOSTILE);
+    let table = require_visible(&flannelctl(store.path(), &["leases"]));
+    for shown in [r"\u{1b}[2J", r"\u{202e}cod", r"\u{9b}31m", r"\r\nb", r"\u{7f}"] {
+        assert!(table.contains(shown), "{shown}: {table}");
+    }
+}
+
+#[test]
+fn a_long_name_is_cut() {
+    let store = store(&"n".repeat(10_000));
+    let listed = flannelctl(store.path(), &["leases"]);
+    require_visible(&listed);
+    let (table, complaint) = (String::from_utf8_lossy(&listed.stdout), String::from_utf8_lossy(&listed.stderr));
+    assert!(table.lines().all(|line| line.chars().count() < 2000) && table.contains("10000 bytes"), "{table}");
+    assert!(complaint.chars().count() <= printable::LINE + 20, "{}", complaint.len());
+}
+
+/// Any text, with more of what does harm than chance would bring.
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        any::<String>(),
+        prop::sample::select(vec![
+            "\u{1b}", "\u{9b}", "\n", "\r", "\t", "\u{85}", "\u{202e}", "\u{2067}", "\u{2029}", "\u{200f}", "\\u{1b}", "\"", "\\"
+        ])
+        .prop_map(str::to_owned),
+        "[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\\p{Co}]{1,4}",
+        "\u{1b}\\[[0-9;]{0,4}[mJHKA]",
+        "[ -~]{1,8}",
+    ];
+    prop::collection::vec(piece, 1..6).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_gets_out_as_it_is(text in text()) {
+        every_way_out_is_visible(&text);
+    }
+}
+
+#[test]
+fn a_reader_that_left_is_no_crash() {
+    let store = store("n");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_flannelctl"))
+        .arg("leases")
+        .env("FLANNELD_SUBNET_DIR", store.path())
+        .env("RUST_BACKTRACE", "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !complaint.contains("panicked"), "{} {complaint}", output.status);
+}

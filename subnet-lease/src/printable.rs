@@ -1,0 +1,219 @@
+//! Text that somebody else wrote, made safe to print.
+//!
+//! Anyone who may write to the store chooses names, types, MACs and keys; a terminal obeys what is in them. Whatever a terminal or
+//! a reader would not show as a sign of its own becomes a visible escape such as `\u{1b}`: control characters (C0, DEL, C1),
+//! format and bidirectional characters, line and paragraph separators, private and unassigned code points, combining marks.
+//! All functions leave alone what they have made, so text may pass through several of them.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// So many characters of a foreign value are shown.
+pub const VALUE: usize = 256;
+/// So many characters of a line are shown.
+pub const LINE: usize = 8192;
+/// Room for what says that something was cut off.
+const CUT: usize = 40;
+/// Ends all colours.
+const PLAIN: &str = "\u{1b}[0m";
+
+/// What is let through beside printable characters.
+#[derive(Clone, Copy)]
+struct Allowed {
+    newlines: bool,
+    styles: bool,
+    limit: usize,
+}
+
+/// Whether a terminal shows it as a character and as nothing else.
+pub fn is_printable(c: char) -> bool {
+    // The standard library's table, of its version of Unicode: everything of the classes C and Z but the space, and combining marks.
+    matches!(c, ' '..='~') || c.escape_debug().len() == 1
+}
+
+/// A value within a line: a name, a key, a type. One line, at most [`VALUE`] characters.
+pub fn value(text: &str) -> Cow<'_, str> {
+    cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
+}
+
+/// A whole line, at most [`LINE`] characters.
+pub fn line(text: &str) -> Cow<'_, str> {
+    cleaned(text, Allowed { newlines: false, styles: false, limit: LINE })
+}
+
+/// A whole line in which colours stay; whoever sets them must have passed the rest through [`value`] before.
+pub fn styled_line(text: &str) -> Cow<'_, str> {
+    cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
+}
+
+/// Many lines of our own making: as [`line`], but newlines stay, and nothing is cut off.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
+}
+
+/// As [`lines`], and colours stay.
+pub fn styled_lines(text: &str) -> Cow<'_, str> {
+    cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
+}
+
+/// A JSON text whose strings hold what they held, escaped: outside of strings JSON has nothing that would have to be.
+pub fn json(text: &str) -> Cow<'_, str> {
+    if text.chars().all(|c| c == '\n' || is_printable(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        if c == '\n' || is_printable(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Cuts every string in a document to at most [`LINE`] characters; what is left stays as it is.
+pub fn bound(document: &mut Value) {
+    match document {
+        Value::String(text) => {
+            if let Some((place, _)) = text.char_indices().nth(LINE) {
+                let note = cut_note(text.len());
+                let end = text.char_indices().nth(LINE - CUT).map_or(place, |(end, _)| end);
+                text.truncate(end);
+                text.push_str(&note);
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(bound),
+        Value::Object(map) => map.values_mut().for_each(bound),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn cut_note(bytes: usize) -> String {
+    format!("… ({bytes} bytes)")
+}
+
+fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
+    let passes = |c: char| is_printable(c) || allowed.newlines && c == '\n';
+    if text.len() <= allowed.limit && text.chars().all(passes) {
+        return Cow::Borrowed(text);
+    }
+    let (mut out, mut shown, mut cut, mut styles) = (String::with_capacity(text.len().min(allowed.limit) + CUT), 0, None, false);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let style = if allowed.styles { style_at(rest) } else { None };
+        let length = style.unwrap_or(c.len_utf8());
+        let (piece, after) = rest.split_at(length);
+        let before = out.len();
+        match style {
+            Some(_) => out.push_str(piece),
+            None if passes(c) => out.push(c),
+            None => out.extend(c.escape_debug()),
+        }
+        if style.is_none() {
+            shown += out[before..].chars().count();
+        }
+        styles |= style.is_some();
+        // Where the note goes, should there be too much.
+        if shown <= allowed.limit.saturating_sub(CUT) {
+            cut = Some(out.len());
+        }
+        if shown > allowed.limit {
+            out.truncate(cut.unwrap_or(0));
+            if styles {
+                out.push_str(PLAIN);
+            }
+            out.push_str(&cut_note(text.len()));
+            break;
+        }
+        rest = after;
+    }
+    Cow::Owned(out)
+}
+
+/// The length of the sequence that sets a colour or a weight (SGR), where the text begins with one.
+fn style_at(text: &str) -> Option<usize> {
+    let inner = text.strip_prefix("\u{1b}[")?;
+    let length = inner.bytes().take(16).take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    (inner.as_bytes().get(length) == Some(&b'm')).then_some(2 + length + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_hides_becomes_visible() {
+        for (text, want) in [
+            ("node-1.example", "node-1.example"),
+            ("ü 節点 \u{5e9}\u{5dc} ✓", "ü 節点 \u{5e9}\u{5dc} ✓"),
+            ("quote \" ' and \\", "quote \" ' and \\"),
+            ("\u{1b}[2J", r"\u{1b}[2J"),
+            ("\u{9b}31m\u{7f}\u{85}", r"\u{9b}31m\u{7f}\u{85}"),
+            ("a\nb\r\tc\0", r"a\nb\r\tc\0"),
+            ("\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}", r"\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}"),
+            ("\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}", r"\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}"),
+        ] {
+            assert_eq!(value(text), want, "{text:?}");
+        }
+        assert_eq!(lines("a\n\u{1b}b"), "a\n\\u{1b}b");
+        assert_eq!(styled_lines("\u{1b}[31;1mred\u{1b}[0m \u{1b}[2J\u{1b}"), "\u{1b}[31;1mred\u{1b}[0m \\u{1b}[2J\\u{1b}");
+        assert_eq!(json("{\"a\":\"\u{9b}\u{202e}\u{e0041}\"}"), r#"{"a":"\u009b\u202e\udb40\udc41"}"#);
+    }
+
+    #[test]
+    fn what_is_long_is_cut() {
+        let long = value(&"n".repeat(70_000)).into_owned();
+        assert!(long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"), "{long}");
+        let escapes = value(&"\u{1b}".repeat(100)).into_owned();
+        assert!(escapes.chars().count() <= VALUE && escapes.ends_with(r"\u{1b}… (100 bytes)"), "{escapes}");
+        let colours = styled_line(&format!("\u{1b}[31m{}", "n".repeat(9000))).into_owned();
+        assert!(colours.ends_with("n\u{1b}[0m… (9005 bytes)"), "{colours}");
+        assert_eq!(value(&"n".repeat(VALUE)), "n".repeat(VALUE));
+        let mut document = serde_json::json!({ "a": ["x".repeat(LINE), "y".repeat(LINE + 1)] });
+        bound(&mut document);
+        assert_eq!(document["a"][0].as_str().unwrap().len(), LINE);
+        assert!(document["a"][1].as_str().unwrap().ends_with("y… (8193 bytes)"));
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![any::<String>(), "[\\p{C}\\p{Z}]{0,80}", "\u{1b}\\[[0-9;]{0,20}[mJ]", "[ -~]{0,300}"];
+        prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_hidden_is_left(text in text()) {
+            for safe in [value(&text), line(&text)] {
+                prop_assert!(safe.chars().all(is_printable), "{:?}", safe);
+            }
+            prop_assert!(value(&text).chars().count() <= VALUE);
+            prop_assert!(lines(&text).chars().all(|c| c == '\n' || is_printable(c)));
+        }
+
+        #[test]
+        fn what_was_made_safe_stays_as_it_is(text in text()) {
+            let safe = value(&text).into_owned();
+            prop_assert_eq!(&value(&safe), &safe);
+            prop_assert_eq!(&line(&safe), &safe);
+            prop_assert_eq!(&styled_lines(&safe), &safe);
+            prop_assert_eq!(&json(&safe), &safe);
+        }
+
+        #[test]
+        fn programs_read_what_was_written(text in text()) {
+            let document = serde_json::json!({ "key": text, "list": [text] });
+            for written in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
+                let safe = json(&written);
+                prop_assert!(safe.chars().all(|c| c == '\n' || is_printable(c)));
+                prop_assert_eq!(&serde_json::from_str::<Value>(&safe).unwrap(), &document);
+            }
+        }
+    }
+}
