@@ -46,6 +46,7 @@ everywhere!(
     one_address_two_nodes_is_refused,
     a_clone_is_refused,
     what_subnet_env_names_is_wished_for,
+    no_lease_holds_a_node,
     a_full_pool_is_waited_for,
     a_go_lease_is_adopted_when_the_underlay_was_named,
     unknown_fields_survive,

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::{Terms, admitted};
+use subnet_lease::admission::{Reason, Terms, admitted};
 use subnet_lease::damper::Damper;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
 
@@ -67,10 +67,12 @@ fn subnets() -> impl Strategy<Value = Subnets> {
 }
 
 fn lease() -> impl Strategy<Value = Lease> {
-    (subnets(), 1u8..20, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, host, since, reserved, mac)| Lease {
+    let public = |host: u8| prop_oneof![5 => Just([192, 168, 56, host]), 1 => (0u8..8).prop_map(move |third| [10, 5, third, host])];
+    let hosts = (1u8..20).prop_flat_map(move |host| (Just(host), public(host)));
+    (subnets(), hosts, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, (host, public), since, reserved, mac)| Lease {
         subnets,
         attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, host].into()),
+            public_ip: Some(public.into()),
             public_ipv6: Some(Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, u16::from(host))),
             backend: "vxlan".into(),
             data: Some(RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:{host:02x}:{mac:02x}"}}"#)).unwrap()),
@@ -222,6 +224,9 @@ proptest! {
             prop_assert!(!lease.subnets.overlaps(&terms.own.subnets));
             prop_assert!(lease.subnets.nets().all(|net| terms.config.pools.v4().into_iter().chain(terms.config.pools.v6()).any(|pool| pool.network.contains(&net))));
             prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)));
+            // No node is inside a subnet, and so behind a tunnel.
+            let public = IpAddr::V4(lease.attrs.public_ip.unwrap());
+            prop_assert!(all.iter().flat_map(|other| other.subnets.nets()).chain(terms.own.subnets.nets()).all(|net| !net.contains(&public)));
         }
         let newer = hostile.into_iter().map(|lease| Lease { since: lease.since + 1_000, ..lease }).filter(|lease| !unique.contains(&lease.subnets));
         let (with, _) = admitted(&LeaseTable::of(leases.iter().cloned().chain(newer), BTreeSet::new()), &nothing, &terms);
@@ -273,7 +278,7 @@ proptest! {
     }
 }
 
-/// Addresses at which no node can be are refused, and so are ours.
+/// Addresses at which no node can be are refused, and so are ours; the network itself may hold nodes, a leased subnet not.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -282,7 +287,9 @@ fn public_addresses_are_those_of_other_hosts() {
         ([224, 0, 0, 1], false),
         ([255, 255, 255, 255], false),
         ([127, 0, 0, 1], false),
-        ([10, 5, 10, 1], false),
+        ([10, 5, 10, 1], true),
+        ([10, 5, 1, 1], false),
+        ([10, 5, 7, 1], false),
         ([10, 0, 2, 15], false),
     ] {
         let attrs = LeaseAttrs { public_ip: Some(address.into()), backend: "vxlan".into(), ..LeaseAttrs::default() };
@@ -290,6 +297,30 @@ fn public_addresses_are_those_of_other_hosts() {
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{address:?}");
     }
+}
+
+/// Of a subnet and a node inside it the older lease holds, in whatever order they are read.
+#[test]
+fn a_node_inside_a_leased_subnet() {
+    let lease = |third: u8, public: [u8; 4], since| Lease {
+        subnets: Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap()),
+        attrs: LeaseAttrs { public_ip: Some(public.into()), backend: "vxlan".into(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since,
+    };
+    let run = |leases: [Lease; 2]| {
+        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms());
+        let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
+        (kept.join(" "), refused.iter().map(|refused| refused.reason).collect::<Vec<_>>())
+    };
+    // The node is inside the older subnet.
+    let (a, b) = (lease(1, [192, 168, 56, 8], 1), lease(2, [10, 5, 1, 9], 2));
+    assert_eq!(run([a.clone(), b.clone()]), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    // The younger subnet holds the older node.
+    let (a, b) = (Lease { since: 3, ..a }, b);
+    assert_eq!(run([b, a]), ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode]));
+    // Each inside the other: one is left.
+    assert_eq!(run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]), ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet]));
 }
 
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.

@@ -221,6 +221,19 @@ pub async fn what_subnet_env_names_is_wished_for(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
+/// In a network that contains the nodes themselves a new lease holds none of them, nor their network; not even a wished-for one.
+pub async fn no_lease_holds_a_node(bed: Bed) {
+    bed.configure(r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#);
+    let value = |public: &str| format!(r#"{{"PublicIP":"{public}","PublicIPv6":null}}"#);
+    bed.put("192.168.99.0-24", &value("192.168.55.9"));
+    let manager = bed.manager();
+    let mut first = claim("n1", 1);
+    first.underlay = vec!["192.168.57.0/24".parse().unwrap()];
+    first.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
+    // 55 has another node, 56 this one, 57 is the underlay's.
+    assert_eq!(key(&acquire(&manager, &first).await.unwrap()), "192.168.58.0-24");
+}
+
 pub async fn a_full_pool_is_waited_for(bed: Bed) {
     bed.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.2.0"}"#);
     acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
