@@ -175,7 +175,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         let errors = self.kernel.apply(&ops).await;
         let routes = want.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count();
         self.report.applied(&ops, &errors, repair, routes);
-        self.report.state(&errors, &facts, held.is_some());
+        self.report.state(&errors, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
         self.facts = Some(facts.clone());
         // The reading of ten thousand peers shall not fill a processor, whoever makes noise.

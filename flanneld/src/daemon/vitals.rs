@@ -2,7 +2,7 @@
 
 use crate::health::{Health, Unused};
 use crate::subnet_env::SubnetEnv;
-use crate::traffic;
+use crate::{traffic, underlay};
 use backends::backend::Status;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -120,8 +120,9 @@ impl Vitals {
                 if ready {
                     info!("ready");
                 } else {
-                    // Why the rules are not there was told where it was found.
-                    let tell = |(name, reason): (String, String)| if name == traffic::CONDITION { name } else { format!("{name}: {reason}") };
+                    // Of the rules and the underlay the reason was told where it was found.
+                    let told = |name: &str| name == traffic::CONDITION || name == underlay::CONDITION;
+                    let tell = |(name, reason): (String, String)| if told(&name) { name } else { format!("{name}: {reason}") };
                     let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
