@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Bed, Lab, eventually};
+use e2e::{Bed, Lab, binaries, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -82,6 +84,54 @@ fn what_is_refused_is_named() {
         }
         for daemon in &bed.daemons {
             eventually(DEADLINE, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
+        }
+        bed.require_no_errors()
+    })
+    .unwrap();
+}
+
+/// A node of another backend is told once, with both types, and marked; so is a key that is no text.
+#[test]
+fn a_peer_of_another_backend_is_told() {
+    Lab::run("other-backend", |lab| {
+        let bed = Bed::start(lab, 2, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#, |_, options| options)?;
+        put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
+        put(&bed, "10.5.4.0-24", r#"{"PublicIP":"192.168.56.104","PublicIPv6":null}"#)?;
+        put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
+        std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
+        let told = [
+            "10.5.3.0/24 of the node at 192.168.56.103 is of backend host-gw, this network is of vxlan",
+            "10.5.4.0/24 of the node at 192.168.56.104 is of backend udp or alloc, this network is of vxlan",
+            "10.5.5.0/24 is published without an address of its family",
+            "10.5.9.0-24\\xff",
+        ];
+        for daemon in &bed.daemons {
+            let named = |text: &str| told.iter().all(|line| text.contains(line));
+            eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
+            for line in told {
+                eventually(DEADLINE, "the log tells of it", || daemon.log().matches(line).count() == 1)?;
+            }
+            let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
+            ensure!((count("other-backend")?, count("no-address")?) == (2.0, 1.0), "{}", daemon.get("/metrics")?.1);
+            ensure!((daemon.metric("flannel_peers")?, daemon.metric("flannel_leases_unreadable")?) == (1.0, 1.0), "{}", daemon.get("/metrics")?.1);
+        }
+        let program = binaries::own("flannelctl")?;
+        let place = format!("--subnet-dir={}", bed.leases.display());
+        let listed = bed.hosts[0].netns().exec(&program.to_string_lossy(), &["leases", &place])?;
+        for line in told {
+            ensure!(listed.contains(line), "{line} is not in\n{listed}");
+        }
+        ensure!(listed.matches("not used: ").count() == 3, "{listed}");
+        bed.reach()?;
+        // It comes round: a peer again, without another word.
+        put(
+            &bed,
+            "10.5.4.0-24",
+            r#"{"PublicIP":"192.168.56.104","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:04"}}"#,
+        )?;
+        for daemon in &bed.daemons {
+            eventually(DEADLINE, "it is a peer", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
+            ensure!(daemon.log().matches(told[0]).count() == 1, "{}", daemon.log_tail(20));
         }
         bed.require_no_errors()
     })

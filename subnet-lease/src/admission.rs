@@ -1,12 +1,12 @@
 //! Which leases of the store are in force here: pure, the same on every node.
 //!
 //! A lease is admitted when it lies inside the network, overlaps neither ours, nor the underlay's networks, nor an older
-//! one, and the backend can use it. The network may contain the nodes' own addresses, a leased subnet may not: of a subnet
+//! one, and is of our backend, which can use it. The network may contain the nodes' own addresses, a leased subnet may not: of a subnet
 //! and a node inside it the older lease holds. A value that cannot be used keeps the last good value of its key in force.
 
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
-use crate::json::Object;
+use crate::json::{Object, excerpt};
 use crate::lease::{Lease, RawJson};
 use crate::protocol::view::admissible;
 use crate::table::LeaseTable;
@@ -23,8 +23,8 @@ pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
 pub struct Terms {
     /// The network.
     pub config: NetworkConfig,
-    /// Our own lease.
-    pub own: Lease,
+    /// Our own lease; none for who only looks at the store.
+    pub own: Option<Lease>,
     /// Every address of this host.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
@@ -52,10 +52,21 @@ pub enum Reason {
     NoHost,
     /// Publishes an address that lies in a leased subnet.
     InsideSubnet,
+    /// Publishes no address of its subnet's family.
+    NoAddress,
+    /// Another backend's.
+    OtherBackend,
     /// The backend cannot use its data.
     Unusable,
     /// Uses the MAC or key of an older lease or of ours.
     SameHardware,
+}
+
+impl Terms {
+    /// Whether these are our own lease's.
+    pub fn is_own(&self, subnets: &Subnets) -> bool {
+        self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
+    }
 }
 
 impl Reason {
@@ -70,6 +81,8 @@ impl Reason {
             Reason::OurAddress => "our-address",
             Reason::NoHost => "no-host-address",
             Reason::InsideSubnet => "address-in-subnet",
+            Reason::NoAddress => "no-address",
+            Reason::OtherBackend => "other-backend",
             Reason::Unusable => "unusable-data",
             Reason::SameHardware => "duplicate-mac",
         }
@@ -89,11 +102,11 @@ pub struct Refused {
 
 /// Admits leases of `raw`; where a value is unusable the one of `before` stays.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
-    let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| lease.subnets != terms.own.subnets).collect();
+    let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
     let mut ground = Ground::default();
     let mut nodes = Nodes::default();
-    let mut hardware = Hardware::of(&terms.own);
+    let mut hardware = Hardware::of(terms.own.as_ref());
     let mut refused = Vec::new();
     let mut kept = Vec::with_capacity(by_age.len());
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
@@ -106,6 +119,13 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
                 continue;
             }
         };
+        if let Err((reason, text)) = spoken_here(lease, &subnets, terms) {
+            refuse(reason, text);
+            ground.take(&subnets);
+            nodes.take(lease);
+            continue;
+        }
+        halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
         let usable = match (terms.accepts)(lease) {
             Err(why) => Err((Reason::Unusable, why)),
             Ok(()) => hardware.take(lease).map_err(|why| (Reason::SameHardware, why)),
@@ -136,8 +156,8 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
     let Some(subnets) = trimmed(&named, terms).filter(|_| admissible(&named, &terms.config)) else {
         return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
     };
-    let own = &terms.own.subnets;
-    if subnets.overlaps(own) {
+    let own = terms.own.as_ref().map(|own| own.subnets);
+    if let Some(own) = own.filter(|own| subnets.overlaps(own)) {
         return Err((Reason::OverlapsOurs, format!("{named} overlaps this node's own {own}")));
     }
     if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
@@ -151,7 +171,7 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
             return Err((Reason::NoHost, format!("{named} is published at {address}, at which no node can be reached")));
         }
         // The way to such a node would lead into a tunnel, and back here.
-        let around = subnets.nets().chain(own.nets()).find(|net| net.contains(&address)).or_else(|| ground.holds(address));
+        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| ground.holds(address));
         if let Some(net) = around {
             return Err((Reason::InsideSubnet, inside_subnet(lease, address, net)));
         }
@@ -164,6 +184,48 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
         return Err((Reason::HoldsNode, text));
     }
     Ok(subnets)
+}
+
+/// Whether the holder of a lease speaks as this node does: by the same backend, at an address of the subnet's family.
+fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (Reason, String)> {
+    let ours = &terms.config.backend;
+    if !speaks(ours, &lease.attrs.backend) {
+        let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
+        let text = format!(
+            "{} of the node at {} is of backend {theirs}, this network is of {ours}: restart flanneld there, or set Backend.Type back, so that all \
+             nodes have the same",
+            lease.subnets,
+            lease.attrs.public_text()
+        );
+        return Err((Reason::OtherBackend, text));
+    }
+    if subnets.nets().all(|net| lease.attrs.public_for(net.addr().is_ipv6()).is_none()) {
+        return Err((Reason::NoAddress, format!("{} is published without an address of its family: nobody knows where its node is", lease.subnets)));
+    }
+    Ok(())
+}
+
+/// Whether a lease with that BackendType is of that backend. Go flannel writes none for udp and alloc, which cannot be told apart.
+fn speaks(backend: &str, written: &str) -> bool {
+    match backend {
+        "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
+        backend => backend == written,
+    }
+}
+
+/// Of a dual-stack lease that can be used: the family that cannot.
+fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(Reason, String)> {
+    if !matches!(subnets, Dual::Both(..)) || (terms.accepts)(lease).is_err() {
+        return Vec::new();
+    }
+    let left_out = |net: IpNet| {
+        if lease.attrs.public_for(net.addr().is_ipv6()).is_none() {
+            return Some((Reason::NoAddress, format!("{net} of {} is published without an address of its family", lease.subnets)));
+        }
+        let half = Lease { subnets: net.into(), ..lease.clone() };
+        (terms.accepts)(&half).err().map(|why| (Reason::Unusable, format!("{net} of {} cannot be used: {why}", lease.subnets)))
+    };
+    subnets.nets().filter_map(left_out).collect()
 }
 
 /// What frees a subnet that must not be leased; its holder takes another.
@@ -250,9 +312,9 @@ impl Nodes {
 struct Hardware(HashMap<(bool, String), Option<IpAddr>>);
 
 impl Hardware {
-    fn of(own: &Lease) -> Self {
+    fn of(own: Option<&Lease>) -> Self {
         let mut known = HashMap::new();
-        for (ipv6, data) in [(false, &own.attrs.data), (true, &own.attrs.v6_data)] {
+        for (ipv6, data) in own.into_iter().flat_map(|own| [(false, &own.attrs.data), (true, &own.attrs.v6_data)]) {
             if let Some(id) = data.as_ref().and_then(hardware_id) {
                 known.insert((ipv6, id), None);
             }

@@ -140,14 +140,14 @@ impl<'a> Feed<'a> {
         }
         let now = boot_time();
         let published = self.damper.published(&self.admitted, now, discontinuity, self.reading.interrupted.is_some());
-        self.reading.seen = self.raw.iter().filter(|lease| lease.subnets != terms.own.subnets).count();
+        self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
         self.reading.waiting = self.damper.waiting();
         published
     }
 
     /// The other nodes, when there are several and no lease at all is in force. What an operator reserved is no node.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
-        let nodes = self.raw.iter().filter(|lease| lease.subnets != terms.own.subnets && (lease.term == Term::Leased || lease.attrs.node.is_some()));
+        let nodes = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some()));
         let nodes = nodes.count();
         (nodes > 1 && self.admitted.is_empty() && self.admitted.unreadable().is_empty()).then_some(nodes)
     }
@@ -191,7 +191,7 @@ mod tests {
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
             config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).unwrap(),
-            own: lease(1, [192, 168, 56, 1], true),
+            own: Some(lease(1, [192, 168, 56, 1], true)),
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             accepts: Arc::new(|_| Ok(())),

@@ -51,6 +51,7 @@ everywhere!(
     a_go_lease_is_adopted_when_the_underlay_was_named,
     unknown_fields_survive,
     hostile_keys_change_nothing,
+    keys_that_are_no_text_are_counted,
     an_unreadable_key_of_ours_is_ours,
     attributes_are_republished,
     a_deleted_key_comes_back,

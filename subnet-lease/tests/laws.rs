@@ -102,8 +102,9 @@ fn terms() -> Terms {
         since: 30,
     };
     Terms {
-        config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#).unwrap(),
-        own,
+        config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#)
+            .unwrap(),
+        own: Some(own),
         local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         accepts: Arc::new(
@@ -221,12 +222,12 @@ proptest! {
         }
         let all: Vec<&Lease> = table.iter().collect();
         for (at, lease) in all.iter().enumerate() {
-            prop_assert!(!lease.subnets.overlaps(&terms.own.subnets));
+            prop_assert!(!lease.subnets.overlaps(&terms.own.as_ref().unwrap().subnets));
             prop_assert!(lease.subnets.nets().all(|net| terms.config.pools.v4().into_iter().chain(terms.config.pools.v6()).any(|pool| pool.network.contains(&net))));
             prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)));
             // No node is inside a subnet, and so behind a tunnel.
             let public = IpAddr::V4(lease.attrs.public_ip.unwrap());
-            prop_assert!(all.iter().flat_map(|other| other.subnets.nets()).chain(terms.own.subnets.nets()).all(|net| !net.contains(&public)));
+            prop_assert!(all.iter().flat_map(|other| other.subnets.nets()).chain(terms.own.iter().flat_map(|own| own.subnets.nets())).all(|net| !net.contains(&public)));
         }
         let newer = hostile.into_iter().map(|lease| Lease { since: lease.since + 1_000, ..lease }).filter(|lease| !unique.contains(&lease.subnets));
         let (with, _) = admitted(&LeaseTable::of(leases.iter().cloned().chain(newer), BTreeSet::new()), &nothing, &terms);
@@ -296,6 +297,64 @@ fn public_addresses_are_those_of_other_hosts() {
         let lease = Lease { subnets, attrs, term: Term::Leased, since: 1 };
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{address:?}");
+    }
+}
+
+/// A lease of another backend is refused with both types; what Go flannel writes for udp and alloc is the same.
+#[test]
+fn each_backend_has_its_own_leases() {
+    let lease = |written: &str| Lease {
+        subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 9].into()), backend: written.to_owned(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: 1,
+    };
+    for (backend, written, good) in [
+        ("vxlan", "vxlan", true),
+        ("vxlan", "host-gw", false),
+        ("vxlan", "", false),
+        ("vxlan", "VXLAN", false),
+        ("host-gw", "host-gw", true),
+        ("host-gw", "vxlan", false),
+        ("udp", "", true),
+        ("udp", "vxlan", false),
+        ("alloc", "", true),
+        ("alloc", "host-gw", false),
+    ] {
+        let config = NetworkConfig::parse(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#)).unwrap();
+        let terms = Terms { config, accepts: Arc::new(|_| Ok(())), ..terms() };
+        let (table, refused) = admitted(&LeaseTable::of([lease(written)], BTreeSet::new()), &LeaseTable::default(), &terms);
+        assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
+        for refused in refused {
+            let theirs = if written.is_empty() { "udp or alloc" } else { written };
+            assert!(refused.text.contains(&format!("backend {theirs}, this network is of {backend}")), "{}", refused.text);
+            assert_eq!(refused.reason, Reason::OtherBackend);
+        }
+    }
+}
+
+/// A family that is left out is told, and the other one is used.
+#[test]
+fn a_family_without_an_address_is_told() {
+    let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
+        subnets: Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: v4, public_ipv6: v6, backend: "vxlan".into(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: 1,
+    };
+    let (v4, v6) = (Some([192, 168, 56, 9].into()), Some("fd00:56::9".parse().unwrap()));
+    for (lease, used, said) in [
+        (lease(v4, v6), true, vec![]),
+        (lease(v4, None), true, vec!["fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
+        (lease(None, v6), true, vec!["10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
+        (
+            lease(None, None),
+            false,
+            vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: nobody knows where its node is"],
+        ),
+    ] {
+        let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
+        assert_eq!((table.len() == 1, refused.iter().map(|refused| refused.text.as_str()).collect::<Vec<_>>()), (used, said));
     }
 }
 

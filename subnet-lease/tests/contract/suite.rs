@@ -304,6 +304,29 @@ pub async fn hostile_keys_change_nothing(bed: Bed) {
     assert_eq!((leases.len(), unreadable.len()), (1, 1));
 }
 
+/// A key of bytes that are no UTF-8 is nobody's lease, but told of: by the watch, by the list of who starts later, and until it is gone.
+pub async fn keys_that_are_no_text_are_counted(bed: Bed) {
+    bed.configure(CONFIG);
+    let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
+    bed.put("10.5.200.0-24", value);
+    let manager = bed.manager();
+    let follower = Follower::of(manager.clone());
+    eventually("the list is in", || follower.len() == 1).await;
+    let known = |manager: &Arc<dyn SubnetManager>| manager.counters().unreadable_keys().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    let odd = b"10.5.3.0-24\xff";
+    bed.put_bytes(odd, true);
+    eventually("the watch tells of it", || known(&manager) == ["10.5.3.0-24\\xff"]).await;
+    // Who starts now finds it in the list; that it is the newest key does no harm.
+    let late = bed.manager();
+    let later = Follower::of(late.clone());
+    eventually("the list tells of it", || known(&late) == ["10.5.3.0-24\\xff"]).await;
+    bed.put_bytes(odd, false);
+    eventually("it is gone", || known(&manager).is_empty() && known(&late).is_empty()).await;
+    bed.put("10.5.201.0-24", value);
+    eventually("the watches go on", || follower.len() == 2 && later.len() == 2).await;
+    assert_eq!((follower.resets(), later.resets()), (1, 1));
+}
+
 pub async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
     bed.configure(CONFIG);
     bed.put("10.5.9.0-24", "{broken");
