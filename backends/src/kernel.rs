@@ -22,10 +22,6 @@ pub use state::{Fit, KernelState, Key, LinkKind, LinkSpec, Op, RouteKind, RouteS
 pub struct Facts {
     /// The underlay: as it was chosen, with the name and MTU that it has now.
     pub underlay: Underlay,
-    /// Whether the underlay exists.
-    pub present: bool,
-    /// Those of its chosen addresses that it does not have at present.
-    pub missing: Vec<IpAddr>,
     /// Those of the asked addresses that are reached over the underlay without a gateway.
     pub on_link: BTreeSet<IpAddr>,
     /// MACs that somebody else insists on; the reconciler gave in.

@@ -178,7 +178,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         let errors = self.kernel.apply(&ops).await;
         let routes = want.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count();
         self.report.applied(&ops, &errors, repair, routes);
-        self.report.state(&errors, &facts, held.is_some());
+        self.report.state(&errors, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
         if self.settled {
             // What the former run left is gone. Whatever comes into its networks from now on is somebody else's.

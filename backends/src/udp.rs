@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
+use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
 use crate::datapath::device::TunKernel;
 use crate::datapath::engine::Shape;
 use crate::datapath::features::Features;
@@ -75,7 +75,11 @@ impl Backend for Udp {
     }
 
     fn accepts(&self) -> Accepts {
-        Arc::new(|_| Ok(()))
+        let ipv6 = self.outer_ipv6();
+        Arc::new(move |lease| match lease.attrs.public_for(ipv6) {
+            Some(_) => Ok(()),
+            None => Err(Refusal(format!("it publishes no IPv{} address, to which udp sends here", if ipv6 { 6 } else { 4 }))),
+        })
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {

@@ -1,15 +1,17 @@
 //! `flannelctl leases`: what is in the store, who holds it, and what is odd about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use subnet_lease::admission::{Reason, Refused, Terms, admitted};
 use subnet_lease::json::Object;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{NetworkConfig, printable};
+use subnet_lease::{LeaseTable, NetworkConfig, printable};
 
 use crate::out;
 use crate::screen::{Screen, Style};
@@ -83,6 +85,7 @@ type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
+    let refused = config.map(|config| refused(items, config)).unwrap_or_default();
     let mut by_age: Vec<&Item> = items.iter().collect();
     by_age.sort_by_key(|item| (item.entry.created, item.subnets));
     for (number, item) in by_age.iter().enumerate() {
@@ -93,6 +96,9 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         }
         if let Some(config) = config.filter(|config| !item.admissible(config)) {
             say(format!("no subnet of {}", config.networks));
+        }
+        for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
+            say(format!("not used: {}", refused.text));
         }
         if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
             say(format!("overlaps the older {}", other.subnets));
@@ -108,6 +114,30 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         }
     }
     notes
+}
+
+/// What no node of this network uses, by the daemon's own rules; what has a note of its own is left out.
+fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
+    let setup = backends::Setup {
+        config: config.clone(),
+        node_id: String::new(),
+        route_protocol: 0,
+        audit: None,
+        files: backends::datapath::handover::Files::default(),
+        blackhole: false,
+    };
+    let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());
+    let terms = Terms {
+        config: config.clone(),
+        own: None,
+        local: Vec::new(),
+        underlay: Vec::new(),
+        accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.0))),
+    };
+    let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
+    let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameHardware));
+    refused
 }
 
 /// Why a value cannot be read.
@@ -271,7 +301,8 @@ mod tests {
     #[test]
     fn each_key_is_a_line_that_says_what_is_odd() {
         let lines = text(&BTreeMap::new());
-        assert_eq!(lines[0], "10.5.2.0/24|192.168.56.102|host-gw|||reserved|");
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 is of backend host-gw, this network is of vxlan: restart flanneld there";
+        assert!(lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")), "{}", lines[0]);
         assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
         assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");
         assert_eq!(lines[3], "10.5.10.128/25|192.168.56.101||||leased|overlaps the older 10.5.10.0/24; same address as 10.5.10.0/24");

@@ -9,8 +9,8 @@ use crate::handover::Inherited;
 use crate::health::{Health, Server};
 use crate::subnet_env::SubnetEnv;
 use crate::traffic::{Keeper, Nodes, PATIENCE};
-use crate::underlay::Found;
 use crate::underlay::read::{Wish, follow, wait_for};
+use crate::underlay::{CONDITION, Found};
 use crate::{identity, instance, store, subnet_env, systemd};
 use backends::backend::{Announced, Backend, Inputs, Setup, Underlay};
 use backends::kernel::netlink::NetlinkKernel;
@@ -154,8 +154,8 @@ async fn start(settings: &Settings, manager: Arc<dyn SubnetManager>, health: &He
     let rights = claim_host(settings, &config).await?;
 
     let wish = Wish::of(settings, config.networks.map(|_| (), |_| ()));
-    let found = wait_for(&wish, |why| health.condition("underlay", Some(why))).await.map_err(End::failed)?;
-    health.condition("underlay", None);
+    let found = wait_for(&wish, |why| health.condition(CONDITION, Some(why))).await.map_err(End::failed)?;
+    health.condition(CONDITION, None);
     let underlay = found.chosen.underlay.clone();
     info!(
         "packets between nodes use {} ({}, MTU {}), public {}: {}",
@@ -298,7 +298,9 @@ async fn run_set(
 
     let status = network.status();
     tasks.spawn(finish(subnet_env::keep(settings.subnet_file.clone(), env_in, health.clone(), stop.clone())));
-    tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, stop.clone())));
+    let told = health.clone();
+    let tell = move |trouble: Option<&str>| told.condition(CONDITION, trouble);
+    tasks.spawn(finish(follow(found.chosen.clone(), underlay_out, tell, stop.clone())));
     tasks.spawn(finish(checks.keep(stop.clone())));
     tasks.spawn(finish(tell_addresses(manager.clone(), underlay.clone(), stop.clone())));
     tasks.spawn(finish(systemd::watchdog(health.clone(), stop.clone())));

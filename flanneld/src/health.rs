@@ -24,7 +24,19 @@ struct Inner {
     conditions: BTreeMap<String, String>,
     hearts: BTreeMap<String, Heart>,
     facts: BTreeMap<String, serde_json::Value>,
+    unused: Arc<Vec<Unused>>,
     figures: Figures,
+}
+
+/// A lease in the store that is not used here: its holder has no route.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Unused {
+    /// The subnets, or the key where it names none.
+    pub lease: String,
+    /// The reason as in the metrics.
+    pub reason: &'static str,
+    /// In words for people.
+    pub text: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +59,7 @@ impl Health {
             conditions: BTreeMap::new(),
             hearts: BTreeMap::new(),
             facts: BTreeMap::new(),
+            unused: Arc::default(),
             figures: Figures::default(),
         })));
         health.condition("start", Some("starting"));
@@ -110,6 +123,16 @@ impl Health {
         self.inner().conditions.is_empty()
     }
 
+    /// Tells which leases are not used: that never makes a node unready, since anybody's lease may be bad.
+    pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
+        self.inner().unused = unused;
+    }
+
+    /// The leases that are not used.
+    pub fn unused(&self) -> Arc<Vec<Unused>> {
+        self.inner().unused.clone()
+    }
+
     /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
     pub fn fact(&self, name: &str, value: impl Into<serde_json::Value>) {
         self.inner().facts.insert(name.to_owned(), value.into());
@@ -141,6 +164,7 @@ impl Health {
         for (name, value) in &inner.facts {
             status.insert(name.clone(), value.clone());
         }
+        status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
         status.insert("figures".to_owned(), inner.figures.json());
         status.into()
     }

@@ -8,6 +8,10 @@ pub mod read;
 mod select;
 #[cfg(test)]
 mod tests;
+mod trouble;
+
+/// The name of the condition of health that is set while the underlay carries no packets.
+pub const CONDITION: &str = "underlay";
 
 pub use facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
 pub use follow::followed;

@@ -1,11 +1,12 @@
 //! Which leases of the store are in force here: pure, the same on every node.
 //!
 //! A lease is admitted when it lies inside the network, overlaps neither ours, nor the underlay's networks, nor an older
-//! one, and the backend can use it. A value that cannot be used keeps the last good value of its key in force.
+//! one, and is of our backend, which can use it. The network may contain the nodes' own addresses, a leased subnet may not: of a subnet
+//! and a node inside it the older lease holds. A value that cannot be used keeps the last good value of its key in force.
 
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
-use crate::json::Object;
+use crate::json::{Object, excerpt};
 use crate::lease::{Lease, RawJson};
 use crate::protocol::view::admissible;
 use crate::table::LeaseTable;
@@ -22,8 +23,8 @@ pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
 pub struct Terms {
     /// The network.
     pub config: NetworkConfig,
-    /// Our own lease.
-    pub own: Lease,
+    /// Our own lease; none for who only looks at the store.
+    pub own: Option<Lease>,
     /// Every address of this host.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
@@ -43,14 +44,29 @@ pub enum Reason {
     OverlapsUnderlay,
     /// Overlaps an older lease.
     OverlapsOlder,
+    /// Holds the address of a node whose lease is older.
+    HoldsNode,
     /// Publishes an address of this host.
     OurAddress,
     /// Publishes an address that no other host can have.
     NoHost,
+    /// Publishes an address that lies in a leased subnet.
+    InsideSubnet,
+    /// Publishes no address of its subnet's family.
+    NoAddress,
+    /// Another backend's.
+    OtherBackend,
     /// The backend cannot use its data.
     Unusable,
     /// Uses the MAC or key of an older lease or of ours.
     SameHardware,
+}
+
+impl Terms {
+    /// Whether these are our own lease's.
+    pub fn is_own(&self, subnets: &Subnets) -> bool {
+        self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
+    }
 }
 
 impl Reason {
@@ -61,8 +77,12 @@ impl Reason {
             Reason::OverlapsOurs => "overlaps-ours",
             Reason::OverlapsUnderlay => "overlaps-underlay",
             Reason::OverlapsOlder => "overlaps-older",
+            Reason::HoldsNode => "holds-node",
             Reason::OurAddress => "our-address",
             Reason::NoHost => "no-host-address",
+            Reason::InsideSubnet => "address-in-subnet",
+            Reason::NoAddress => "no-address",
+            Reason::OtherBackend => "other-backend",
             Reason::Unusable => "unusable-data",
             Reason::SameHardware => "duplicate-mac",
         }
@@ -82,45 +102,35 @@ pub struct Refused {
 
 /// Admits leases of `raw`; where a value is unusable the one of `before` stays.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
-    let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| lease.subnets != terms.own.subnets).collect();
+    let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
     let mut ground = Ground::default();
-    let mut hardware = Hardware::of(&terms.own);
+    let mut nodes = Nodes::default();
+    let mut hardware = Hardware::of(terms.own.as_ref());
     let mut refused = Vec::new();
     let mut kept = Vec::with_capacity(by_age.len());
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
         let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
-        let Some(subnets) = trimmed(&lease.subnets, terms).filter(|_| admissible(&lease.subnets, &terms.config)) else {
-            refuse(Reason::Outside, format!("{} is not a subnet of {}", lease.subnets, terms.config.networks));
-            continue;
+        let subnets = match placed(lease, terms, &ground, &nodes) {
+            Ok(subnets) => subnets,
+            Err((reason, text)) => {
+                refuse(reason, text);
+                continue;
+            }
         };
-        if subnets.overlaps(&terms.own.subnets) {
-            refuse(Reason::OverlapsOurs, format!("{} overlaps this node's own {}", lease.subnets, terms.own.subnets));
+        if let Err((reason, text)) = spoken_here(lease, &subnets, terms) {
+            refuse(reason, text);
+            ground.take(&subnets);
+            nodes.take(lease);
             continue;
         }
-        if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
-            refuse(Reason::OverlapsUnderlay, format!("{} overlaps {net}, the network that carries the packets", lease.subnets));
-            continue;
-        }
-        let publics = [lease.attrs.public_for(false), lease.attrs.public_for(true)];
-        if let Some(address) = publics.into_iter().flatten().find(|address| terms.local.contains(address)) {
-            refuse(Reason::OurAddress, our_address(lease, address));
-            continue;
-        }
-        if let Some(address) = publics.into_iter().flatten().find(|address| no_host(*address, terms)) {
-            refuse(Reason::NoHost, format!("{} is published at {address}, at which no node can be reached", lease.subnets));
-            continue;
-        }
-        if let Some(older) = ground.taken(&subnets) {
-            refuse(Reason::OverlapsOlder, format!("{} overlaps the older lease {older}", lease.subnets));
-            continue;
-        }
+        halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
         let usable = match (terms.accepts)(lease) {
             Err(why) => Err((Reason::Unusable, why)),
             Ok(()) => hardware.take(lease).map_err(|why| (Reason::SameHardware, why)),
         };
-        let lease = match usable {
+        let in_force = match usable {
             Ok(()) if subnets == lease.subnets => Some(lease.clone()),
             Ok(()) => Some(Arc::new(Lease { subnets, ..Lease::clone(lease) })),
             Err((reason, why)) => {
@@ -129,7 +139,8 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
             }
         };
         ground.take(&subnets);
-        match lease {
+        nodes.take(in_force.as_ref().unwrap_or(lease));
+        match in_force {
             Some(lease) => kept.push(lease),
             None => {
                 blank.insert(subnets);
@@ -137,6 +148,99 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         }
     }
     (LeaseTable::of(kept, blank), refused)
+}
+
+/// The subnets of a lease that are in force where it stands among the older ones; else why it is refused.
+fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
+    let named = lease.subnets;
+    let Some(subnets) = trimmed(&named, terms).filter(|_| admissible(&named, &terms.config)) else {
+        return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
+    };
+    let own = terms.own.as_ref().map(|own| own.subnets);
+    if let Some(own) = own.filter(|own| subnets.overlaps(own)) {
+        return Err((Reason::OverlapsOurs, format!("{named} overlaps this node's own {own}")));
+    }
+    if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
+        return Err((Reason::OverlapsUnderlay, format!("{named} overlaps {net}, the network that carries the packets; {FREE_IT}")));
+    }
+    for address in addresses(lease) {
+        if terms.local.contains(&address) {
+            return Err((Reason::OurAddress, our_address(lease, address)));
+        }
+        if no_host(address) {
+            return Err((Reason::NoHost, format!("{named} is published at {address}, at which no node can be reached")));
+        }
+        // The way to such a node would lead into a tunnel, and back here.
+        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| ground.holds(address));
+        if let Some(net) = around {
+            return Err((Reason::InsideSubnet, inside_subnet(lease, address, net)));
+        }
+    }
+    if let Some(older) = ground.taken(&subnets) {
+        return Err((Reason::OverlapsOlder, format!("{named} overlaps the older lease {older}")));
+    }
+    if let Some((address, older)) = nodes.inside(&subnets) {
+        let text = format!("{named} holds {address}, the address of the node with the older lease {older}; {FREE_IT}");
+        return Err((Reason::HoldsNode, text));
+    }
+    Ok(subnets)
+}
+
+/// Whether the holder of a lease speaks as this node does: by the same backend, at an address of the subnet's family.
+fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (Reason, String)> {
+    let ours = &terms.config.backend;
+    if !speaks(ours, &lease.attrs.backend) {
+        let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
+        let text = format!(
+            "{} of the node at {} is of backend {theirs}, this network is of {ours}: restart flanneld there, or set Backend.Type back, so that all \
+             nodes have the same",
+            lease.subnets,
+            lease.attrs.public_text()
+        );
+        return Err((Reason::OtherBackend, text));
+    }
+    if subnets.nets().all(|net| lease.attrs.public_for(net.addr().is_ipv6()).is_none()) {
+        return Err((Reason::NoAddress, format!("{} is published without an address of its family: nobody knows where its node is", lease.subnets)));
+    }
+    Ok(())
+}
+
+/// Whether a lease with that BackendType is of that backend. Go flannel writes none for udp and alloc, which cannot be told apart.
+fn speaks(backend: &str, written: &str) -> bool {
+    match backend {
+        "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
+        backend => backend == written,
+    }
+}
+
+/// Of a dual-stack lease that can be used: the family that cannot.
+fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(Reason, String)> {
+    if !matches!(subnets, Dual::Both(..)) || (terms.accepts)(lease).is_err() {
+        return Vec::new();
+    }
+    let left_out = |net: IpNet| {
+        if lease.attrs.public_for(net.addr().is_ipv6()).is_none() {
+            return Some((Reason::NoAddress, format!("{net} of {} is published without an address of its family", lease.subnets)));
+        }
+        let half = Lease { subnets: net.into(), ..lease.clone() };
+        (terms.accepts)(&half).err().map(|why| (Reason::Unusable, format!("{net} of {} cannot be used: {why}", lease.subnets)))
+    };
+    subnets.nets().filter_map(left_out).collect()
+}
+
+/// What frees a subnet that must not be leased; its holder takes another.
+const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
+
+fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
+    [lease.attrs.public_for(false), lease.attrs.public_for(true)].into_iter().flatten()
+}
+
+fn inside_subnet(lease: &Lease, address: IpAddr, net: IpNet) -> String {
+    format!(
+        "{} is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node an \
+         address outside the leased subnets (--iface or --public-ip there), or choose another Network",
+        lease.subnets
+    )
 }
 
 /// The Vagrant trap, seen from the side.
@@ -150,11 +254,10 @@ fn our_address(lease: &Lease, address: IpAddr) -> String {
     )
 }
 
-/// Whether no node can be reached at an address: a tunnel that leads into a node's subnet would lead into itself.
-fn no_host(address: IpAddr, terms: &Terms) -> bool {
+/// Whether no node can be reached at an address, wherever the network lies.
+fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    let pools = &terms.config.pools;
-    broadcast || address.is_multicast() || address.is_loopback() || pools.v4().into_iter().chain(pools.v6()).any(|pool| pool.covers(address))
+    broadcast || address.is_multicast() || address.is_loopback()
 }
 
 /// The halves whose family this network has.
@@ -177,6 +280,11 @@ impl Ground {
         })
     }
 
+    /// The one of these that holds an address.
+    fn holds(&self, address: IpAddr) -> Option<IpNet> {
+        self.0.range(..=address).next_back().map(|(_, net)| *net).filter(|net| net.contains(&address))
+    }
+
     /// Lets these.
     pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
@@ -185,13 +293,28 @@ impl Ground {
     }
 }
 
+/// The addresses of nodes, each with the lease that publishes it.
+#[derive(Default)]
+struct Nodes(BTreeMap<IpAddr, Subnets>);
+
+impl Nodes {
+    fn take(&mut self, lease: &Lease) {
+        self.0.extend(addresses(lease).map(|address| (address, lease.subnets)));
+    }
+
+    /// A node whose address lies in one of these.
+    fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
+        subnets.nets().find_map(|net| self.0.range(net.network()..=net.broadcast()).next().map(|(address, lease)| (*address, *lease)))
+    }
+}
+
 /// MACs and keys in use: one forwarding entry holds one destination.
 struct Hardware(HashMap<(bool, String), Option<IpAddr>>);
 
 impl Hardware {
-    fn of(own: &Lease) -> Self {
+    fn of(own: Option<&Lease>) -> Self {
         let mut known = HashMap::new();
-        for (ipv6, data) in [(false, &own.attrs.data), (true, &own.attrs.v6_data)] {
+        for (ipv6, data) in own.into_iter().flat_map(|own| [(false, &own.attrs.data), (true, &own.attrs.v6_data)]) {
             if let Some(id) = data.as_ref().and_then(hardware_id) {
                 known.insert((ipv6, id), None);
             }

@@ -63,12 +63,6 @@ impl Pool {
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
-    /// Whether an address lies in one of the subnets. A network may be wider: nodes themselves may live in the rest.
-    pub fn covers(&self, address: IpAddr) -> bool {
-        let last = bits(self.max) | ((1u128 << u32::from(self.width() - self.len)) - 1);
-        address.is_ipv4() == self.network.addr().is_ipv4() && (bits(self.min)..=last).contains(&bits(address))
-    }
-
     /// The subnet at an index, counted from the first.
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {

@@ -210,8 +210,10 @@ impl Peers<'_> {
         match &self.known {
             None => self.ready.push_back(reading::reset(counters, listing)),
             Some(known) => {
-                let gone = known.keys().filter(|key| !present.contains_key(*key)).filter_map(|key| crate::wire::parse_key(key));
-                self.ready.extend(gone.map(LeaseEvent::Delete));
+                for key in known.keys().filter(|key| !present.contains_key(*key)) {
+                    counters.readable(key);
+                    self.ready.extend(crate::wire::parse_key(key).map(LeaseEvent::Delete));
+                }
                 for entry in present.values().filter(|entry| known.get(&entry.key).is_none_or(|known| known.modified != entry.modified)) {
                     self.ready.extend(reading::read(counters, entry.clone()).map(|read: Result<Lease, Subnets>| match read {
                         Ok(lease) => LeaseEvent::Put(lease),

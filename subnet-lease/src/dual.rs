@@ -63,6 +63,15 @@ impl<A, B> Dual<A, B> {
     }
 }
 
+impl From<IpNet> for Subnets {
+    fn from(net: IpNet) -> Self {
+        match net {
+            IpNet::V4(net) => Dual::V4(net),
+            IpNet::V6(net) => Dual::V6(net),
+        }
+    }
+}
+
 impl Subnets {
     /// The subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {

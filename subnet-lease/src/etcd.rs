@@ -290,7 +290,8 @@ impl Peers<'_> {
                 Some(listing) => listing,
                 None => manager.registry.list().await.map_err(Broken::Stream)?,
             };
-            let newest = listing.entries.iter().max_by_key(|entry| entry.modified).cloned();
+            // Of lease keys alone: one that is no UTF-8 cannot be asked for.
+            let newest = listing.entries.iter().filter(|entry| entry.subnets().is_some()).max_by_key(|entry| entry.modified).cloned();
             self.anchor = Some(Anchor::Listed { revision: listing.revision, newest });
             self.ready.push_back(reading::reset(&manager.registry.counters, listing));
             return Ok(());

@@ -3,6 +3,7 @@
 use crate::admission::{Reason, Refused, Terms, admitted};
 use crate::damper::Damper;
 use crate::dual::Subnets;
+use crate::lease::Term;
 use crate::manager::boot_time;
 use crate::table::{LeaseEvent, LeaseTable};
 use futures_util::future::FutureExt;
@@ -21,8 +22,21 @@ pub struct Reading {
     pub seen: usize,
     /// Removals that wait.
     pub waiting: usize,
-    /// Leases not in force here, by reason.
-    pub refused: BTreeMap<Reason, usize>,
+    /// Leases not in force here.
+    pub refused: Arc<Vec<Refused>>,
+    /// How many other nodes there are, where none of them can be used and it is not one's fault alone.
+    pub cut_off: Option<usize>,
+}
+
+impl Reading {
+    /// How many leases are not in force, by reason.
+    pub fn by_reason(&self) -> BTreeMap<Reason, usize> {
+        let mut counts = BTreeMap::new();
+        for refused in self.refused.iter() {
+            *counts.entry(refused.reason).or_default() += 1;
+        }
+        counts
+    }
 }
 
 /// The fold in progress.
@@ -120,19 +134,26 @@ impl<'a> Feed<'a> {
         let (admitted, refused) = admitted(&self.raw, &self.admitted, &terms);
         self.tell(&refused);
         self.admitted = admitted;
+        self.reading.cut_off = self.cut_off(&terms);
+        if *self.reading.refused != refused {
+            self.reading.refused = Arc::new(refused);
+        }
         let now = boot_time();
         let published = self.damper.published(&self.admitted, now, discontinuity, self.reading.interrupted.is_some());
-        self.reading.seen = self.raw.iter().filter(|lease| lease.subnets != terms.own.subnets).count();
+        self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
         self.reading.waiting = self.damper.waiting();
         published
     }
 
-    /// Says each refusal once, and once that it is over.
+    /// The other nodes, when there are several and no lease at all is in force. What an operator reserved is no node.
+    fn cut_off(&self, terms: &Terms) -> Option<usize> {
+        let nodes = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some()));
+        let nodes = nodes.count();
+        (nodes > 1 && self.admitted.is_empty() && self.admitted.unreadable().is_empty()).then_some(nodes)
+    }
+
+    /// Says each refusal once.
     fn tell(&mut self, refused: &[Refused]) {
-        self.reading.refused = BTreeMap::new();
-        for refusal in refused {
-            *self.reading.refused.entry(refusal.reason).or_default() += 1;
-        }
         const LINES: usize = 20;
         let mut lines = 0;
         let mut now = BTreeMap::new();
@@ -146,8 +167,50 @@ impl<'a> Feed<'a> {
             now.insert(refusal.subnets, refusal.text.clone());
         }
         if lines > LINES {
-            tracing::warn!("{} more leases are not used; /metrics counts them by reason", lines - LINES);
+            tracing::warn!("{} more leases are not used; /status names them all, /metrics counts them by reason", lines - LINES);
         }
         self.told = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Lease, LeaseAttrs, NodeId};
+    use crate::{Dual, NetworkConfig};
+    use std::collections::BTreeSet;
+
+    fn lease(third: u8, public: [u8; 4], node: bool) -> Lease {
+        let node = node.then(|| NodeId { id: format!("n{third}"), ..NodeId::default() });
+        let attrs = LeaseAttrs { public_ip: Some(public.into()), backend: "host-gw".to_owned(), node, ..LeaseAttrs::default() };
+        let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
+        Lease { subnets, attrs, term: Term::Reserved, since: i64::from(third) }
+    }
+
+    /// Of those leases: how many are refused, and whether the node is cut off.
+    async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
+        let terms = Terms {
+            config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).unwrap(),
+            own: Some(lease(1, [192, 168, 56, 1], true)),
+            local: vec![[192, 168, 56, 1].into()],
+            underlay: vec!["192.168.56.0/24".parse().unwrap()],
+            accepts: Arc::new(|_| Ok(())),
+        };
+        let (_keep, terms) = watch::channel(Arc::new(terms));
+        let events = futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }]).boxed();
+        let (feed, _) = Feed::begin(events, terms).await;
+        (feed.reading.refused.len(), feed.reading.cut_off)
+    }
+
+    #[tokio::test]
+    async fn a_node_is_cut_off_when_several_others_are_refused_and_none_is_left() {
+        let good = lease(2, [192, 168, 56, 2], true);
+        let bad = |third| lease(third, [192, 168, 56, 1], true);
+        assert_eq!(read(vec![]).await, (0, None));
+        assert_eq!(read(vec![bad(3)]).await, (1, None));
+        assert_eq!(read(vec![bad(3), bad(4)]).await, (2, Some(2)));
+        assert_eq!(read(vec![bad(3), bad(4), good]).await, (2, None));
+        // What an operator reserved is no node.
+        assert_eq!(read(vec![bad(3), lease(4, [127, 0, 0, 1], false), lease(5, [127, 0, 0, 1], false)]).await, (3, None));
     }
 }

@@ -8,6 +8,7 @@ use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -167,6 +168,13 @@ impl Counters {
     pub fn readable(&self, key: &str) {
         if let Ok(mut known) = self.unreadable.lock() {
             known.remove(key);
+        }
+    }
+
+    /// Forgets all keys that are not among these.
+    pub fn only(&self, keys: &BTreeSet<String>) {
+        if let Ok(mut known) = self.unreadable.lock() {
+            known.retain(|key, _| keys.contains(key));
         }
     }
 

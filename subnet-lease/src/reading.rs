@@ -38,6 +38,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
 pub fn reset(counters: &Counters, listing: Listing) -> LeaseEvent {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();
+    counters.only(&listing.entries.iter().map(|entry| entry.key.clone()).collect());
     for entry in listing.entries {
         match read(counters, entry) {
             Some(Ok(lease)) => leases.push(lease),

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::{Terms, admitted};
+use subnet_lease::admission::{Reason, Terms, admitted};
 use subnet_lease::damper::Damper;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
 
@@ -67,10 +67,12 @@ fn subnets() -> impl Strategy<Value = Subnets> {
 }
 
 fn lease() -> impl Strategy<Value = Lease> {
-    (subnets(), 1u8..20, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, host, since, reserved, mac)| Lease {
+    let public = |host: u8| prop_oneof![5 => Just([192, 168, 56, host]), 1 => (0u8..8).prop_map(move |third| [10, 5, third, host])];
+    let hosts = (1u8..20).prop_flat_map(move |host| (Just(host), public(host)));
+    (subnets(), hosts, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, (host, public), since, reserved, mac)| Lease {
         subnets,
         attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, host].into()),
+            public_ip: Some(public.into()),
             public_ipv6: Some(Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, u16::from(host))),
             backend: "vxlan".into(),
             data: Some(RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:{host:02x}:{mac:02x}"}}"#)).unwrap()),
@@ -100,8 +102,9 @@ fn terms() -> Terms {
         since: 30,
     };
     Terms {
-        config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#).unwrap(),
-        own,
+        config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#)
+            .unwrap(),
+        own: Some(own),
         local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         accepts: Arc::new(
@@ -219,9 +222,12 @@ proptest! {
         }
         let all: Vec<&Lease> = table.iter().collect();
         for (at, lease) in all.iter().enumerate() {
-            prop_assert!(!lease.subnets.overlaps(&terms.own.subnets));
+            prop_assert!(!lease.subnets.overlaps(&terms.own.as_ref().unwrap().subnets));
             prop_assert!(lease.subnets.nets().all(|net| terms.config.pools.v4().into_iter().chain(terms.config.pools.v6()).any(|pool| pool.network.contains(&net))));
             prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)));
+            // No node is inside a subnet, and so behind a tunnel.
+            let public = IpAddr::V4(lease.attrs.public_ip.unwrap());
+            prop_assert!(all.iter().flat_map(|other| other.subnets.nets()).chain(terms.own.iter().flat_map(|own| own.subnets.nets())).all(|net| !net.contains(&public)));
         }
         let newer = hostile.into_iter().map(|lease| Lease { since: lease.since + 1_000, ..lease }).filter(|lease| !unique.contains(&lease.subnets));
         let (with, _) = admitted(&LeaseTable::of(leases.iter().cloned().chain(newer), BTreeSet::new()), &nothing, &terms);
@@ -273,7 +279,7 @@ proptest! {
     }
 }
 
-/// Addresses at which no node can be are refused, and so are ours.
+/// Addresses at which no node can be are refused, and so are ours; the network itself may hold nodes, a leased subnet not.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -282,7 +288,9 @@ fn public_addresses_are_those_of_other_hosts() {
         ([224, 0, 0, 1], false),
         ([255, 255, 255, 255], false),
         ([127, 0, 0, 1], false),
-        ([10, 5, 10, 1], false),
+        ([10, 5, 10, 1], true),
+        ([10, 5, 1, 1], false),
+        ([10, 5, 7, 1], false),
         ([10, 0, 2, 15], false),
     ] {
         let attrs = LeaseAttrs { public_ip: Some(address.into()), backend: "vxlan".into(), ..LeaseAttrs::default() };
@@ -290,6 +298,88 @@ fn public_addresses_are_those_of_other_hosts() {
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{address:?}");
     }
+}
+
+/// A lease of another backend is refused with both types; what Go flannel writes for udp and alloc is the same.
+#[test]
+fn each_backend_has_its_own_leases() {
+    let lease = |written: &str| Lease {
+        subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 9].into()), backend: written.to_owned(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: 1,
+    };
+    for (backend, written, good) in [
+        ("vxlan", "vxlan", true),
+        ("vxlan", "host-gw", false),
+        ("vxlan", "", false),
+        ("vxlan", "VXLAN", false),
+        ("host-gw", "host-gw", true),
+        ("host-gw", "vxlan", false),
+        ("udp", "", true),
+        ("udp", "vxlan", false),
+        ("alloc", "", true),
+        ("alloc", "host-gw", false),
+    ] {
+        let config = NetworkConfig::parse(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#)).unwrap();
+        let terms = Terms { config, accepts: Arc::new(|_| Ok(())), ..terms() };
+        let (table, refused) = admitted(&LeaseTable::of([lease(written)], BTreeSet::new()), &LeaseTable::default(), &terms);
+        assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
+        for refused in refused {
+            let theirs = if written.is_empty() { "udp or alloc" } else { written };
+            assert!(refused.text.contains(&format!("backend {theirs}, this network is of {backend}")), "{}", refused.text);
+            assert_eq!(refused.reason, Reason::OtherBackend);
+        }
+    }
+}
+
+/// A family that is left out is told, and the other one is used.
+#[test]
+fn a_family_without_an_address_is_told() {
+    let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
+        subnets: Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: v4, public_ipv6: v6, backend: "vxlan".into(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: 1,
+    };
+    let (v4, v6) = (Some([192, 168, 56, 9].into()), Some("fd00:56::9".parse().unwrap()));
+    for (lease, used, said) in [
+        (lease(v4, v6), true, vec![]),
+        (lease(v4, None), true, vec!["fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
+        (lease(None, v6), true, vec!["10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
+        (
+            lease(None, None),
+            false,
+            vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: nobody knows where its node is"],
+        ),
+    ] {
+        let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
+        assert_eq!((table.len() == 1, refused.iter().map(|refused| refused.text.as_str()).collect::<Vec<_>>()), (used, said));
+    }
+}
+
+/// Of a subnet and a node inside it the older lease holds, in whatever order they are read.
+#[test]
+fn a_node_inside_a_leased_subnet() {
+    let lease = |third: u8, public: [u8; 4], since| Lease {
+        subnets: Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap()),
+        attrs: LeaseAttrs { public_ip: Some(public.into()), backend: "vxlan".into(), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since,
+    };
+    let run = |leases: [Lease; 2]| {
+        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms());
+        let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
+        (kept.join(" "), refused.iter().map(|refused| refused.reason).collect::<Vec<_>>())
+    };
+    // The node is inside the older subnet.
+    let (a, b) = (lease(1, [192, 168, 56, 8], 1), lease(2, [10, 5, 1, 9], 2));
+    assert_eq!(run([a.clone(), b.clone()]), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    // The younger subnet holds the older node.
+    let (a, b) = (Lease { since: 3, ..a }, b);
+    assert_eq!(run([b, a]), ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode]));
+    // Each inside the other: one is left.
+    assert_eq!(run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]), ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet]));
 }
 
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.

@@ -53,7 +53,7 @@ pub struct Table {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// Subnets that were left out because their peer's address is itself inside the network: its datagrams would go round for ever.
+    /// Subnets that were left out because their peer's address lies in a subnet itself: its datagrams would go round for ever.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
@@ -68,17 +68,23 @@ pub struct Table {
 impl Table {
     /// Builds the table. Where a subnet occurs twice, the last one counts.
     pub fn build(settings: Settings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
-        let networks = Nets::of(&settings.networks);
-        let (mut kept, mut refused) = (Vec::new(), Vec::new());
+        let canonical = |(subnet, mut peer): (IpNet, Peer)| {
+            peer.address.set_ip(peer.address.ip().to_canonical());
+            (subnet, peer)
+        };
+        let peers: Vec<(IpNet, Peer)> = peers.into_iter().map(canonical).collect();
+        let table = Self::of(settings, &peers);
+        let (inside, outside): (Vec<_>, Vec<_>) = peers.into_iter().partition(|(_, peer)| table.is_leased(peer.address.ip()));
+        if inside.is_empty() {
+            return table;
+        }
+        Self { refused: inside.into_iter().map(|(subnet, _)| subnet).collect(), ..Self::of(settings, &outside) }
+    }
+
+    fn of(settings: Settings, peers: &[(IpNet, Peer)]) -> Self {
         let (mut v4, mut v6) = (Leases::new(), Leases::new());
         let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
-        for (subnet, mut peer) in peers {
-            peer.address.set_ip(peer.address.ip().to_canonical());
-            if networks.hold(peer.address.ip()) {
-                refused.push(subnet);
-                continue;
-            }
-            let index = u32::try_from(kept.len()).unwrap_or(NONE);
+        for (index, (subnet, peer)) in (0..NONE).zip(peers) {
             match subnet {
                 IpNet::V4(net) => v4.insert((net.prefix_len(), net.network().to_bits()), index),
                 IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), index),
@@ -87,7 +93,6 @@ impl Table {
                 IpAddr::V4(ip) => known_v4.push(ip.to_bits()),
                 IpAddr::V6(ip) => known_v6.push(ip.to_bits()),
             }
-            kept.push(peer);
         }
         known_v4.sort_unstable();
         known_v4.dedup();
@@ -98,15 +103,20 @@ impl Table {
             mtu: settings.mtu,
             routed: settings.routed,
             encap_port: settings.encap_port,
-            refused,
-            networks,
+            refused: Vec::new(),
+            networks: Nets::of(&settings.networks),
             own: Nets::of(&settings.own),
-            peers: kept,
+            peers: peers.iter().map(|(_, peer)| *peer).collect(),
             v4: Prefixes::build(&v4),
             v6: Prefixes::build(&v6),
             known_v4,
             known_v6,
         }
+    }
+
+    /// Whether an address lies in a subnet, a peer's or ours.
+    fn is_leased(&self, ip: IpAddr) -> bool {
+        self.is_own(ip) || self.lookup(ip).is_some()
     }
 
     /// The peer whose subnet holds an address; of several the smallest subnet's.

@@ -108,7 +108,7 @@ impl Reason {
 /// How much of a received packet is checked beyond its lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The datagram is from a peer, to our subnets, and a source in the network is in the peer's own subnets.
+    /// The datagram is from a peer, to our subnets, and a source in the network is in the peer's own subnets, or the peer itself.
     /// A source outside the network passes: nodes may forward for others.
     #[default]
     Cluster,
@@ -187,7 +187,9 @@ fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(),
     if martian(&header.source) || table.is_broadcast(header.destination) {
         return Err(Reason::Martian);
     }
-    if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || table.in_network(header.source)) {
+    // Where the network contains the nodes, their own addresses are no pod's.
+    let of_a_pod = || table.in_network(header.source) && header.source != from;
+    if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || of_a_pod()) {
         return Err(Reason::Spoofed);
     }
     Ok(())

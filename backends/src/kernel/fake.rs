@@ -117,7 +117,7 @@ impl Kernel for FakeKernel {
     async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
         let world = self.answer("look at the underlay")?;
         let on_link = asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
-        Ok(Facts { underlay: underlay.clone(), present: true, missing: Vec::new(), on_link, conceded: BTreeMap::new() })
+        Ok(Facts { underlay: underlay.clone(), on_link, conceded: BTreeMap::new() })
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {

@@ -1,7 +1,7 @@
 //! What the loop tells people: counters, the present trouble, and log lines of which no fault can make a flood.
 
 use crate::backend::Status;
-use crate::kernel::{Facts, KernelError, Key, Op, OpError};
+use crate::kernel::{KernelError, Key, Op, OpError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -91,15 +91,8 @@ impl Report {
     }
 
     /// The state after a pass.
-    pub fn state(&mut self, errors: &[OpError], facts: &Facts, held: bool) {
+    pub fn state(&mut self, errors: &[OpError], held: bool) {
         let mut trouble = String::new();
-        if !facts.present {
-            let _ = write!(trouble, "the underlay {} (index {}) is gone; ", facts.underlay.name, facts.underlay.index);
-        } else {
-            for ip in &facts.missing {
-                let _ = write!(trouble, "the underlay {} has lost its address {ip}; ", facts.underlay.name);
-            }
-        }
         if held {
             trouble.push_str("many routes have no lease any more and are kept for a minute; ");
         }

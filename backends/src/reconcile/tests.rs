@@ -124,7 +124,7 @@ impl Running {
     }
 
     fn want(&self) -> KernelState {
-        let facts = Facts { underlay: underlay(), present: true, missing: vec![], on_link: BTreeSet::new(), conceded: BTreeMap::new() };
+        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), conceded: BTreeMap::new() };
         routes().desired(&self.leases.borrow(), &facts)
     }
 }

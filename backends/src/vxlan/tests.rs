@@ -51,7 +51,7 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
 fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() };
-    Facts { underlay, present: true, missing: Vec::new(), on_link: on_link.into_iter().collect(), conceded: BTreeMap::new() }
+    Facts { underlay, on_link: on_link.into_iter().collect(), conceded: BTreeMap::new() }
 }
 
 fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {

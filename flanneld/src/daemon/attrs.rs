@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
 use subnet_lease::manager::Held;
-use subnet_lease::{Lease, LeaseAttrs, NetworkConfig};
+use subnet_lease::{Addresses, Lease, LeaseAttrs, NetworkConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -37,12 +37,17 @@ pub fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpN
     .collect()
 }
 
+fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
+    public.v4().copied().map(IpAddr::V4).into_iter().chain(public.v6().copied().map(IpAddr::V6))
+}
+
 /// What admission rests on.
 pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::backend::Accepts) -> Terms {
     Terms {
         config: config.clone(),
-        own: own.clone(),
-        local: underlay.local.iter().map(IpNet::addr).collect(),
+        own: Some(own.clone()),
+        // What the others are told is ours too, though another host may translate it.
+        local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public)).collect(),
         underlay: underlay_networks(config, underlay),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
     }

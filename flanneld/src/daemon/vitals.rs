@@ -1,14 +1,15 @@
 //! Whether the node is well, looked at every second: readiness tells the truth in both directions.
 
-use crate::health::Health;
+use crate::health::{Health, Unused};
 use crate::subnet_env::SubnetEnv;
-use crate::traffic;
+use crate::{traffic, underlay};
 use backends::backend::Status;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
+use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, SubnetManager, boot_time};
 use subnet_lease::reason::Told;
 use tokio::sync::watch;
@@ -17,6 +18,8 @@ use tracing::{info, warn};
 
 /// How old what is known of the other nodes may be.
 const FRESH: Duration = Duration::from_secs(60);
+/// How long no lease of the other nodes may be in force.
+const CUT_OFF: Duration = Duration::from_secs(10);
 /// How long the kernel may differ from what is wanted.
 const OUT_OF_STEP: Duration = Duration::from_secs(10);
 /// How long it may take to tell the peers what changed here.
@@ -55,6 +58,8 @@ impl Vitals {
         let mut well_at = Instant::now();
         let mut told = Told::default();
         let mut seen = 0;
+        let mut in_touch_at = Instant::now();
+        let mut unused = Arc::default();
         let mut ready = true;
         self.health.figures(|figures| {
             figures.network = Some(self.status.clone());
@@ -82,6 +87,17 @@ impl Vitals {
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > FRESH);
             let stale = stale.map(|since| format!("nothing is known of the other nodes since {} s: the store does not answer", since.as_secs()));
             self.health.condition("watch", stale.as_deref());
+            if reading.cut_off.is_none() {
+                in_touch_at = Instant::now();
+            }
+            let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
+            let cut_off = cut_off.map(|nodes| format!("of {nodes} other nodes none can be reached: none of their leases can be used here"));
+            self.health.condition("peers", cut_off.as_deref());
+            let now = self.unused(&reading);
+            if now != *unused {
+                unused = Arc::new(now);
+                self.health.set_unused(unused.clone());
+            }
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -98,8 +114,9 @@ impl Vitals {
                 if ready {
                     info!("ready");
                 } else {
-                    // Why the rules are not there was told where it was found.
-                    let tell = |(name, reason): (String, String)| if name == traffic::CONDITION { name } else { format!("{name}: {reason}") };
+                    // Of the rules and the underlay the reason was told where it was found.
+                    let told = |name: &str| name == traffic::CONDITION || name == underlay::CONDITION;
+                    let tell = |(name, reason): (String, String)| if told(&name) { name } else { format!("{name}: {reason}") };
                     let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
@@ -121,6 +138,19 @@ impl Vitals {
             });
         }
         held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > TROUBLE).map(ToString::to_string)
+    }
+
+    /// What the store has and this node does not use: refused, or unreadable.
+    fn unused(&self, reading: &Reading) -> Vec<Unused> {
+        let refused = reading.refused.iter();
+        let refused =
+            refused.map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason.label(), text: refused.text.clone() });
+        let unreadable = self.manager.counters().unreadable_keys().into_iter();
+        let unreadable = unreadable.map(|(key, why)| {
+            let key = excerpt(&key);
+            Unused { text: format!("the key {key} cannot be read: {why}"), lease: key, reason: "unreadable" }
+        });
+        refused.chain(unreadable).collect()
     }
 
     fn figures(&self, held: &Held, reading: &Reading) {

@@ -49,7 +49,8 @@ impl Figures {
     /// Takes over how the reading of the store stands.
     pub fn reading(&mut self, reading: &Reading) {
         self.leases = u64::try_from(reading.seen).unwrap_or(u64::MAX);
-        self.refused = reading.refused.iter().map(|(reason, count)| (reason.label().to_owned(), u64::try_from(*count).unwrap_or(u64::MAX))).collect();
+        self.refused =
+            reading.by_reason().into_iter().map(|(reason, count)| (reason.label().to_owned(), u64::try_from(count).unwrap_or(u64::MAX))).collect();
     }
 
     /// Requests to the store since the start, by kind.

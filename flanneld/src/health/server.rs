@@ -17,6 +17,9 @@ use tracing::{info, warn};
 /// How long open requests may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How many leases that are not used /readyz names.
+const REFUSED: usize = 20;
+
 /// The health server's address cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error("the health server cannot listen on {address}: {why}; {}", remedy(why, *address))]
@@ -91,11 +94,17 @@ async fn healthz(State(health): State<Health>) -> Response {
 
 async fn readyz(State(health): State<Health>) -> Response {
     let reasons = health.reasons();
-    if reasons.is_empty() {
-        return (StatusCode::OK, "flanneld is ready").into_response();
+    let (code, verdict) =
+        if reasons.is_empty() { (StatusCode::OK, "flanneld is ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet") };
+    let unused = health.unused();
+    let refused = unused.iter().take(REFUSED).map(|unused| format!("refused: {}", unused.text));
+    let more = unused.len().checked_sub(REFUSED + 1).map(|more| format!("refused: {} more, which /status names", more + 1));
+    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| format!("{name}: {reason}")).chain(refused).chain(more).collect();
+    if lines.is_empty() {
+        return (code, verdict).into_response();
     }
-    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| printable::line(&format!("{name}: {reason}")).into_owned()).collect();
-    (StatusCode::SERVICE_UNAVAILABLE, format!("flanneld is not ready yet\n{}\n", lines.join("\n"))).into_response()
+    let lines: Vec<_> = lines.iter().map(|line| printable::line(line)).collect();
+    (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
 async fn metrics(State(health): State<Health>) -> Response {

@@ -33,6 +33,18 @@ async fn answers() {
     health.condition("lease", None);
     health.condition("start", None);
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
+    let unused = |number: usize| Unused { lease: format!("10.5.{number}.0/24"), reason: "overlap", text: format!("10.5.{number}.0/24 overlaps") };
+    health.set_unused(Arc::new(vec![unused(3)]));
+    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()));
+    health.set_unused(Arc::new((0..25).map(unused).collect()));
+    let (code, text) = get(address, "GET", "/readyz").await;
+    assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, which /status names\n"), "{code} {text}");
+    assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
+    health.condition("lease", Some("ends"));
+    assert!(get(address, "GET", "/readyz").await.1.starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n"));
+    health.condition("lease", None);
+    health.set_unused(Arc::default());
+    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
 
     health.beat_within("network", Duration::ZERO);

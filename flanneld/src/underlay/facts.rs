@@ -23,6 +23,8 @@ pub struct Interface {
     pub name: String,
     /// Whether it is up, as the administrator decides.
     pub up: bool,
+    /// Whether it has a carrier: the cable is plugged in, the other end is up.
+    pub carrier: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
     /// Its MTU.
@@ -62,6 +64,19 @@ impl Address {
     /// Whether packets between nodes can come from it.
     pub fn usable(&self) -> bool {
         !self.deprecated && !self.tentative && !self.dad_failed && (global(self.ip()) || link_local(self.ip()))
+    }
+
+    /// Why it is not usable, in words.
+    pub(super) fn state(&self) -> &'static str {
+        if self.dad_failed {
+            "another host has it (dadfailed)"
+        } else if self.tentative {
+            "still tentative"
+        } else if self.deprecated {
+            "deprecated"
+        } else {
+            "not for traffic between hosts"
+        }
     }
 
     /// Order of preference; the lowest first.

@@ -13,7 +13,8 @@ use subnet_lease::Addresses;
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
     // A name given to another interface in the meantime does not count while ours still exists.
-    let Some(interface) = facts.by_index(last.index).or_else(|| facts.by_name(&last.name)) else {
+    let anew = || facts.by_name(&last.name).or_else(|| facts.by_name(&chosen.underlay.name));
+    let Some(interface) = facts.by_index(last.index).or_else(anew) else {
         now.local = facts.local(last.index);
         return now;
     };

@@ -1,5 +1,6 @@
 //! Reads the facts from the kernel, waits for an interface that is not there, and follows the one that was chosen.
 
+use super::trouble::{Alarm, elsewhere, trouble};
 use super::{
     Address, Chosen, DefaultRoute, Families, Found, HostFacts, Interface, Request, RouteAnswer, SelectError, Selector, StoreAt, followed, select,
 };
@@ -117,6 +118,7 @@ fn interface(link: &LinkMessage) -> Interface {
     let mut out = Interface {
         index: link.header.index,
         up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
         ..Interface::default()
     };
@@ -296,14 +298,16 @@ async fn settle(messages: &mut (impl Stream<Item = RouteNetlinkMessage> + Unpin)
     while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and it itself when it is made anew.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and it itself when it is made anew. `tell` is told
+/// why no packets can travel over it, and when they can again.
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
-pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, stop: CancellationToken) {
+pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
     let run = async {
+        let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
-            if let Err(error) = follow_once(&chosen, &sender).await {
+            if let Err(error) = follow_once(&chosen, &sender, &tell, &mut alarm, &mut others).await {
                 warn!("the underlay cannot be followed, trying again: {error}");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -313,17 +317,32 @@ pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, stop: Cance
 }
 
 /// Follows until the netlink socket fails.
-async fn follow_once(chosen: &Chosen, sender: &watch::Sender<Underlay>) -> Result<(), ReadError> {
+async fn follow_once(
+    chosen: &Chosen,
+    sender: &watch::Sender<Underlay>,
+    tell: &impl Fn(Option<&str>),
+    alarm: &mut Alarm,
+    others: &mut Option<Vec<IpAddr>>,
+) -> Result<(), ReadError> {
     let mut socket = open(&[MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr])?;
     loop {
         let facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
         let last = sender.borrow().clone();
         let now = followed(chosen, &last, &facts);
+        let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
+        let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
         if now != last {
-            tell(&last, &now);
+            log_change(&last, &now);
             sender.send_replace(now);
         }
-        let wake = Instant::now() + AUDIT;
+        if let Some(news) = news {
+            match &news {
+                Some(trouble) => warn!("the underlay carries no packets: {trouble}"),
+                None => info!("the underlay is well again"),
+            }
+            tell(news.as_deref());
+        }
+        let wake = due.unwrap_or_else(|| Instant::now() + AUDIT);
         loop {
             match tokio::time::timeout_at(wake, socket.messages.next()).await {
                 Ok(Some(message)) if concerns(&message, &sender.borrow()) => break,
@@ -347,7 +366,7 @@ fn concerns(message: &RouteNetlinkMessage, underlay: &Underlay) -> bool {
     }
 }
 
-fn tell(last: &Underlay, now: &Underlay) {
+fn log_change(last: &Underlay, now: &Underlay) {
     if (last.index, &last.name, last.mtu, last.addresses) != (now.index, &now.name, now.mtu, now.addresses) {
         info!(
             "the underlay changed: {} (index {}, {}, MTU {}) is now {} (index {}, {}, MTU {})",

@@ -312,21 +312,7 @@ fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named:
 fn no_address(interface: &Interface, ipv6: bool) -> String {
     let family = if ipv6 { "IPv6" } else { "IPv4" };
     let of_family: Vec<_> = interface.addresses.iter().filter(|address| address.ip().is_ipv6() == ipv6).collect();
-    let states: Vec<String> = of_family
-        .iter()
-        .map(|address| {
-            let state = if address.dad_failed {
-                "another host has it (dadfailed)"
-            } else if address.tentative {
-                "still tentative"
-            } else if address.deprecated {
-                "deprecated"
-            } else {
-                "not for traffic between hosts"
-            };
-            format!("{}: {state}", address.ip())
-        })
-        .collect();
+    let states: Vec<String> = of_family.iter().map(|address| format!("{}: {}", address.ip(), address.state())).collect();
     let detail = if states.is_empty() { "it has none".to_owned() } else { states.join(", ") };
     format!("failed to find {family} address for interface {}: {detail}", interface.name)
 }

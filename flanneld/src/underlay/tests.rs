@@ -1,7 +1,9 @@
 //! Spec 10 row by row, on made-up hosts.
 
+use super::trouble::{Alarm, trouble};
 use super::*;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.
 fn vagrant() -> HostFacts {
@@ -9,6 +11,7 @@ fn vagrant() -> HostFacts {
         index,
         name: name.to_owned(),
         up,
+        carrier: up,
         loopback: name == "lo",
         mtu: 1500,
         addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
@@ -381,4 +384,53 @@ fn following() {
     // What a flag tells the peers stays, even where it was the interface's own address.
     let told = select(&Request { public_ip: Some("192.168.56.11".parse().unwrap()), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
     assert_eq!(followed(&told, &told.underlay, &now).public.to_string(), "192.168.56.11 and fd00:56::99");
+}
+
+#[test]
+fn what_is_wrong_with_the_underlay() {
+    let chosen = select(&request(BOTH, vec![name("enp0s8")]), &vagrant()).unwrap();
+    let said = |change: &dyn Fn(&mut HostFacts), elsewhere: &[IpAddr]| {
+        let mut facts = vagrant();
+        change(&mut facts);
+        let now = followed(&chosen, &chosen.underlay, &facts);
+        trouble(&now, &facts, elsewhere).unwrap_or_default()
+    };
+    let own = |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
+    assert_eq!(said(&|_| {}, &[]), "");
+    assert!(said(&|facts| drop(facts.interfaces.remove(2)), &[]).contains("enp0s8 is gone"));
+    assert!(said(&|facts| own(facts, &|one| one.up = false), &[]).contains("enp0s8 is down: bring it up with `ip link set enp0s8 up`"));
+    assert!(said(&|facts| own(facts, &|one| one.carrier = false), &[]).contains("enp0s8 has no carrier"));
+    // Another address of the family takes over; the last one's loss is told.
+    assert_eq!(said(&|facts| own(facts, &|one| drop(one.addresses.remove(0))), &[]), "");
+    let bare = said(&|facts| own(facts, &|one| one.addresses.retain(|address| address.ip().is_ipv6())), &[]);
+    assert!(bare.contains("enp0s8 has lost its address 192.168.56.11: put it back"), "{bare}");
+    let failed = said(&|facts| own(facts, &|one| one.addresses[3].dad_failed = true), &[]);
+    assert!(failed.contains("cannot use its address fd00:56::11: another host has it"), "{failed}");
+    // An address that moved to another interface, unless it had been there from the start.
+    let moves = |facts: &mut HostFacts| {
+        let taken = facts.interfaces[2].addresses.split_off(3);
+        facts.interfaces[4].addresses.extend(taken);
+    };
+    let moved = said(&moves, &[]);
+    assert!(moved.contains("fd00:56::11 has moved from enp0s8 to v4only"), "{moved}");
+    assert_eq!(said(&moves, &[ip("fd00:56::11")]), "");
+    // A new name is no trouble.
+    assert_eq!(said(&|facts| own(facts, &|one| one.name = "wan0".to_owned()), &[]), "");
+}
+
+#[test]
+fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
+    let start = tokio::time::Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut alarm = Alarm::default();
+    let down = || Some("down".to_owned());
+    assert_eq!(alarm.look(None, at(0)), (None, None));
+    assert_eq!(alarm.look(down(), at(0)), (None, Some(at(1_000))));
+    assert_eq!(alarm.look(None, at(500)), (None, None));
+    assert_eq!(alarm.look(down(), at(600)), (None, Some(at(1_600))));
+    assert_eq!(alarm.look(down(), at(1_600)), (Some(down()), None));
+    assert_eq!(alarm.look(down(), at(1_700)), (None, None));
+    assert_eq!(alarm.look(Some("gone".to_owned()), at(1_800)), (Some(Some("gone".to_owned())), None));
+    assert_eq!(alarm.look(None, at(1_900)), (Some(None), None));
+    assert_eq!(alarm.look(None, at(2_000)), (None, None));
 }

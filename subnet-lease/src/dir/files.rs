@@ -1,6 +1,6 @@
 //! The directory's files: listed, changed under a lock by rename, touched, watched by inotify.
 
-use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Write};
+use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Write, key_text};
 use crate::wire::{self, VALUE_LIMIT};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,9 +48,13 @@ impl Files {
         };
         for file in files {
             let file = file.map_err(|error| complaint("read the directory", &folder, &error))?;
-            if let Some(entry) = file.file_name().to_str().and_then(|key| self.read(key)) {
-                listing.entries.push(entry);
-            }
+            let name = file.file_name();
+            let entry = match name.to_str() {
+                Some(key) => self.read(key),
+                // No lease, but somebody put it there: it is told of.
+                None => Some(Entry { key: key_text(name.as_bytes()), value: Vec::new(), created: i64::MAX, modified: 0, lease: 0 }),
+            };
+            listing.entries.extend(entry);
         }
         listing.entries.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(listing)

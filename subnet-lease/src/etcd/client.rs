@@ -4,7 +4,7 @@ use super::connection::{Connection, Connections, EtcdOptions};
 use super::errors::is_answer;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
-use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write};
+use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write, key_text};
 use crate::reason::{Kind, Reason};
 use async_trait::async_trait;
 use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
@@ -46,8 +46,8 @@ impl EtcdRegistry {
 
     fn own(&self, kv: &KeyValue) -> Option<Entry> {
         let root = self.key("");
-        let key = std::str::from_utf8(kv.key()).ok()?.strip_prefix(root.as_str())?;
-        Some(Entry { key: key.to_owned(), value: kv.value().to_vec(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
+        let key = key_text(kv.key().strip_prefix(root.as_bytes())?);
+        Some(Entry { key, value: kv.value().to_vec(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
     }
 
     /// An entry of ours out of a watch event.

@@ -3,7 +3,7 @@
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
 use super::errors::{kind, of_words, words};
-use crate::protocol::registry::{Entry, Failure};
+use crate::protocol::registry::{Entry, Failure, key_text};
 use crate::reason::{Kind, Reason};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
@@ -156,8 +156,8 @@ impl<'a> Watch<'a> {
                     EventType::Put => self.registry.entry(kv).map(Change::Put),
                     EventType::Delete => {
                         let root = self.registry.key("");
-                        let key = std::str::from_utf8(kv.key()).ok().and_then(|key| key.strip_prefix(root.as_str()));
-                        key.map(|key| Change::Delete { key: key.to_owned(), revision: kv.mod_revision() })
+                        let key = kv.key().strip_prefix(root.as_bytes());
+                        key.map(|key| Change::Delete { key: key_text(key), revision: kv.mod_revision() })
                     }
                 };
                 changes.extend(change);

@@ -7,7 +7,7 @@ use super::view::{Item, View};
 use super::words;
 use crate::alloc::candidates;
 use crate::config::NetworkConfig;
-use crate::dual::{Subnets, nets_overlap};
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::Claim;
 use crate::reason::{Kind, Reason};
@@ -124,7 +124,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                 Allocation::Unsure => (None, false),
                 Allocation::Exhausted => {
                     refused.clear();
-                    io.show(|held| held.trouble = Some(Reason::new(Kind::Exhausted, words::exhausted(&config))));
+                    io.show(|held| held.trouble = Some(Reason::new(Kind::Exhausted, words::exhausted(&claim, &config))));
                     io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                     continue;
                 }
@@ -214,10 +214,9 @@ async fn allocate(
 ) -> Allocation {
     let pulse = grant(io).await;
     let attrs = signed(claim, attrs, None, view.revision, pulse, pulse, false);
-    let taken = view.taken();
-    let underlay = |subnets: &Subnets| subnets.nets().any(|net| claim.underlay.iter().any(|underlay| nets_overlap(&net, underlay)));
+    let taken = view.taken(claim);
     let order: Vec<Subnets> = {
-        let rest = candidates(config, &taken, &claim.node.id).filter(|subnets| !refused.contains(subnets) && !underlay(subnets)).take(64);
+        let rest = candidates(config, &taken, &claim.node.id).filter(|subnets| !refused.contains(subnets)).take(64);
         wishes.into_iter().filter(|wish| !refused.contains(wish)).chain(rest).collect()
     };
     let nothing_free = order.is_empty();
@@ -249,7 +248,7 @@ pub(super) enum Settled {
     Refused(String),
 }
 
-/// One more list after a write: whoever overlaps us with an earlier creation keeps, and of two new nodes with one address the later refuses.
+/// One more list after a write: whoever overlaps us with an earlier creation keeps, a new lease in which an earlier node is goes, and of two new nodes with one address the later refuses.
 pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenure: &mut Tenure, new: bool) -> Settled {
     let view = list(io).await;
     let Some(own) = view.items.iter().find(|item| item.entry.key == tenure.key && item.entry.modified == tenure.modified) else {
@@ -259,7 +258,10 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
     tenure.created = own.entry.created;
     let earlier = |item: &&Item| item.entry.key != tenure.key && item.entry.created < tenure.created;
     let overlap = view.items.iter().filter(earlier).any(|item| item.admissible(config) && item.subnets.overlaps(&tenure.subnets));
-    if overlap && tenure.lease != 0 {
+    // Of a subnet and a node inside it the older lease holds too. One that has carried pods stays: the others decide by age.
+    let holds = |item: &Item| item.addresses().any(|address| tenure.subnets.nets().any(|net| net.contains(&address)));
+    let holds_node = new && view.items.iter().filter(earlier).any(|item| item.admissible(config) && holds(item));
+    if (overlap || holds_node) && tenure.lease != 0 {
         give_up(io, tenure).await;
         return Settled::Yielded;
     }

@@ -153,7 +153,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     if item.reserved() && item.subnets.same_families(&config.pools) && item.admissible(config) {
         return keep;
     }
-    if let Some(reshaped) = reshaped(config, view, &item.subnets) {
+    if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
         return Decision::Reshape(item.entry.key.clone(), reshaped);
     }
     // In a directory every lease is one without an end; only a reservation that an operator made is nobody's to drop.
@@ -165,14 +165,14 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
 }
 
 /// The same subnets with a family more or less, the IPv4 subnet kept; none where that is not what differs.
-fn reshaped(config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
+fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;
     }
     let wanted = match (&config.pools, have) {
         (Dual::V4(_), Dual::Both(v4, _)) => Dual::V4(*v4),
         (Dual::V6(_), Dual::Both(_, v6)) => Dual::V6(*v6),
-        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &view.taken(), have)?,
+        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &view.taken(claim), have)?,
         _ => return None,
     };
     config.fits(&wanted).then_some(wanted)
@@ -181,11 +181,12 @@ fn reshaped(config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subne
 /// The subnets to try first: the one that subnet.env names, when it is free and fits.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
     let Some(previous) = &claim.previous else { return Vec::new() };
+    let taken = view.taken(claim);
     let wanted = match (&config.pools, previous) {
         (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),
         (Dual::V6(_), Dual::Both(_, v6)) => Some(Dual::V6(*v6)),
-        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &view.taken(), previous),
+        (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &taken, previous),
         _ => Some(*previous),
     };
-    wanted.filter(|wanted| config.fits(wanted) && !view.items.iter().any(|item| item.subnets.overlaps(wanted))).into_iter().collect()
+    wanted.filter(|wanted| config.fits(wanted) && !taken.iter().any(|taken| taken.overlaps(wanted))).into_iter().collect()
 }

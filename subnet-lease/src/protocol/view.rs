@@ -4,7 +4,10 @@ use super::registry::{Entry, Listing};
 use crate::config::NetworkConfig;
 use crate::dual::{Addresses, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
+use crate::manager::Claim;
 use crate::{table, wire};
+use ipnet::IpNet;
+use std::net::IpAddr;
 
 /// A list with its values read.
 #[derive(Clone, Debug)]
@@ -38,9 +41,16 @@ impl View {
         self.items.iter().find(|item| item.entry.key == key)
     }
 
-    /// The subnets of all keys: what a new lease must not overlap.
-    pub fn taken(&self) -> Vec<Subnets> {
-        self.items.iter().map(|item| item.subnets).collect()
+    /// What a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, the underlay's networks.
+    pub fn taken(&self, claim: &Claim) -> Vec<Subnets> {
+        let nodes = self
+            .items
+            .iter()
+            .flat_map(Item::addresses)
+            .chain(claim.public.v4().copied().map(IpAddr::V4))
+            .chain(claim.public.v6().copied().map(IpAddr::V6));
+        let nets = nodes.map(IpNet::from).chain(claim.underlay.iter().map(IpNet::trunc)).map(Subnets::from);
+        self.items.iter().map(|item| item.subnets).chain(nets).collect()
     }
 }
 
@@ -60,6 +70,12 @@ impl Item {
     /// Whether it publishes the given node's address. IPv4 decides where there is one, as in Go flannel.
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
+    }
+
+    /// The addresses that it publishes.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let of = |ipv6| self.attrs.as_ref().and_then(|attrs| attrs.public_for(ipv6));
+        [of(false), of(true)].into_iter().flatten()
     }
 
     /// Whether no lease limits it.

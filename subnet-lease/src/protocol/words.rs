@@ -2,6 +2,7 @@
 
 use super::view::Item;
 use crate::config::NetworkConfig;
+use crate::dual::nets_overlap;
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 
@@ -148,11 +149,15 @@ pub fn overwritten(key: &str) -> String {
 }
 
 /// The pool has nothing left.
-pub fn exhausted(config: &NetworkConfig) -> String {
+pub fn exhausted(claim: &Claim, config: &NetworkConfig) -> String {
     let sizes: Vec<String> =
         config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
+    let pools = || config.pools.v4().into_iter().chain(config.pools.v6());
+    let closed: Vec<String> =
+        claim.underlay.iter().filter(|net| pools().any(|pool| nets_overlap(&pool.network, net))).map(ToString::to_string).collect();
+    let closed = if closed.is_empty() { String::new() } else { format!(", or overlaps {}, where the nodes themselves are", closed.join(" and ")) };
     format!(
-        "out of subnets: every subnet of the pool ({}) is taken. This node waits until one is free; widen Network or SubnetMax, choose a longer \
+        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits until one is free; widen Network or SubnetMax, choose a longer \
          SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
         sizes.join(", ")
     )

@@ -72,6 +72,27 @@ impl Bed {
         }
     }
 
+    /// Writes a key of any bytes, or deletes it.
+    pub fn put_bytes(&self, key: &[u8], there: bool) {
+        use std::os::unix::ffi::OsStrExt;
+        let key = std::ffi::OsStr::from_bytes(key);
+        match self {
+            Bed::Dir(folder) => {
+                let path = folder.path().join("subnets").join(key);
+                if there { std::fs::write(path, "{}").unwrap() } else { std::fs::remove_file(path).unwrap() }
+            }
+            Bed::Etcd(server) => {
+                let mut full = std::ffi::OsString::from(format!("{PREFIX}/subnets/"));
+                full.push(key);
+                if there {
+                    server.ctl_os(&["put".as_ref(), &full, "{}".as_ref()]);
+                } else {
+                    server.ctl_os(&["del".as_ref(), &full]);
+                }
+            }
+        }
+    }
+
     pub fn delete(&self, key: &str) {
         match self {
             Bed::Dir(folder) => std::fs::remove_file(folder.path().join("subnets").join(key)).unwrap(),

@@ -107,6 +107,13 @@ impl EtcdServer {
         }
     }
 
+    /// With arguments that need be no text.
+    pub fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
+        let mut command = Command::new(programs(self.version).join("etcdctl"));
+        let status = command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint()]).args(args).stdout(Stdio::null()).status();
+        assert!(status.unwrap().success(), "etcdctl {args:?}");
+    }
+
     /// Puts a value of any size and content.
     pub fn put(&self, key: &str, value: &str) {
         let mut child = Command::new(programs(self.version).join("etcdctl"))

@@ -221,6 +221,19 @@ pub async fn what_subnet_env_names_is_wished_for(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
+/// In a network that contains the nodes themselves a new lease holds none of them, nor their network; not even a wished-for one.
+pub async fn no_lease_holds_a_node(bed: Bed) {
+    bed.configure(r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#);
+    let value = |public: &str| format!(r#"{{"PublicIP":"{public}","PublicIPv6":null}}"#);
+    bed.put("192.168.99.0-24", &value("192.168.55.9"));
+    let manager = bed.manager();
+    let mut first = claim("n1", 1);
+    first.underlay = vec!["192.168.57.0/24".parse().unwrap()];
+    first.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
+    // 55 has another node, 56 this one, 57 is the underlay's.
+    assert_eq!(key(&acquire(&manager, &first).await.unwrap()), "192.168.58.0-24");
+}
+
 pub async fn a_full_pool_is_waited_for(bed: Bed) {
     bed.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.2.0"}"#);
     acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
@@ -289,6 +302,29 @@ pub async fn hostile_keys_change_nothing(bed: Bed) {
     let newcomer = bed.manager();
     let Some(LeaseEvent::Reset { leases, unreadable }) = newcomer.watch().next().await else { panic!("begins with a list") };
     assert_eq!((leases.len(), unreadable.len()), (1, 1));
+}
+
+/// A key of bytes that are no UTF-8 is nobody's lease, but told of: by the watch, by the list of who starts later, and until it is gone.
+pub async fn keys_that_are_no_text_are_counted(bed: Bed) {
+    bed.configure(CONFIG);
+    let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
+    bed.put("10.5.200.0-24", value);
+    let manager = bed.manager();
+    let follower = Follower::of(manager.clone());
+    eventually("the list is in", || follower.len() == 1).await;
+    let known = |manager: &Arc<dyn SubnetManager>| manager.counters().unreadable_keys().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    let odd = b"10.5.3.0-24\xff";
+    bed.put_bytes(odd, true);
+    eventually("the watch tells of it", || known(&manager) == ["10.5.3.0-24\\xff"]).await;
+    // Who starts now finds it in the list; that it is the newest key does no harm.
+    let late = bed.manager();
+    let later = Follower::of(late.clone());
+    eventually("the list tells of it", || known(&late) == ["10.5.3.0-24\\xff"]).await;
+    bed.put_bytes(odd, false);
+    eventually("it is gone", || known(&manager).is_empty() && known(&late).is_empty()).await;
+    bed.put("10.5.201.0-24", value);
+    eventually("the watches go on", || follower.len() == 2 && later.len() == 2).await;
+    assert_eq!((follower.resets(), later.resets()), (1, 1));
 }
 
 pub async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {

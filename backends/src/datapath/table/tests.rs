@@ -139,14 +139,21 @@ fn no_peers_no_routes() {
 }
 
 #[test]
-fn a_peer_inside_the_network_is_refused() {
-    let nets: Vec<IpNet> = ["10.5.2.0/24", "10.5.3.0/24", "fd00:5:0:4::/64", "10.5.5.0/24"].map(|net| net.parse().unwrap()).into();
-    let addresses = ["192.168.0.2", "10.5.3.7", "[fd00:5::1]", "[::ffff:10.5.9.9]"];
+fn a_peer_inside_a_subnet_is_refused() {
+    // Inside its own, inside another's, inside ours; the network itself may hold nodes.
+    let nets: Vec<IpNet> =
+        ["10.5.2.0/24", "10.5.3.0/24", "fd00:5:0:4::/64", "10.5.5.0/24", "10.5.6.0/24", "10.5.7.0/24"].map(|net| net.parse().unwrap()).into();
+    let addresses = ["192.168.0.2", "10.5.3.7", "[fd00:5::1]", "[::ffff:10.5.2.9]", "10.5.1.9", "10.5.99.9"];
     let table = Table::build(settings(), nets.iter().copied().zip(addresses.map(peer)));
-    assert_eq!(table.refused, nets[1..]);
+    assert_eq!(table.refused, [nets[1], nets[3], nets[4]]);
     assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.2")));
-    assert_eq!((table.lookup(ip("10.5.3.9")), table.knows(ip("10.5.3.7")), table.knows(ip("192.168.0.2"))), (None, false, true));
-    assert_eq!(table.peers().len(), 1);
+    assert_eq!(table.lookup(ip("10.5.7.9")), Some(&peer("10.5.99.9")));
+    assert_eq!(table.lookup(ip("fd00:5:0:4::9")), Some(&peer("[fd00:5::1]")));
+    for lost in ["10.5.3.9", "10.5.5.9", "10.5.6.9"] {
+        assert_eq!(table.lookup(ip(lost)), None, "{lost}");
+    }
+    assert_eq!((table.knows(ip("10.5.3.7")), table.knows(ip("192.168.0.2")), table.knows(ip("10.5.99.9"))), (false, true, true));
+    assert_eq!(table.peers().len(), 3);
 }
 
 #[test]

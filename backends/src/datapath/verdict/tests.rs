@@ -252,6 +252,27 @@ fn nobody_else_sends_from_our_subnets() {
 }
 
 #[test]
+fn a_node_inside_the_network_sends_as_itself() {
+    let judge = |checks, source: &str| {
+        let settings = Settings {
+            networks: Subnets::V4("192.168.0.0/16".parse().unwrap()),
+            own: Subnets::V4("192.168.1.0/24".parse().unwrap()),
+            checks,
+            mtu: 1472,
+            routed: true,
+            encap_port: 8285,
+        };
+        let peer = Peer { address: (ip("192.168.56.102"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let table = Table::build(settings, [(net("192.168.2.0/24"), peer)]);
+        inbound(&header(ip(source), ip("192.168.1.9"), 64, 100), ip("192.168.56.102"), &table)
+    };
+    assert_eq!(judge(Checks::Cluster, "192.168.56.102"), Ok(()));
+    assert_eq!(judge(Checks::Cluster, "192.168.2.9"), Ok(()));
+    assert_eq!(judge(Checks::Cluster, "192.168.56.103"), Err(Reason::Spoofed));
+    assert_eq!(judge(Checks::Strict, "192.168.56.102"), Err(Reason::Spoofed));
+}
+
+#[test]
 fn only_our_subnets_are_reached() {
     let judge = |destination| inbound(&header(ip("10.5.2.9"), ip(destination), 64, 100), ip("192.168.0.2"), table(Checks::Cluster, true));
     assert_eq!(judge("10.5.1.0"), Ok(()));

@@ -200,23 +200,16 @@ impl NetlinkKernel {
         }
         let mut now = underlay.clone();
         let link = self.links_by_index(&[underlay.index]).await?.into_iter().next();
-        let present = link.is_some();
-        let mut held = Vec::new();
         if let Some(link) = link {
             link.name.as_str().clone_into(&mut now.name);
             now.mtu = link.spec.mtu;
             self.underlay = (link.index, link.name);
-            for family in [INET, INET6] {
-                held.extend(self.addresses_of(link.index, family).await?.into_iter().map(|(net, _)| net.addr()));
-            }
         } else {
             self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
         }
-        let chosen = [underlay.addresses.v4().copied().map(IpAddr::V4), underlay.addresses.v6().copied().map(IpAddr::V6)];
-        let missing = chosen.into_iter().flatten().filter(|ip| !held.contains(ip)).collect();
         self.asking = !asks.is_empty();
         self.on_link = self.on_link_of(asks, underlay.index).await;
-        Ok(Facts { underlay: now, present, missing, on_link: self.on_link.clone(), conceded: BTreeMap::new() })
+        Ok(Facts { underlay: now, on_link: self.on_link.clone(), conceded: BTreeMap::new() })
     }
 
     /// Which of the addresses are reached over that link without a gateway.

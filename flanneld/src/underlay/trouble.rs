@@ -1,0 +1,80 @@
+//! What is wrong with the chosen interface while the daemon runs, and when that is told.
+
+use super::{HostFacts, Interface};
+use backends::backend::Underlay;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long trouble lasts before it is told: an address that is renewed is gone for a moment.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why packets cannot travel over the underlay, and what to do; none while they can. `elsewhere`: see [`elsewhere`].
+pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<String> {
+    let name = &underlay.name;
+    let Some(interface) = facts.by_index(underlay.index) else {
+        return Some(format!(
+            "interface {name} is gone, and no packets travel between this node and the others: bring it back, or name another one with --iface and restart flanneld"
+        ));
+    };
+    if !interface.up {
+        return Some(format!("interface {name} is down: bring it up with `ip link set {name} up`"));
+    }
+    if !interface.carrier {
+        return Some(format!("interface {name} has no carrier: see whether its cable is plugged in and the other end is up"));
+    }
+    addresses(underlay).find_map(|address| unusable(address, interface, facts, elsewhere))
+}
+
+fn unusable(address: IpAddr, interface: &Interface, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<String> {
+    let name = &interface.name;
+    match interface.addresses.iter().find(|own| own.ip() == address) {
+        Some(own) if own.usable() => None,
+        Some(own) => Some(format!("interface {name} cannot use its address {address}: {}; see `ip address show {name}`", own.state())),
+        None => match facts.owner(address) {
+            Some(_) if elsewhere.contains(&address) => None,
+            Some(other) => Some(format!(
+                "{address} has moved from {name} to {0}: start flanneld anew with --iface={0}, or give {name} its address back",
+                other.name
+            )),
+            None => Some(format!("interface {name} has lost its address {address}: put it back with `ip address add`, or see what removed it")),
+        },
+    }
+}
+
+/// Addresses of the underlay that another interface has (a router's `lo`): looked for at the start, when all is as it was chosen.
+pub fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
+    let own = |address: &IpAddr| facts.by_index(underlay.index).is_some_and(|interface| interface.owns(*address));
+    addresses(underlay).filter(|address| !own(address) && facts.owner(*address).is_some()).collect()
+}
+
+fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
+    let (v4, v6) = (underlay.addresses.v4().copied(), underlay.addresses.v6().copied());
+    v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
+}
+
+/// Tells of trouble once it lasts, and of its end at once.
+#[derive(Debug, Default)]
+pub struct Alarm {
+    since: Option<Instant>,
+    told: Option<String>,
+}
+
+impl Alarm {
+    /// What is to be told, when that is news; and when to look again, where that has to be.
+    pub fn look(&mut self, trouble: Option<String>, now: Instant) -> (Option<Option<String>>, Option<Instant>) {
+        if trouble.is_none() {
+            self.since = None;
+            return (self.told.take().map(|_| None), None);
+        }
+        let due = *self.since.get_or_insert(now) + GRACE;
+        if now < due {
+            return (None, Some(due));
+        }
+        if trouble == self.told {
+            return (None, None);
+        }
+        self.told.clone_from(&trouble);
+        (Some(trouble), None)
+    }
+}
