@@ -80,3 +80,7 @@ mod etcd_alone {
         a_dead_endpoint_is_passed_over,
     );
 }
+
+mod directory_alone {
+    suite!(directory: a_directory_that_is_away_changes_nothing, a_link_is_no_lease, what_a_killed_daemon_left_is_cleared);
+}

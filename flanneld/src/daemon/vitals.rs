@@ -80,6 +80,7 @@ impl Vitals {
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > FRESH);
             let stale = stale.map(|since| format!("nothing is known of the other nodes since {} s: the store does not answer", since.as_secs()));
             self.health.condition("watch", stale.as_deref());
+            self.health.condition("store", self.manager.counters().why_away().as_deref());
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
