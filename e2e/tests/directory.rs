@@ -160,6 +160,7 @@ fn another_directory_in_its_place_needs_a_restart() {
         Store::dir(&cluster.place).configure(NET_CONF)?;
         cluster.endure("restart flanneld")?;
         ensure!(entries(&cluster.place.join("subnets")).is_empty(), "written to: {:?}", entries(&cluster.place.join("subnets")));
+        cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
         for number in 0..2 {
             cluster.daemons[number].terminate(DEADLINE)?;
             cluster.daemons[number] = cluster.hosts[number].start_flanneld(&cluster.options)?;

@@ -1,5 +1,20 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
+/// As the standard library's, but whoever reads may go (`| head -1`): its own would panic. What else fails is told at the end.
+macro_rules! println {
+    ($($text:tt)*) => { $crate::screen::out(&format!("{}\n", format_args!($($text)*))) };
+}
+
+/// The same without a new line.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::screen::out(&format!($($text)*)) };
+}
+
+/// As the standard library's, without its panic where nobody reads.
+macro_rules! eprintln {
+    ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
+}
+
 mod cleanup;
 mod lab;
 mod leases;
@@ -38,7 +53,7 @@ fn main() -> ExitCode {
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
-    match outcome {
+    match outcome.and_then(|()| screen::written()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("flannelctl: {error:#}");

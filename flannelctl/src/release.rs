@@ -1,6 +1,6 @@
 //! `flannelctl release`: frees the lease of a node that is gone, and asks before it does.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
@@ -102,7 +102,6 @@ fn agreed() -> Result<bool> {
         bail!("there is nobody to ask: say --yes to delete it");
     }
     print!("Delete it? [y/N] ");
-    std::io::stdout().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

@@ -1,10 +1,33 @@
 //! What is printed: steps with their times, tables, colours on a terminal and plain text elsewhere.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+
+/// The first failure of standard output.
+static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
+
+/// Writes to standard output; what fails is remembered, and the work goes on: a lab is removed, whoever looks.
+pub fn out(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        FAILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// Whether everything was written that somebody wanted to read.
+///
+/// # Errors
+/// What failed, other than that the reader had enough.
+pub fn written() -> Result<()> {
+    match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
+        _ => Ok(()),
+    }
+}
 
 /// A way to set text off from the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +96,6 @@ impl Screen {
     pub fn timed_step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String, Duration)>) -> Result<T> {
         if self.terminal {
             print!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), "");
-            std::io::stdout().flush()?;
         }
         let outcome = work();
         let clear = if self.terminal { "\r\x1b[K" } else { "" };

@@ -1,8 +1,8 @@
 //! Whether the node is well, looked at every second: readiness tells the truth in both directions.
 
 use crate::health::Health;
-use crate::subnet_env::SubnetEnv;
-use crate::traffic;
+use crate::subnet_env::{self, SubnetEnv};
+use crate::{logging, traffic};
 use backends::backend::Status;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -64,6 +64,9 @@ impl Vitals {
                 () = stop.cancelled() => return,
             }
             self.health.beat("vitals");
+            if let Some(lines) = logging::lost() {
+                warn!("{lines} lines of this log were lost, since nobody read them: {} in all", logging::dropped());
+            }
             // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
             let passes = self.status.passes.load(Ordering::Relaxed);
             if self.audits && passes != seen {
@@ -105,8 +108,9 @@ impl Vitals {
                 if ready {
                     info!("ready");
                 } else {
-                    // Why the rules are not there was told where it was found.
-                    let tell = |(name, reason): (String, String)| if name == traffic::CONDITION { name } else { format!("{name}: {reason}") };
+                    // Why the rules or subnet.env are not there was told where it was found.
+                    let told = [traffic::CONDITION, subnet_env::keep::CONDITION];
+                    let tell = |(name, reason): (String, String)| if told.contains(&name.as_str()) { name } else { format!("{name}: {reason}") };
                     let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
