@@ -74,9 +74,10 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 	cargo build --release -p e2e --bin bench
 	$(AS_ROOT) ./target/release/bench $(ARGS)
 
-soak: setup ## What takes too long for every day: etcd away for more than a minute, many restarts, an idle minute, ten minutes of load
+soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test fire etcd_cut_off
+	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test directory noticed_by_packets -- --nocapture
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture

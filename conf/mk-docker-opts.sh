@@ -74,6 +74,14 @@ if [ -n "$with_ipmasq" ]; then
 	esac
 fi
 
+# A link or a pipe that somebody put there is not written to; /dev/stdout is meant.
+case $docker_env in
+/dev/*) ;;
+*)
+	[ ! -L "$docker_env" ] || fail "$docker_env is a symbolic link: delete it"
+	[ ! -e "$docker_env" ] || [ -f "$docker_env" ] || fail "$docker_env is not a regular file: delete it"
+	;;
+esac
 : >"$docker_env" || fail "$docker_env cannot be written"
 
 eval "options=\${$key}"

@@ -186,9 +186,10 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
 
 /// The MAC in a lease's data.
 fn mac_in(data: &RawJson) -> Result<Mac, String> {
-    let object = Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {error}"))?;
-    let text = object.read::<String>("VtepMAC")?.ok_or("its backend data has no VtepMAC")?;
-    let mac = Mac::parse(&text).ok_or_else(|| format!("its VtepMAC {} is not a MAC address", subnet_lease::json::excerpt(&text)))?;
+    let object =
+        Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {}", subnet_lease::json::fault(&error)))?;
+    let text = object.read::<String>("VtepMAC").map_err(|_| "its VtepMAC is not a string")?.ok_or("its backend data has no VtepMAC")?;
+    let mac = Mac::parse(&text).ok_or("its VtepMAC is not a MAC address")?;
     if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is no address that a device can have")) }
 }
 

@@ -15,6 +15,11 @@ use crate::switch::Switch;
 use crate::vagrant::Vagrant;
 use crate::{names, sweep};
 
+/// As the standard library's, without its panic where nobody reads: the lab still has to be removed.
+macro_rules! eprintln {
+    ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
+}
+
 /// With this in the environment no lab is removed.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
 /// How much of each log is shown when a test fails.

@@ -130,7 +130,7 @@ impl Store {
     pub async fn list(&self) -> Result<Listing> {
         let listing = match &self.kind {
             Kind::Etcd(manager) => manager.list().await,
-            Kind::Dir(manager) => manager.list(),
+            Kind::Dir(manager) => manager.list().await,
         };
         listing.with_context(|| format!("listing {}", self.place))
     }
@@ -152,7 +152,10 @@ impl Store {
     /// The store does not answer.
     pub async fn sign(&self, item: &Item) -> Result<Sign> {
         match &self.kind {
-            Kind::Dir(manager) => Ok(Sign { heard: manager.heard(&item.entry.key), left: None }),
+            Kind::Dir(manager) => {
+                let heard = manager.heard(&item.entry.key).await;
+                Ok(Sign { heard: heard.with_context(|| format!("asking after the holder of {}", item.subnets))?, left: None })
+            }
             Kind::Etcd(manager) => {
                 let time = manager.lease_time(item.pulse()).await.with_context(|| format!("asking after the lease of {}", item.subnets))?;
                 let left = time.filter(|_| !item.reserved()).map(|time| time.left);
@@ -182,7 +185,7 @@ impl Store {
     pub async fn release(&self, entry: &Entry) -> Result<bool> {
         let done = match &self.kind {
             Kind::Etcd(manager) => manager.release(entry).await,
-            Kind::Dir(manager) => manager.release(entry),
+            Kind::Dir(manager) => manager.release(entry).await,
         };
         done.with_context(|| format!("deleting {} below {}", entry.key, self.place))
     }

@@ -11,6 +11,7 @@ pub use endpoint::{Endpoint, Target};
 pub use settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
 
 use std::ffi::OsString;
+use std::io::Write;
 
 /// What a start of the program asks for.
 #[derive(Debug)]
@@ -70,16 +71,16 @@ impl Invocation {
         match self {
             Self::Run(settings) => Ok(settings),
             Self::Help(text) => {
-                // A closed pipe (`--help | head`) is not worth an error.
-                let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+                // A closed pipe (`--help | head`) is not worth an error, here and below.
+                let _ = std::io::stdout().write_all(text.as_bytes());
                 Err(0)
             }
             Self::Version(text) => {
-                eprintln!("{text}");
+                let _ = writeln!(std::io::stderr(), "{text}");
                 Err(0)
             }
             Self::Mistakes(list) => {
-                eprint!("{}", help::mistakes(&list));
+                let _ = write!(std::io::stderr(), "{}", help::mistakes(&list));
                 Err(1)
             }
         }

@@ -66,6 +66,8 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
         error!("cannot install the signal handlers");
         return 1;
     };
+    // A log file at the limit of its size costs a line (EFBIG), not the daemon.
+    let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let mut life = Box::pin(live(settings, inherited, hangup, stop.clone()));
     let ended = tokio::select! {
         ended = &mut life => ended,
@@ -152,6 +154,7 @@ async fn start(settings: &Settings, manager: Arc<dyn SubnetManager>, health: &He
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
     let rights = claim_host(settings, &config).await?;
+    subnet_env::clear(&settings.subnet_file);
 
     let wish = Wish::of(settings, config.networks.map(|_| (), |_| ()));
     let found = wait_for(&wish, |why| health.condition(CONDITION, Some(why))).await.map_err(End::failed)?;
@@ -290,7 +293,7 @@ async fn run_set(
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
     let (env_out, env_in) = watch::channel(env.clone());
     if let Err(error) = subnet_env::write(&settings.subnet_file, &env) {
-        warn!("{error}");
+        // The keeper tries again at once, and tells.
         health.condition(subnet_env::keep::CONDITION, Some(&error.to_string()));
     }
     health.condition("start", None);

@@ -1,5 +1,6 @@
 //! One daemon a network: an abstract socket named after it, and a lock beside subnet.env; what each takes of the host; and who runs here.
 
+use crate::regular;
 use backends::Takes;
 use ipnet::IpNet;
 use nix::errno::Errno;
@@ -11,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use subnet_lease::Subnets;
@@ -219,7 +220,7 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
 
 /// Who holds the lock beside a subnet.env, in words.
 pub fn holder(subnet_file: &Path) -> Option<String> {
-    let mut file = File::open(lock_path(subnet_file)).ok()?;
+    let mut file = regular::open(&lock_path(subnet_file), OpenOptions::new().read(true)).ok()?;
     let mut text = String::new();
     // Who it is only serves the message.
     let _ = file.read_to_string(&mut text);
@@ -339,7 +340,12 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let host = |why: io::Error| InstanceError::Host { what: format!("locking {}", path.display()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(&path).map_err(host)?;
+    let mut options = OpenOptions::new();
+    let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(0o644)).map_err(host)?;
+    // The pid would be written over what another name calls its own.
+    if file.metadata().map_err(host)?.nlink() > 1 {
+        return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has other names (hard links): delete this one")));
+    }
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
         Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -362,6 +368,28 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lock_is_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+        std::fs::write(&secret, "mine").unwrap();
+        let network = format!("10.98.0.0/16 of test {}", std::process::id());
+        std::os::unix::fs::symlink(&secret, lock_path(&file)).unwrap();
+        let refused = |why: &str| {
+            let error = claim(&network, "vxlan", &file).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(".subnet.env.lock"), "{error}");
+            assert_eq!(std::fs::read_to_string(&secret).unwrap(), "mine");
+            running(&file);
+            std::fs::remove_file(lock_path(&file)).unwrap();
+        };
+        refused("symbolic link");
+        std::fs::hard_link(&secret, lock_path(&file)).unwrap();
+        refused("hard links");
+        nix::unistd::mkfifo(&lock_path(&file), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        refused("regular file");
+        claim(&network, "vxlan", &file).unwrap();
+    }
 
     #[test]
     fn the_second_is_told_who_the_first_is() {

@@ -10,6 +10,7 @@ pub mod health;
 pub mod identity;
 pub mod instance;
 pub mod logging;
+pub mod regular;
 pub mod store;
 pub mod subnet_env;
 pub mod systemd;

@@ -1,6 +1,9 @@
 //! Log lines on stderr, for people or for machines.
 
+mod out;
 mod visible;
+
+pub use out::{dropped, lost};
 
 use crate::cli::{LogFormat, Logging};
 use std::io::IsTerminal;
@@ -16,7 +19,7 @@ pub fn init(logging: Logging) {
             Err(error) => (EnvFilter::new(directives(logging.verbosity)), Some(format!("RUST_LOG={text:?} is ignored: {error}"))),
         },
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(out::Stderr).log_internal_errors(false);
     // A subscriber that is set already (tests) stays.
     let _ = match logging.format {
         LogFormat::Json => builder.json().flatten_event(true).map_event_format(Visible::json).try_init(),

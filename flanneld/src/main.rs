@@ -3,6 +3,10 @@
 use flanneld::handover::Inherited;
 use flanneld::{cli, daemon, logging};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long a thread for blocking calls waits for the next one.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Memory that is free goes back to the system: an arena a thread would keep what the list of ten thousand leases took once.
 #[cfg(target_env = "gnu")]
@@ -25,7 +29,8 @@ fn main() -> ExitCode {
         Err(code) => return ExitCode::from(code),
     };
     logging::init(settings.logging);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).thread_keep_alive(FOREVER).enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -35,6 +40,8 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
+    // From here on one is there: tokio panics where it needs its first one and the system gives none (TasksMax).
+    drop(runtime.spawn_blocking(|| ()));
     let code = runtime.block_on(daemon::run(*settings, inherited));
     // A blocked worker (a file system that hangs) shall not hold up the end.
     runtime.shutdown_background();

@@ -6,14 +6,18 @@ mod parse;
 pub use keep::keep;
 pub use parse::{Previous, parse};
 
+use crate::regular;
 use rand::Rng;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use subnet_lease::Subnets;
+
+/// A longer file is not ours.
+const LIMIT: u64 = 64 * 1024;
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +62,10 @@ pub struct WriteError {
 /// Reads what an earlier run left; nothing where there is no file or it cannot be read.
 pub fn read(path: &Path) -> Previous {
     // The file has six short lines; a larger one is not ours and shall not fill the memory.
-    let mut bytes = Vec::new();
-    match File::open(path).and_then(|file| file.take(64 * 1024).read_to_end(&mut bytes)) {
-        Ok(_) => parse(&bytes),
+    match regular::read(path, LIMIT) {
+        Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
-        Err(error) => Previous { warnings: vec![format!("{} cannot be read: {error}", path.display())], ..Previous::default() },
+        Err(error) => Previous { warnings: vec![format!("it cannot be read: {error}")], ..Previous::default() },
     }
 }
 
@@ -82,7 +85,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
     };
-    let temporary = folder.join(format!(".subnet.env{:016x}", rand::rng().random::<u64>()));
+    let temporary = folder.join(format!("{}{:016x}", temporary_prefix(path), rand::rng().random::<u64>()));
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed("creating a file beside it"))?;
         file.write_all(env.render().as_bytes()).map_err(failed("writing a file beside it"))?;
@@ -101,6 +104,28 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         tracing::debug!("syncing {}: {error}", folder.display());
     }
     Ok(())
+}
+
+/// What begins the names of the files that become this one.
+fn temporary_prefix(path: &Path) -> String {
+    format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
+}
+
+/// Whether [`write`] made a name beside this file.
+pub fn is_temporary(path: &Path, name: &str) -> bool {
+    let random = name.strip_prefix(&temporary_prefix(path));
+    random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+}
+
+/// Removes what a daemon that was killed while it wrote left beside this file. Only who holds the lock may.
+pub fn clear(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let ours = is_temporary(path, &entry.file_name().to_string_lossy()) && entry.file_type().is_ok_and(|kind| kind.is_file());
+        if ours && std::fs::remove_file(entry.path()).is_ok() {
+            tracing::info!("removed {}, which a flanneld that was killed had left", entry.path().display());
+        }
+    }
 }
 
 #[cfg(test)]

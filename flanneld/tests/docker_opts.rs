@@ -86,6 +86,23 @@ fn little_input() {
 }
 
 #[test]
+fn links_and_pipes_are_not_written_to() {
+    let bed = Bed::new(SAMPLE);
+    let (out, secret) = (bed.folder.path().join("docker.env"), bed.folder.path().join("secret"));
+    std::fs::write(&secret, "mine").unwrap();
+    std::os::unix::fs::symlink(&secret, &out).unwrap();
+    let (output, _) = bed.run(&[], &[]);
+    assert_eq!((output.status.code(), std::fs::read_to_string(&secret).unwrap().as_str()), (Some(1), "mine"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("symbolic link"));
+    std::fs::remove_file(&out).unwrap();
+    Command::new("mkfifo").arg(&out).status().unwrap();
+    let done = Command::new("sh").arg(script()).args(["-f", "/none", "-d"]).arg(&out).output().unwrap();
+    assert!(String::from_utf8_lossy(&done.stderr).contains("regular file"), "{done:?}");
+    let done = Command::new("sh").arg(script()).args(["-f", "/none", "-d", "/dev/stdout", "-c"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "DOCKER_OPTS=\"\"\n");
+}
+
+#[test]
 fn mistakes_print_the_usage() {
     let bed = Bed::new(SAMPLE);
     for args in [&["-h"][..], &["-?"], &["-z"], &["-k", "a-b"], &["-k", "x;id"]] {

@@ -68,6 +68,15 @@ pub fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
+/// What is wrong with a text, and where, without repeating any of it.
+pub fn fault(error: &serde_json::Error) -> String {
+    match error.classify() {
+        // The parser quotes the value that it found.
+        serde_json::error::Category::Data => format!("another type of value at line {} column {}", error.line(), error.column()),
+        _ => error.to_string(),
+    }
+}
+
 /// The beginning of a text on one line, for messages.
 pub fn excerpt(text: &str) -> String {
     const LIMIT: usize = 60;

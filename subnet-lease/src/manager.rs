@@ -139,6 +139,7 @@ pub trait SubnetManager: Send + Sync {
 pub struct Counters {
     calls: std::sync::Mutex<std::collections::BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<std::collections::BTreeMap<String, String>>,
+    away: std::sync::Mutex<Option<String>>,
 }
 
 impl Counters {
@@ -152,6 +153,25 @@ impl Counters {
     /// Calls so far, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         self.calls.lock().map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect()).unwrap_or_default()
+    }
+
+    /// Notes that the store is known to be away, and why: no lost answer, of which there may be one now and then.
+    pub fn away(&self, why: &str) {
+        if let Ok(mut away) = self.away.lock() {
+            *away = Some(why.to_owned());
+        }
+    }
+
+    /// Notes that the store is there.
+    pub fn reached(&self) {
+        if let Ok(mut away) = self.away.lock() {
+            *away = None;
+        }
+    }
+
+    /// Why the store is away; none while it is there, or nobody knows.
+    pub fn why_away(&self) -> Option<String> {
+        self.away.lock().ok().and_then(|away| away.clone())
     }
 
     /// Notes that a key cannot be read; true when that (with that reason) is news.

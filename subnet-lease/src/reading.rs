@@ -13,11 +13,7 @@ use std::collections::BTreeSet;
 /// Reads an entry into a lease, counting and telling (once) what cannot be read.
 pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
-    let why = |why: String| {
-        if counters.unreadable(&key, &why) {
-            tracing::warn!(key = %excerpt(&key), "the store has an unusable lease, which is passed over: {why}");
-        }
-    };
+    let why = |why: String| tell(counters, &key, &why);
     let Some(subnets) = entry.subnets() else {
         why("the key names no subnet in canonical form (such as 10.5.34.0-24)".to_owned());
         return None;
@@ -31,6 +27,19 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
             why(reason);
             Some(Err(subnets))
         }
+    }
+}
+
+/// A key that the store has and that cannot be read at all; what it names, when it is a lease's.
+#[cfg(feature = "dir")]
+pub fn unreadable(counters: &Counters, key: &str, why: &str) -> Option<Subnets> {
+    tell(counters, key, why);
+    wire::parse_key(key)
+}
+
+fn tell(counters: &Counters, key: &str, why: &str) {
+    if counters.unreadable(key, why) {
+        tracing::warn!(key = %excerpt(key), "the store has an unusable lease, which is passed over: {why}");
     }
 }
 

@@ -5,7 +5,7 @@
 //! escaping of `&`, `<` and `>`. Go flannel ignores members that it does not know, which is where NodeID travels.
 
 use crate::dual::{Dual, Subnets};
-use crate::json::{Object, excerpt, same_name};
+use crate::json::{Object, fault, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
@@ -99,7 +99,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 /// Reads a value as Go flannel does, with NodeID and whatever else is in it.
 ///
 /// # Errors
-/// Says what cannot be read; the caller knows the key.
+/// Says what cannot be read, without a word of the value: it goes into the log of every node. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, String> {
     if value.len() > VALUE_LIMIT {
         return Err(format!("the value has {} bytes, more than {VALUE_LIMIT}", value.len()));
@@ -108,17 +108,17 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, String> {
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object = Object::parse(&text).map_err(|error| format!("the value is not a JSON object: {error}; it begins with {}", excerpt(&text)))?;
+    let object = Object::parse(&text).map_err(|error| format!("the value is not a JSON object: {}", fault(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
-        Some(raw) => Some(v4_address(raw.get()).ok_or_else(|| format!("PublicIP {} is not an IPv4 address", excerpt(raw.get())))?),
+        Some(raw) => Some(v4_address(raw.get()).ok_or("PublicIP is not an IPv4 address")?),
     };
     let public_ipv6 = match object.get("PublicIPv6") {
         None => None,
         Some(raw) if raw.get() == "null" => None,
-        Some(raw) => Some(v6_address(raw.get()).ok_or_else(|| format!("PublicIPv6 {} is not an IPv6 address", excerpt(raw.get())))?),
+        Some(raw) => Some(v6_address(raw.get()).ok_or("PublicIPv6 is not an IPv6 address")?),
     };
-    let backend = object.read::<String>("BackendType")?.unwrap_or_default();
+    let backend = object.read::<String>("BackendType").map_err(|_| "BackendType is not a string")?.unwrap_or_default();
     let data = raw_member(&object, "BackendData");
     let v6_data = raw_member(&object, "BackendV6Data");
     let node = object.get("NodeID").and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok()).map(NodeId::from);

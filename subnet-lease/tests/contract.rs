@@ -88,3 +88,7 @@ mod etcd_alone {
         tls_says_which_side_refuses_what,
     );
 }
+
+mod directory_alone {
+    suite!(directory: a_directory_that_is_away_changes_nothing, a_link_is_no_lease, what_a_killed_daemon_left_is_cleared);
+}

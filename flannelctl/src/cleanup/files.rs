@@ -5,12 +5,16 @@ use std::io;
 use std::path::Path;
 
 use flanneld::instance::lock_path;
+use flanneld::regular;
 
 use super::Report;
 
+/// A longer subnet.env is not flannel's.
+const LIMIT: u64 = 64 * 1024;
+
 /// Removes a subnet.env, its lock, what a crash left of writing it, and its folder where that is flannel's own and empty then.
 pub fn subnet_env(file: &Path, report: &mut Report) {
-    match std::fs::read(file) {
+    match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
             return report.kept(&format!("file {}: nothing in it is flannel's; by hand: rm {}", file.display(), file.display()));
         }
@@ -23,7 +27,7 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
     let mut others = false;
     for entry in read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path == lock || is_temporary(&entry.file_name().to_string_lossy()) {
+        if path == lock || is_temporary(file, &entry.file_name().to_string_lossy()) {
             remove(&path, report);
         } else {
             others |= path != file;
@@ -45,8 +49,8 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
 }
 
 /// Our own unfinished file, or Go flannel's.
-fn is_temporary(name: &str) -> bool {
-    name.strip_prefix(".subnet.env").is_some_and(|rest| rest.is_empty() || rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+fn is_temporary(file: &Path, name: &str) -> bool {
+    name == ".subnet.env" || flanneld::subnet_env::is_temporary(file, name)
 }
 
 /// Removes the notes of the CNI plugin, a file a container.

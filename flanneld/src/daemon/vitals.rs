@@ -1,8 +1,8 @@
 //! Whether the node is well, looked at every second: readiness tells the truth in both directions.
 
 use crate::health::{Health, Unused};
-use crate::subnet_env::SubnetEnv;
-use crate::{traffic, underlay};
+use crate::subnet_env::{self, SubnetEnv};
+use crate::{logging, traffic, underlay};
 use backends::backend::Status;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -71,6 +71,9 @@ impl Vitals {
                 () = stop.cancelled() => return,
             }
             self.health.beat("vitals");
+            if let Some(lines) = logging::lost() {
+                warn!("{lines} lines of this log were lost, since nobody read them: {} in all", logging::dropped());
+            }
             // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
             let passes = self.status.passes.load(Ordering::Relaxed);
             if self.audits && passes != seen {
@@ -98,6 +101,7 @@ impl Vitals {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
+            self.health.condition("store", self.manager.counters().why_away().as_deref());
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -114,9 +118,9 @@ impl Vitals {
                 if ready {
                     info!("ready");
                 } else {
-                    // Of the rules and the underlay the reason was told where it was found.
-                    let told = |name: &str| name == traffic::CONDITION || name == underlay::CONDITION;
-                    let tell = |(name, reason): (String, String)| if told(&name) { name } else { format!("{name}: {reason}") };
+                    // Why the rules, the underlay or subnet.env are not there was told where it was found.
+                    let told = [traffic::CONDITION, underlay::CONDITION, subnet_env::keep::CONDITION];
+                    let tell = |(name, reason): (String, String)| if told.contains(&name.as_str()) { name } else { format!("{name}: {reason}") };
                     let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }

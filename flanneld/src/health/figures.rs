@@ -1,6 +1,7 @@
 //! The figures behind /metrics and /status.
 
 use super::datapath;
+use crate::logging;
 use backends::backend::Status;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -107,6 +108,7 @@ impl Figures {
         for (name, help, value) in [
             ("rule_writes", "Times that traffic rules were written", self.rule_writes),
             ("rule_repairs", "Times that somebody else's change of traffic rules was undone", self.rule_repairs),
+            ("log_lines_dropped", "Log lines that could not be written to standard error", logging::dropped()),
         ] {
             let counter: Counter = Counter::default();
             counter.inc_by(value);

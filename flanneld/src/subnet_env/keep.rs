@@ -1,7 +1,8 @@
 //! Keeps subnet.env in place while the daemon runs: written anew when it is deleted or when what it says changes.
 
-use super::{SubnetEnv, write};
+use super::{LIMIT, SubnetEnv, write};
 use crate::health::Health;
+use crate::regular;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ async fn ended(folder: &Folder) {
 
 /// Whether the file says this already: a restart that changes nothing leaves it alone.
 fn says(path: &Path, wanted: &SubnetEnv) -> bool {
-    std::fs::read(path).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
+    regular::read(path, LIMIT).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
 /// An inotify that tokio can wait for: nix gives it only the newer trait.

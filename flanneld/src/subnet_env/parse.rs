@@ -32,7 +32,7 @@ pub fn parse(bytes: &[u8]) -> Previous {
         }
         match assignment(line) {
             Some((key, value)) => out.take(key, &value),
-            None => out.warnings.push(format!("line {}: {:?} is no KEY=VALUE, left out", number + 1, shortened(line))),
+            None => out.warnings.push(format!("line {} is no KEY=VALUE, left out", number + 1)),
         }
     }
     out

@@ -121,6 +121,39 @@ fn written_at_once_with_the_right_mode() {
 }
 
 #[test]
+fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("subnet.env");
+    let others = [".subnet.env", ".subnet.env.lock", ".subnet.env0123456789abcde", ".subnet.env0123456789ABCDEF", ".other.env0123456789abcdef"];
+    for name in others.iter().chain(&[".subnet.env0123456789abcdef"]) {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    std::fs::create_dir(folder.path().join(".subnet.env0123456789abcdee")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".subnet.env0123456789abcded")).unwrap();
+    clear(&path);
+    assert!(!folder.path().join(".subnet.env0123456789abcdef").exists());
+    for name in others.iter().chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"]) {
+        assert!(folder.path().join(name).symlink_metadata().is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn links_and_pipes_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+    std::fs::write(&secret, "secret words\n").unwrap();
+    std::os::unix::fs::symlink(&secret, &path).unwrap();
+    let previous = read(&path);
+    assert!(matches!(&previous.warnings[..], [warning] if warning.contains("symbolic link")), "{:?}", previous.warnings);
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    assert!(matches!(&read(&path).warnings[..], [warning] if warning.contains("regular file")));
+    // A line that cannot be read is not repeated in the log.
+    std::fs::rename(&secret, &path).unwrap();
+    assert!(matches!(&read(&path).warnings[..], [warning] if !warning.contains("secret words")), "{:?}", read(&path).warnings);
+}
+
+#[test]
 fn a_failure_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -1,108 +1,152 @@
-//! The directory's files: listed, changed under a lock by rename, touched, watched by inotify.
+//! The directory's files: listed, changed under a lock by rename, touched. Only what runs on the worker calls these.
 
-use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Write, key_text};
+use super::Trouble;
+use super::changes::Watch;
+use super::root::{Root, foreign, regular, words};
+use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::wire::{self, VALUE_LIMIT};
-use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstatat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::unix::AsyncFd;
 
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Where inotify tells nothing (network file systems), the directory is looked at this often.
-const LOOK: Duration = Duration::from_secs(10);
+const LOCK: &str = ".lock";
+/// A longer configuration is none.
+const CONFIG_LIMIT: u64 = 1 << 20;
 
 /// The files of one directory.
 pub struct Files {
-    root: PathBuf,
+    root: Root,
+    /// Whether what a crash left of writing was cleared.
+    cleared: AtomicBool,
+}
+
+/// All leases.
+#[derive(Debug, Default)]
+pub struct Whole {
+    /// The keys; those without a readable file have an empty value, since they are taken all the same.
+    pub listing: Listing,
+    /// Why a key's file cannot be read.
+    pub flawed: BTreeMap<String, String>,
+    /// Whether changes are told by inotify.
+    pub watched: bool,
 }
 
 impl Files {
     pub fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self { root: Root::new(root), cleared: AtomicBool::new(false) }
     }
 
-    pub fn root(&self) -> &Path {
-        &self.root
+    fn path(&self, key: &str) -> PathBuf {
+        self.root.path().join("subnets").join(key)
     }
 
-    fn subnets(&self) -> PathBuf {
-        self.root.join("subnets")
+    /// The text of the network configuration. The directory that had one first is the one from then on.
+    pub fn config(&self) -> Result<Vec<u8>, Trouble> {
+        let path = self.root.path().join("config");
+        let failed = |error: &std::io::Error| match error.kind() {
+            ErrorKind::NotFound => Trouble::Failed(format!(
+                "the network configuration {} is not there: write it, e.g. {{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}",
+                path.display()
+            )),
+            _ => Trouble::Failed(format!("cannot read the network configuration {}: {}", path.display(), words(error))),
+        };
+        if !self.root.path().exists() {
+            return Err(failed(&ErrorKind::NotFound.into()));
+        }
+        let root = self.root.open()?;
+        let mut text = Vec::new();
+        root.config().and_then(|file| file.take(CONFIG_LIMIT).read_to_end(&mut text)).map_err(|error| failed(&error))?;
+        root.settle()?;
+        Ok(text)
+    }
+
+    /// Whether the directory is there as it was.
+    pub fn present(&self) -> Result<(), Trouble> {
+        self.root.open().map(drop)
     }
 
     /// All leases. A directory that is not there yet is empty.
-    pub fn list(&self) -> Result<Listing, Failure> {
-        let folder = self.subnets();
-        let mut listing = Listing { revision: now(), entries: Vec::new() };
-        let files = match fs::read_dir(&folder) {
-            Ok(files) => files,
-            Err(error) if error.kind() == ErrorKind::NotFound && self.root.is_dir() => return Ok(listing),
-            Err(error) => return Err(complaint("read the directory", &folder, &error)),
-        };
-        for file in files {
-            let file = file.map_err(|error| complaint("read the directory", &folder, &error))?;
-            let name = file.file_name();
-            let entry = match name.to_str() {
-                Some(key) => self.read(key),
-                // No lease, but somebody put it there: it is told of.
-                None => Some(Entry { key: key_text(name.as_bytes()), value: Vec::new(), created: i64::MAX, modified: 0, lease: 0 }),
-            };
-            listing.entries.extend(entry);
+    pub fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
+        match self.root.open()?.subnets()? {
+            Some(folder) => {
+                // Watched first and read then: what happens in between is seen by one of them.
+                let watched = watch.is_some_and(|watch| watch.follow(&folder));
+                Ok(Whole { watched, ..self.whole(&folder)? })
+            }
+            None => Ok(Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() }),
         }
-        listing.entries.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(listing)
     }
 
-    /// One lease's file.
-    pub fn read(&self, key: &str) -> Option<Entry> {
-        if key.starts_with('.') || key.contains('/') {
-            return None;
+    fn whole(&self, folder: &OwnedFd) -> Result<Whole, Trouble> {
+        let unreadable = |error: Errno| Trouble::Away(format!("cannot read the directory {}: {error}", self.path("").display()));
+        let mut whole = Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
+        let mut names = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).map_err(unreadable)?;
+        for name in names.iter() {
+            let name = name.map_err(unreadable)?;
+            let Ok(key) = name.file_name().to_str() else {
+                // No lease, but somebody put it there: it is told of.
+                let key = key_text(name.file_name().to_bytes());
+                whole.listing.entries.push(Entry { key, value: Vec::new(), created: i64::MAX, modified: 0, lease: 0 });
+                continue;
+            };
+            match read(folder, key) {
+                Ok(entry) => whole.listing.entries.extend(entry),
+                Err(why) => {
+                    whole.listing.entries.push(Entry { key: key.to_owned(), value: Vec::new(), created: i64::MAX, modified: mark(&[]), lease: 0 });
+                    whole.flawed.insert(key.to_owned(), why);
+                }
+            }
         }
-        let mut value = Vec::new();
-        // A pipe that somebody put there shall not hold us up.
-        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(self.subnets().join(key)).ok()?;
-        let meta = file.metadata().ok()?;
-        if !meta.is_file() {
-            return None;
-        }
-        let limit = u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1;
-        file.take(limit).read_to_end(&mut value).ok()?;
-        // Who signs no rank touches no file either: what an operator wrote is as old as the file, or it would precede every node.
-        let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
-        let created = rank.or_else(|| Some(nanoseconds(meta.modified().ok()?))).unwrap_or(i64::MAX);
-        let modified = mark(&value);
-        Some(Entry { key: key.to_owned(), value, created, modified, lease: 0 })
+        whole.listing.entries.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(whole)
+    }
+
+    /// What a key's content is like, as a number; none where there is no file.
+    pub fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
+        let Some(folder) = self.root.open()?.subnets()? else { return Ok((None, false)) };
+        let watched = watch.follow(&folder);
+        let entry = read(&folder, key).map(|entry| entry.map(|entry| entry.modified));
+        Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
     }
 
     /// How long ago the holder touched its file.
-    pub fn heard(&self, key: &str) -> Option<Duration> {
-        let modified = fs::metadata(self.subnets().join(key)).ok()?.modified().ok()?;
-        Some(SystemTime::now().duration_since(modified).unwrap_or_default())
+    pub fn heard(&self, key: &str) -> Result<Option<Duration>, Trouble> {
+        let Some(folder) = self.root.open()?.subnets()? else { return Ok(None) };
+        let Ok(meta) = fstatat(&folder, key, AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(None) };
+        let since = Duration::new(u64::try_from(meta.st_mtime).unwrap_or(0), u32::try_from(meta.st_mtime_nsec).unwrap_or(0));
+        Ok(Some(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(since)))
     }
 
-    /// Shows that the holder lives; false where the file is gone.
-    pub fn touch(&self, key: &str) -> Result<bool, Failure> {
-        let path = self.subnets().join(key);
-        match OpenOptions::new().append(true).open(&path) {
-            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| complaint("touch", &path, &error)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(complaint("touch", &path, &error)),
+    /// Shows that the holder lives; false where the file is gone, or is none.
+    pub fn touch(&self, key: &str) -> Result<bool, Trouble> {
+        let Some(folder) = self.root.open()?.subnets()? else { return Ok(false) };
+        let failed = |error: &std::io::Error| Trouble::failed("touch", &self.path(key), error);
+        match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
+            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error)),
+            Err(error) if error.kind() == ErrorKind::NotFound || foreign(&error) => Ok(false),
+            Err(error) => Err(failed(&error)),
         }
     }
 
     /// Compares and writes under the lock.
-    pub fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Failure> {
-        let folder = self.subnets();
-        fs::create_dir_all(&folder).map_err(|error| complaint("make the directory", &folder, &error))?;
+    pub fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Trouble> {
+        let folder = self.root.open()?.subnets_made()?;
         let _lock = self.lock(&folder)?;
-        let listing = self.list()?;
+        if !self.cleared.swap(true, Ordering::Relaxed) {
+            clear(&folder);
+        }
+        let listing = self.whole(&folder)?.listing;
         let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
         let holds = compare.iter().all(|compare| match compare {
             Compare::Unchanged { key, modified } => find(key).is_some_and(|entry| entry.modified == *modified),
@@ -117,34 +161,32 @@ impl Files {
         for write in write {
             match write {
                 Write::Put { key, value, .. } => {
-                    put(&folder, key, value)?;
+                    put(&folder, key, value).map_err(|error| Trouble::failed("write", &self.path(key), &error))?;
                     revision = mark(value.as_bytes());
                 }
-                Write::Delete { key } => match fs::remove_file(folder.join(key)) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(complaint("delete", &folder.join(key), &error)),
+                Write::Delete { key } => match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
+                    Ok(()) | Err(Errno::ENOENT) => {}
+                    Err(error) => return Err(Trouble::failed("delete", &self.path(key), &error.into())),
                 },
             }
         }
-        if let Ok(folder) = File::open(&folder) {
-            let _ = folder.sync_all();
-        }
+        // The names are in place for every reader; a power loss may undo them, as if they had come later.
+        let _ = fsync(&folder);
         Ok(Answer::Txn { done: true, revision, present: None })
     }
 
-    fn lock(&self, folder: &Path) -> Result<Flock<File>, Failure> {
-        let path = folder.join(".lock");
-        let mut file =
-            OpenOptions::new().create(true).truncate(false).write(true).mode(0o644).open(&path).map_err(|error| complaint("open", &path, &error))?;
+    fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
+        let path = self.path(LOCK);
+        let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT).map_err(|error| Trouble::failed("open", &path, &error))?;
         let begun = Instant::now();
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((_, _)) if begun.elapsed() > LOCK_PATIENCE => {
-                    return Err(Failure(
-                        format!("another process has held the lock {} for {LOCK_PATIENCE:?}; `fuser {0}` names it", path.display()).into(),
-                    ));
+                    return Err(Trouble::Failed(format!(
+                        "another process has held the lock {} for {LOCK_PATIENCE:?}; `fuser {0}` names it",
+                        path.display()
+                    )));
                 }
                 Err((back, _)) => file = back,
             }
@@ -153,17 +195,66 @@ impl Files {
     }
 }
 
+/// One lease's file; an error says why what bears the name cannot be read.
+fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, String> {
+    if key.starts_with('.') || key.contains('/') {
+        return Ok(None);
+    }
+    let read = || {
+        let file = regular(folder, key, OFlag::O_RDONLY)?;
+        let meta = file.metadata()?;
+        let mut value = Vec::new();
+        file.take(u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1).read_to_end(&mut value)?;
+        Ok((value, meta.modified()?))
+    };
+    let (value, touched) = match read() {
+        Ok(read) => read,
+        Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("its file cannot be read: {}", words(&error))),
+    };
+    // Who signs no rank touches no file either: what an operator wrote is as old as the file, or it would precede every node.
+    let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
+    let created = rank.unwrap_or_else(|| nanoseconds(touched));
+    let modified = mark(&value);
+    Ok(Some(Entry { key: key.to_owned(), value, created, modified, lease: 0 }))
+}
+
 /// A file appears whole or not at all.
-fn put(folder: &Path, key: &str, value: &str) -> Result<(), Failure> {
-    let temporary = folder.join(format!(".{key}.{:016x}", rand::random::<u64>()));
-    let written = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&temporary).and_then(|mut file| {
+fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
+    let temporary = format!(".{key}.{:016x}", rand::random::<u64>());
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let written = openat(folder, temporary.as_str(), flags, Mode::from_bits_truncate(0o644)).map_err(Into::into).and_then(|file| {
+        let mut file = File::from(file);
         file.write_all(value.as_bytes())?;
-        file.sync_all()
+        file.sync_all()?;
+        Ok(renameat(folder, temporary.as_str(), folder, key)?)
     });
-    let renamed = written.and_then(|()| fs::rename(&temporary, folder.join(key)));
-    renamed.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        complaint("write", &folder.join(key), &error)
+    if written.is_err() {
+        let _ = unlinkat(folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    written
+}
+
+/// Removes what a crash left of [`put`], here or on another host. Whoever writes holds the lock, and so do we.
+fn clear(folder: &OwnedFd) {
+    let Ok(mut names) = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) else { return };
+    let left: Vec<String> =
+        names.iter().flatten().filter_map(|name| name.file_name().to_str().ok().filter(|name| is_temporary(name)).map(str::to_owned)).collect();
+    for name in left {
+        let meta = fstatat(folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        if meta.is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG)
+            && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
+        {
+            tracing::info!("removed {name}, which a flanneld that was killed had left beside the leases");
+        }
+    }
+}
+
+/// Whether [`put`] made a name: a dot, a key, a dot, sixteen hexadecimal digits.
+fn is_temporary(name: &str) -> bool {
+    let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
+    parts.is_some_and(|(key, random)| {
+        wire::parse_key(key).is_some() && random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
@@ -184,88 +275,5 @@ fn nanoseconds(time: SystemTime) -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn complaint(what: &str, path: &Path, error: &std::io::Error) -> Failure {
-    Failure(format!("cannot {what} {}: {error}", path.display()).into())
-}
-
-/// Gives tokio what it wants of an inotify instance.
-struct Descriptor(Inotify);
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-#[allow(unsafe_code)]
-fn registered(inotify: Inotify) -> Option<AsyncFd<Descriptor>> {
-    // SAFETY: the descriptor is owned by the `Inotify` that moves into the `AsyncFd`, is never replaced and closes with it.
-    unsafe { AsyncFd::register(Descriptor(inotify)) }.ok()
-}
-
-/// Tells that something changed in the directory.
-pub struct Changes {
-    files: Arc<Files>,
-    inotify: Option<AsyncFd<Descriptor>>,
-    watched: Option<u64>,
-}
-
-impl Changes {
-    pub fn of(files: Arc<Files>) -> Self {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok().and_then(registered);
-        let mut changes = Self { files, inotify, watched: None };
-        changes.subscribe();
-        changes
-    }
-
-    /// Follows the folder of that name, even when it is made (anew) later.
-    fn subscribe(&mut self) {
-        use std::os::unix::fs::MetadataExt;
-        let folder = self.files.subnets();
-        let inode = fs::metadata(&folder).ok().map(|meta| meta.ino());
-        if inode.is_none() || inode == self.watched {
-            return;
-        }
-        let flags = AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_MOVE
-            | AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_DELETE_SELF;
-        if let Some(inotify) = &self.inotify
-            && inotify.get_ref().0.add_watch(&folder, flags).is_ok()
-        {
-            self.watched = inode;
-        }
-    }
-
-    /// Returns after a change, or when it is time to look all the same.
-    ///
-    /// # Cancel safety
-    /// A change that was told to a dropped future is not told again; callers read everything after each call.
-    pub async fn next(&mut self) {
-        self.subscribe();
-        let patience = if self.watched.is_some() { LOOK } else { Duration::from_millis(500) };
-        let Some(inotify) = &self.inotify else { return tokio::time::sleep(patience).await };
-        let told = async {
-            loop {
-                let Ok(mut guard) = inotify.readable().await else { return };
-                let events = inotify.get_ref().0.read_events();
-                guard.clear_ready();
-                match events {
-                    // Our own lock and temporary files are nobody's business.
-                    Ok(events) if events.iter().any(|event| event.name.as_ref().is_none_or(|name| !name.to_string_lossy().starts_with('.'))) => {
-                        return;
-                    }
-                    _ => {}
-                }
-            }
-        };
-        let _ = tokio::time::timeout(patience, told).await;
-    }
-}
+#[cfg(test)]
+mod tests;

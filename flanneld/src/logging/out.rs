@@ -1,0 +1,161 @@
+//! Standard error as a place for log lines that holds nobody up and ends nobody: a line that cannot be written is dropped and counted.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::write;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How long a reader may be slow before lines are dropped, in milliseconds; one that has not read since is not waited for.
+const PATIENCE: u8 = 100;
+/// So much fits into a pipe or a terminal that can be written to (PIPE_BUF of pipe(7)).
+const PIECE: usize = 4096;
+
+static SINK: Sink = Sink::new();
+
+/// Log lines dropped since the start.
+pub fn dropped() -> u64 {
+    SINK.state().dropped
+}
+
+/// How many were dropped, once lines get through again; told once.
+pub fn lost() -> Option<u64> {
+    SINK.lost()
+}
+
+/// Where the subscriber writes.
+pub struct Stderr;
+
+impl<'a> MakeWriter<'a> for Stderr {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line
+    }
+}
+
+/// One line; its writing never fails, as the subscriber would complain of that on standard error.
+pub struct Line;
+
+impl io::Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        SINK.line(io::stderr().as_fd(), line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Sink(Mutex<State>);
+
+struct State {
+    dropped: u64,
+    /// Those of them that nobody was told of.
+    untold: u64,
+    /// The last line was dropped.
+    stuck: bool,
+    /// A line was written in part.
+    torn: bool,
+}
+
+impl Sink {
+    const fn new() -> Self {
+        Self(Mutex::new(State { dropped: 0, untold: 0, stuck: false, torn: false }))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
+        let mut state = self.state();
+        let patience = if state.stuck { PollTimeout::ZERO } else { PollTimeout::from(PATIENCE) };
+        let mut written = 0;
+        let begun = if state.torn { piecewise(out, b"\n", patience, &mut 0) } else { Ok(()) };
+        match begun.and_then(|()| piecewise(out, line, patience, &mut written)) {
+            Ok(()) => (state.stuck, state.torn) = (false, false),
+            Err(_) => {
+                state.dropped += 1;
+                state.untold += 1;
+                state.stuck = true;
+                state.torn |= written > 0;
+            }
+        }
+    }
+
+    fn lost(&self) -> Option<u64> {
+        let mut state = self.state();
+        (!state.stuck && state.untold > 0).then(|| std::mem::take(&mut state.untold))
+    }
+}
+
+/// Writes without waiting longer than that for a reader; what was written is counted, also when it fails.
+fn piecewise(out: BorrowedFd<'_>, line: &[u8], patience: PollTimeout, written: &mut usize) -> nix::Result<()> {
+    while let Some(rest) = line.get(*written..).filter(|rest| !rest.is_empty()) {
+        let mut polled = [PollFd::new(out, PollFlags::POLLOUT)];
+        match poll(&mut polled, patience) {
+            Ok(0) => return Err(Errno::EAGAIN),
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error),
+        }
+        match write(out, rest.get(..PIECE).unwrap_or(rest)) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(count) => *written += count,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::time::{Duration, Instant};
+
+    fn count(sink: &Sink) -> u64 {
+        sink.state().dropped
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_costs_lines_and_nothing_else() {
+        let sink = Sink::new();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        sink.line(writer.as_fd(), b"one\n");
+        assert_eq!((count(&sink), sink.lost()), (0, None));
+        drop(reader);
+        sink.line(writer.as_fd(), b"two\n");
+        sink.line(writer.as_fd(), b"three\n");
+        assert_eq!((count(&sink), sink.lost()), (2, None));
+        let file = tempfile::tempfile().unwrap();
+        sink.line(file.as_fd(), b"four\n");
+        assert_eq!((count(&sink), sink.lost(), sink.lost()), (2, Some(2), None));
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_is_not_waited_for() {
+        let sink = Sink::new();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let line = [b'x'; 10_000];
+        let begun = Instant::now();
+        for _ in 0..200 {
+            sink.line(writer.as_fd(), &line);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "each line was waited for: {:?}", begun.elapsed());
+        assert!(count(&sink) > 190, "{}", count(&sink));
+        // It reads again: what comes next begins on a line of its own.
+        let mut reader = std::fs::File::from(reader);
+        let mut buffer = vec![0; 1 << 20];
+        assert!(reader.read(&mut buffer).unwrap() > 0);
+        sink.line(writer.as_fd(), b"again\n");
+        assert!(sink.lost().is_some());
+        let count = reader.read(&mut buffer).unwrap();
+        assert!(buffer[..count].ends_with(b"\nagain\n"), "{:?}", String::from_utf8_lossy(&buffer[..count.min(20)]));
+    }
+}

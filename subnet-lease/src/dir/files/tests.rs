@@ -1,0 +1,175 @@
+use super::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const KEY: &str = "10.5.1.0-24";
+const VALUE: &str = r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#;
+
+struct Bed {
+    folder: tempfile::TempDir,
+    files: Files,
+}
+
+fn bed() -> Bed {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("leases");
+    fs::create_dir_all(root.join("subnets")).unwrap();
+    fs::write(root.join("config"), "{}").unwrap();
+    let files = Files::new(root);
+    files.config().unwrap();
+    Bed { folder, files }
+}
+
+impl Bed {
+    fn root(&self) -> &Path {
+        self.files.root.path()
+    }
+
+    fn put(&self) -> Result<Answer, Trouble> {
+        let write = [Write::Put { key: KEY.to_owned(), value: VALUE.to_owned(), lease: 0 }];
+        self.files.txn(&[], &write, KEY)
+    }
+
+    /// Everything that is asked of it is refused as away, for this reason.
+    fn is_away(&self, why: &str) {
+        let asked = [
+            self.files.present(),
+            self.files.list(None).map(drop),
+            self.files.heard(KEY).map(drop),
+            self.files.touch(KEY).map(drop),
+            self.put().map(drop),
+            self.files.mark_of(KEY, &Watch::none()).map(drop),
+        ];
+        for asked in asked {
+            let Err(Trouble::Away(text)) = asked else { panic!("{why}: {asked:?}") };
+            assert!(text.contains(why), "{text}");
+        }
+    }
+}
+
+fn fifo(path: &Path) {
+    nix::unistd::mkfifo(path, Mode::from_bits_truncate(0o644)).unwrap();
+}
+
+#[test]
+fn what_is_away_is_neither_read_nor_made() {
+    let bed = bed();
+    bed.put().unwrap();
+    let aside = bed.folder.path().join("aside");
+    fs::rename(bed.root(), &aside).unwrap();
+    bed.is_away("is not there");
+    assert!(!bed.root().exists());
+    // A bare mount point.
+    fs::create_dir(bed.root()).unwrap();
+    bed.is_away("another directory without a config");
+    assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 0);
+    // Another one that could be taken for it.
+    fs::write(bed.root().join("config"), "{}").unwrap();
+    bed.is_away("restart flanneld");
+    assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 1);
+    fs::remove_dir_all(bed.root()).unwrap();
+    fs::rename(&aside, bed.root()).unwrap();
+    assert_eq!(bed.files.list(None).unwrap().listing.entries.len(), 1);
+    assert!(bed.files.touch(KEY).unwrap());
+}
+
+#[test]
+fn a_directory_without_its_config_is_away() {
+    let bed = bed();
+    fs::remove_file(bed.root().join("config")).unwrap();
+    bed.is_away("has no config");
+    fifo(&bed.root().join("config"));
+    bed.is_away("not a regular file");
+    fs::remove_file(bed.root().join("config")).unwrap();
+    symlink("/etc/passwd", bed.root().join("config")).unwrap();
+    bed.is_away("not a regular file");
+}
+
+#[test]
+fn a_configuration_is_a_regular_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Files::new(folder.path().to_owned());
+    let complaint = || match files.config() {
+        Err(Trouble::Failed(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(complaint().contains("is not there"));
+    let config = folder.path().join("config");
+    fifo(&config);
+    assert!(complaint().contains("not a regular file"));
+    fs::remove_file(&config).unwrap();
+    symlink("/etc/passwd", &config).unwrap();
+    assert!(complaint().contains("symbolic link"), "{}", complaint());
+    // Nothing was settled on: a directory that gets its first configuration is the one.
+    fs::remove_file(&config).unwrap();
+    fs::write(&config, "{}").unwrap();
+    assert_eq!(files.config(), Ok(b"{}".to_vec()));
+}
+
+#[test]
+fn links_pipes_and_folders_are_no_leases_and_are_named() {
+    let bed = bed();
+    let subnets = bed.root().join("subnets");
+    let secret = bed.folder.path().join("secret");
+    fs::write(&secret, "root:x:0:0").unwrap();
+    symlink(&secret, subnets.join("10.5.1.0-24")).unwrap();
+    fifo(&subnets.join("10.5.2.0-24"));
+    fs::create_dir(subnets.join("10.5.3.0-24")).unwrap();
+    symlink("10.5.1.0-24", subnets.join("10.5.4.0-24")).unwrap();
+    let whole = bed.files.list(None).unwrap();
+    assert_eq!(whole.listing.entries.len(), 4);
+    assert!(whole.listing.entries.iter().all(|entry| entry.value.is_empty()));
+    assert!(
+        whole.flawed["10.5.1.0-24"].contains("symbolic link") && whole.flawed["10.5.2.0-24"].contains("not a regular file"),
+        "{:?}",
+        whole.flawed
+    );
+    let told = secret.metadata().unwrap().modified().unwrap();
+    for key in ["10.5.1.0-24", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24"] {
+        assert_eq!(bed.files.touch(key), Ok(false), "{key}");
+    }
+    assert_eq!(secret.metadata().unwrap().modified().unwrap(), told, "what a link leads to was touched");
+    // A write replaces the link, not what it leads to.
+    bed.put().unwrap();
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "root:x:0:0");
+    assert_eq!(fs::read_to_string(subnets.join(KEY)).unwrap(), VALUE);
+}
+
+#[test]
+fn the_lock_is_a_regular_file() {
+    let bed = bed();
+    let lock = bed.root().join("subnets/.lock");
+    let secret = bed.folder.path().join("secret");
+    symlink(&secret, &lock).unwrap();
+    let Err(Trouble::Failed(text)) = bed.put() else { panic!("followed") };
+    assert!(text.contains("symbolic link") && !secret.exists(), "{text}");
+    fs::remove_file(&lock).unwrap();
+    fifo(&lock);
+    let Err(Trouble::Failed(text)) = bed.put() else { panic!("a pipe") };
+    assert!(text.contains("not a regular file"), "{text}");
+    // The folder of the leases is no link either.
+    fs::remove_dir_all(bed.root().join("subnets")).unwrap();
+    symlink(bed.folder.path(), bed.root().join("subnets")).unwrap();
+    assert!(matches!(bed.put(), Err(Trouble::Away(text)) if text.contains("subnets")));
+}
+
+#[test]
+fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
+    let bed = bed();
+    let subnets = bed.root().join("subnets");
+    let ours = [".10.5.7.0-24.0123456789abcdef", ".10.5.7.0-24&fd00:5::-64.fedcba9876543210"];
+    let others = [".10.5.7.0-24.0123456789abcde", ".10.5.7.0-24.0123456789ABCDEF", ".notes.0123456789abcdef", ".10.5.7.0-24", ".hand"];
+    for name in ours.iter().chain(&others) {
+        fs::write(subnets.join(name), "").unwrap();
+    }
+    symlink("/etc/passwd", subnets.join(".10.5.8.0-24.0123456789abcdef")).unwrap();
+    bed.put().unwrap();
+    for name in ours {
+        assert!(!subnets.join(name).exists(), "{name}");
+    }
+    for name in others {
+        assert!(subnets.join(name).exists(), "{name}");
+    }
+    assert!(subnets.join(".10.5.8.0-24.0123456789abcdef").symlink_metadata().is_ok(), "a link is not ours");
+}

@@ -1,0 +1,143 @@
+//! The directory itself: whether it is the one that was there at the start. Everything else is reached through what is opened
+//! here, so that nothing is ever read from, or made in, another directory that stands in its place.
+
+use super::Trouble;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+const CONFIG: &str = "config";
+const SUBNETS: &str = "subnets";
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+
+/// Where the leases are, and which directory was found there first.
+pub struct Root {
+    path: PathBuf,
+    /// Device and inode.
+    first: OnceLock<(u64, u64)>,
+}
+
+/// The directory, open.
+pub struct Open<'a> {
+    root: &'a Root,
+    file: OwnedFd,
+}
+
+impl Root {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, first: OnceLock::new() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it, if it is there, and is the one that it was.
+    pub fn open(&self) -> Result<Open<'_>, Trouble> {
+        let away = |why: String| Trouble::Away(format!("the directory of leases {} {why}", self.path.display()));
+        let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
+            Errno::ENOENT => away("is not there: mount it, or move it back".to_owned()),
+            error => away(format!("cannot be opened: {error}")),
+        })?;
+        let opened = Open { root: self, file };
+        let Some(first) = self.first.get() else { return Ok(opened) };
+        let present = opened.identity()?;
+        let config = fstatat(&opened.file, CONFIG, AtFlags::AT_SYMLINK_NOFOLLOW).map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
+        match (present == *first, config) {
+            (true, Ok(true)) => Ok(opened),
+            (false, Ok(true)) => {
+                Err(away("is another directory than at the start: put the first one back, or restart flanneld to keep leases in this one".to_owned()))
+            }
+            (false, _) => Err(away("is away, another directory without a config stands in its place: mount it, or move it back".to_owned())),
+            (true, Ok(false)) => Err(away("has a config that is not a regular file: put the file back".to_owned())),
+            (true, Err(Errno::ENOENT)) => Err(away("has no config any more: put it back".to_owned())),
+            (true, Err(error)) => Err(away(format!("cannot be read: config: {error}"))),
+        }
+    }
+}
+
+/// The part of a mode that tells what a file is.
+mod libc_type {
+    use nix::sys::stat::SFlag;
+    pub const MASK: u32 = SFlag::S_IFMT.bits();
+    pub const REGULAR: u32 = SFlag::S_IFREG.bits();
+}
+
+impl Open<'_> {
+    fn identity(&self) -> Result<(u64, u64), Trouble> {
+        let meta = fstat(&self.file)
+            .map_err(|error| Trouble::Away(format!("the directory of leases {} cannot be read: {error}", self.root.path.display())))?;
+        Ok((meta.st_dev, meta.st_ino))
+    }
+
+    /// The configuration, opened.
+    pub fn config(&self) -> std::io::Result<File> {
+        regular(&self.file, CONFIG, OFlag::O_RDONLY)
+    }
+
+    /// From now on this directory is the one; the first to be settled stays it.
+    pub fn settle(&self) -> Result<(), Trouble> {
+        let _ = self.root.first.set(self.identity()?);
+        Ok(())
+    }
+
+    /// The directory of the leases; none where nobody made it yet.
+    pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
+        match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => {
+                let path = self.root.path.join(SUBNETS);
+                Err(Trouble::Away(format!("the directory {} cannot be opened: {}", path.display(), words(&error.into()))))
+            }
+        }
+    }
+
+    /// The same, made where it is not there.
+    pub fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
+        let failed = |error: Errno| Trouble::failed("make the directory", &self.root.path.join(SUBNETS), &error.into());
+        match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        self.subnets()?.ok_or_else(|| failed(Errno::ENOENT))
+    }
+}
+
+/// Opens a file of a directory if it is a file: no link is followed, no pipe waited for.
+pub fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let opened = openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(|error| match error {
+        // A pipe without a reader, opened for writing, or a socket.
+        Errno::ENXIO | Errno::ENODEV => strange(),
+        // A directory, opened for writing.
+        Errno::EISDIR => strange(),
+        error => error.into(),
+    })?;
+    let file = File::from(opened);
+    if !file.metadata()?.is_file() {
+        return Err(strange());
+    }
+    Ok(file)
+}
+
+fn strange() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+/// Whether what bears the name is no file that could be ours.
+pub fn foreign(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::InvalidInput || error.raw_os_error() == Some(Errno::ELOOP as i32)
+}
+
+/// An error as people read it.
+pub fn words(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) if code == Errno::ELOOP as i32 => "it is a symbolic link".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,97 @@
+//! One thread for everything that is asked of the file system: a server that hangs holds up this thread and nothing else.
+
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// How long an answer may take, waiting for one's turn included.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Not in time: what was asked may still be done, once the file system answers.
+    Late,
+    /// There is no thread.
+    Stopped(String),
+}
+
+/// Does one thing at a time, on a thread that is started when it is first needed and ends with this value, or with the process.
+pub struct Worker {
+    jobs: OnceLock<Result<mpsc::Sender<Job>, String>>,
+    /// Who has the permit has the thread; a job that hangs keeps it, so that nothing piles up behind it.
+    turn: Arc<Semaphore>,
+    patience: Duration,
+}
+
+impl Worker {
+    pub fn new(patience: Duration) -> Self {
+        Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
+    }
+
+    /// Does it on the thread.
+    ///
+    /// # Cancel safety
+    /// What has begun is done to its end all the same.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Silence> {
+        let answered = async {
+            let stopped = || Silence::Stopped("the thread of the directory's files ended".to_owned());
+            let permit = self.turn.clone().acquire_owned().await.map_err(|_| stopped())?;
+            let (answer, answered) = oneshot::channel();
+            let job = move || {
+                let done = work();
+                // The next one may come as soon as this one's asker knows.
+                drop(permit);
+                let _ = answer.send(done);
+            };
+            let jobs = self.jobs.get_or_init(start).as_ref().map_err(|why| Silence::Stopped(why.clone()))?;
+            jobs.send(Box::new(job)).map_err(|_| stopped())?;
+            answered.await.map_err(|_| stopped())
+        };
+        tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(Silence::Late))
+    }
+}
+
+fn start() -> Result<mpsc::Sender<Job>, String> {
+    let (jobs, inbox) = mpsc::channel::<Job>();
+    let work = move || inbox.into_iter().for_each(|job| job());
+    let thread = std::thread::Builder::new().name("lease-files".to_owned()).spawn(work);
+    thread
+        .map(|_| jobs)
+        .map_err(|error| format!("the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[tokio::test]
+    async fn what_hangs_is_waited_for_once_and_nothing_piles_up() {
+        let worker = Worker::new(Duration::from_millis(50));
+        assert_eq!(worker.run(|| 7).await, Ok(7));
+        let (release, hung) = mpsc::channel::<()>();
+        let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(Silence::Late));
+        // Whoever comes now is told in time, and is not done later.
+        for _ in 0..3 {
+            let done = done.clone();
+            assert_eq!(worker.run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).await, Err(Silence::Late));
+        }
+        release.send(()).unwrap();
+        let begun = Instant::now();
+        while worker.run(|| ()).await.is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it does not go on");
+        }
+        assert_eq!(done.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_is_an_error_not_a_hang() {
+        let worker = Worker::new(Duration::from_secs(10));
+        assert!(matches!(worker.run(|| panic!("on purpose")).await, Err::<(), _>(Silence::Stopped(_))));
+        assert!(matches!(worker.run(|| ()).await, Err(Silence::Stopped(_))));
+    }
+}
