@@ -114,9 +114,9 @@ impl Table {
         }
     }
 
-    /// Whether an address lies in a subnet, a peer's or ours.
+    /// Whether an address lies in a subnet of the network, a peer's or ours.
     fn is_leased(&self, ip: IpAddr) -> bool {
-        self.is_own(ip) || self.lookup(ip).is_some()
+        self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
 
     /// The peer whose subnet holds an address; of several the smallest subnet's.
