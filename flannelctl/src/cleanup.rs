@@ -64,7 +64,7 @@ async fn clean(args: &Args) -> Result<()> {
     running.retain(|who| !beside.who.contains(who));
     for who in &beside.who {
         let served: Vec<String> = beside.networks.iter().map(IpNet::to_string).collect();
-        eprintln!("flannelctl: flanneld runs here for {} ({who}): what it has stays", served.join(", "));
+        out::complain(format!("flanneld runs here for {} ({who}): what it has stays", served.join(", ")));
     }
     if !running.is_empty() {
         let who = running.join("; ");

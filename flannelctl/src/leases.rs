@@ -125,6 +125,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         audit: None,
         files: backends::datapath::handover::Files::default(),
         blackhole: false,
+        former: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());
     let terms = Terms {

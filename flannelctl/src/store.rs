@@ -1,5 +1,6 @@
 //! The store as an operator names it: the daemon's own flags and variables, opened, listed, looked at.
 
+use crate::out;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl StoreArgs {
     pub fn open(&self) -> Result<Store> {
         let (store, warnings) = self.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))?;
         for warning in warnings {
-            eprintln!("flannelctl: {warning}");
+            out::complain(warning);
         }
         Ok(match store {
             Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
