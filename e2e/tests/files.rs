@@ -5,10 +5,11 @@
 use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, ensure};
 use e2e::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -89,7 +90,7 @@ fn flannelctl_goes_on_without_a_reader() {
     assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
 }
 
-struct Temporary(std::path::PathBuf);
+struct Temporary(PathBuf);
 
 fn tempdir() -> Temporary {
     let path = std::env::temp_dir().join(format!("flannel-files-{}", std::process::id()));
