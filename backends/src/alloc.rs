@@ -2,11 +2,12 @@
 
 use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
 use crate::kernel::netlink::NetlinkKernel;
-use crate::kernel::{Facts, KernelState, Scope};
-use crate::reconcile::{KernelNetwork, Plan};
+use crate::kernel::{Facts, KernelState, Key, Scope, Value};
+use crate::plan::Plan;
+use crate::reconcile::KernelNetwork;
 use async_trait::async_trait;
 use std::sync::Arc;
-use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "alloc";
@@ -66,8 +67,16 @@ impl Plan for Nothing {
         &self.own
     }
 
-    fn desired(&self, _leases: &LeaseTable, _facts: &Facts) -> KernelState {
+    fn kinds(&self) -> Kinds {
+        Kinds::Any
+    }
+
+    fn base(&self, _facts: &Facts) -> KernelState {
         KernelState::default()
+    }
+
+    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        Vec::new()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -3,12 +3,12 @@
 use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
 use crate::kernel::netlink::NetlinkKernel;
 use crate::kernel::{Facts, KernelState, Key, LinkName, RouteKind, RouteSpec, Scope, Value};
-use crate::peers::peers;
-use crate::reconcile::{KernelNetwork, Plan};
+use crate::plan::Plan;
+use crate::reconcile::KernelNetwork;
 use crate::vxlan::metric;
 use async_trait::async_trait;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 
 /// The wire name.
 pub const KIND: &str = "host-gw";
@@ -78,15 +78,19 @@ impl Plan for HostGwPlan {
         &self.own
     }
 
-    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
-        let mut state = KernelState::default();
-        let Some(dev) = LinkName::parse(&facts.underlay.name) else { return state };
-        for peer in peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay) {
-            let via = Some(peer.public_ip);
-            let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
-            state.set(Key::Route(peer.subnet, metric(peer.subnet.addr().is_ipv6())), Value::Route(route));
-        }
-        state
+    fn kinds(&self) -> Kinds {
+        Kinds::Only(KIND)
+    }
+
+    fn base(&self, _facts: &Facts) -> KernelState {
+        KernelState::default()
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        let Some(dev) = LinkName::parse(&facts.underlay.name) else { return Vec::new() };
+        let via = Some(peer.public_ip);
+        let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
+        vec![(Key::Route(peer.subnet, metric(peer.subnet.addr().is_ipv6())), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -87,15 +87,22 @@ pub trait Kernel: Send {
     /// When the kernel does not answer.
     async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError>;
 
+    /// Which of these addresses are reached over the underlay of the last facts without a gateway; the others' answers stay.
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr>;
+
     /// Packets of our own engine, where there is one, follow these tables from now on.
     fn forward(&mut self, _tables: Vec<(LinkName, Table)>) {}
 
     /// Applies all operations in order; failures are collected, none hides another.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Returns when something of ours, of the underlay, or (while there are asks) of the main table has changed.
+    /// Returns when something of ours, of the underlay, or (while there are asks) of the main table has changed. A notice that says of
+    /// an object what is `known` of it is no change: our own writes come back as such.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped: what was not waited for is still queued.
-    async fn disturbed(&mut self, scope: &Scope);
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>);
+
+    /// Whether a notice that has come already would end [`Kernel::disturbed`]; all that have come are taken.
+    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
 }

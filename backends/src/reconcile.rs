@@ -1,18 +1,21 @@
 //! The loop that keeps the kernel as the leases demand: facts, desired, actual, difference; one task, one select, no lock.
+//!
+//! A pass reads the kernel whole. Once one has left the kernel in step, what is in the kernel is known, and a change of leases is
+//! applied by itself; a notice that does not fit, a failure, the audit or a new underlay lead to a whole pass again.
 
 mod report;
 
 use crate::backend::{Announced, Error, Inputs, Network, Setup, Status, Underlay};
 use crate::blackhole;
-use crate::datapath::table::Table;
+use crate::desired::{Desired, asks, new_asks};
 use crate::kernel::{
-    Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteKind, RouteSpec, Scope, Value, diff, spare,
+    Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteKind, RouteSpec, Value, diff, spare,
 };
+use crate::plan::Plan;
 use async_trait::async_trait;
 use rand::Rng;
 use report::Report;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::{Kinds, LeaseTable, Subnets};
@@ -23,6 +26,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 const QUIET: Duration = Duration::from_millis(20);
 /// ... and at most this long.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How much longer than the work the pause after it is: after a whole pass, and after a change.
+const REST: (u32, u32) = (2, 20);
 /// The pause between repairs while somebody undoes them again and again.
 const TRUCE: Duration = Duration::from_millis(500);
 /// Back-off after failures.
@@ -31,31 +36,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const RESERVE: Duration = Duration::from_secs(60);
 /// How often the first pass is tried before the data plane counts as impossible.
 const FIRST_TRIES: u32 = 6;
-
-/// What a kernel backend is; all of it is pure.
-pub trait Plan: Send + Sync {
-    /// Which links and objects are ours.
-    fn scope(&self) -> &Scope;
-
-    /// This node's own subnets.
-    fn own(&self) -> &Subnets;
-
-    /// Of which addresses the plan wants to know whether they are on-link.
-    fn asks(&self, _leases: &LeaseTable) -> Vec<IpAddr> {
-        Vec::new()
-    }
-
-    /// What the kernel should hold.
-    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState;
-
-    /// How our own packet engine forwards, for each of its devices; nothing where the kernel does it all.
-    fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<(LinkName, Table)> {
-        Vec::new()
-    }
-
-    /// What the world has to be told now.
-    fn announced(&self, facts: &Facts) -> Announced;
-}
 
 /// A data plane that is a plan and a kernel.
 pub struct KernelNetwork<P, K> {
@@ -74,7 +54,16 @@ pub struct KernelNetwork<P, K> {
     settled: bool,
     guard: Guard,
     macs: MacFights,
-    pace: Duration,
+    /// What the kernel holds of ours, while that is known without a look.
+    known: Option<Known>,
+    /// Changes of the leases wait until then: whoever makes them, they shall not fill a processor.
+    not_before: Instant,
+}
+
+/// What the kernel holds, and from which leases that follows.
+struct Known {
+    desired: Desired,
+    leases: Arc<LeaseTable>,
 }
 
 /// Whether many deletions at once are still suspicious.
@@ -91,6 +80,17 @@ struct Pass {
     errors: Vec<OpError>,
     /// When deletions that were held back are due.
     held: Option<Instant>,
+    /// What was wanted.
+    desired: Desired,
+}
+
+/// What ended a pause.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    /// New inputs.
+    fresh: bool,
+    /// Something that a look at the whole kernel has to answer.
+    look: bool,
 }
 
 impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
@@ -111,7 +111,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
             settled: false,
             guard: Guard::Armed,
             macs: MacFights::default(),
-            pace: QUIET,
+            known: None,
+            not_before: Instant::now(),
         };
         let mut tries = 0;
         loop {
@@ -147,37 +148,39 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
     }
 
     /// What the kernel should hold: the plan's, and what every network has.
-    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
-        let mut want = self.plan.desired(leases, facts);
+    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
+        let mut desired = Desired::whole(&self.plan, leases, facts);
         if self.blackhole {
-            blackhole::want(&mut want, self.plan.own(), self.plan.scope());
+            blackhole::want(&mut desired.state, self.plan.own(), self.plan.scope());
         }
-        want
+        desired
     }
 
-    /// One pass; `fresh` when it follows from new inputs.
+    /// One pass over everything; `fresh` when it follows from new inputs.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
+        self.known = None;
         self.report.pass();
-        let mut facts = self.kernel.facts(&self.underlay, &self.plan.asks(leases)).await?;
+        let mut facts = self.kernel.facts(&self.underlay, &asks(&self.plan, leases)).await?;
         facts.conceded = self.macs.conceded.clone();
         let found = self.kernel.read(&self.scope).await?;
         let mut have = found.ours;
-        let mut want = self.desired(leases, &facts);
-        if self.macs.give_in(&want, &have) {
+        let mut desired = self.desired(leases, &facts);
+        if self.macs.give_in(&desired.state, &have) {
             facts.conceded = self.macs.conceded.clone();
-            want = self.desired(leases, &facts);
+            desired = self.desired(leases, &facts);
         }
-        adopt(&mut have, &want, &found.leftovers, leases, self.plan.own(), &facts);
-        spare(&mut want, &have, leases.unreadable());
-        let mut ops = diff(&want, &have);
-        let held = self.hold_back(&mut ops, &want, &have);
+        let want = &mut desired.state;
+        adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts);
+        spare(want, &have, leases.unreadable());
+        let mut ops = diff(want, &have);
+        let held = self.hold_back(&mut ops, want, &have);
+        drop(have);
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
         // Before the routes that lead packets there.
         self.kernel.forward(self.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
-        let routes = want.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count();
-        self.report.applied(&ops, &errors, repair, routes);
+        self.report.applied(&ops, &errors, repair, || routes_to_peers(&desired.state));
         self.report.state(&errors, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
         if self.settled {
@@ -186,8 +189,42 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         }
         self.facts = Some(facts.clone());
         // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
-        self.pace = (began.elapsed() * 2).min(PATIENCE);
-        Ok(Pass { facts, errors, held })
+        self.rest(began, REST.0);
+        Ok(Pass { facts, errors, held, desired })
+    }
+
+    /// Applies what a change of leases alone changes; nothing where that is not known, and a whole pass has to find out.
+    async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
+        let began = Instant::now();
+        let known = self.known.as_ref()?;
+        if !leases.unreadable().is_empty() || self.kernel.is_disturbed(&self.scope, Some(&known.desired.state)) {
+            return None;
+        }
+        let mut facts = self.facts.take()?;
+        let asks = new_asks(&self.plan, &known.leases, leases);
+        if !asks.is_empty() {
+            let near = self.kernel.on_link(&asks).await;
+            facts.on_link.retain(|ip| asks.binary_search(ip).is_err());
+            facts.on_link.extend(near);
+        }
+        let change = known.desired.change(&self.plan, &known.leases, leases, &facts)?;
+        let mut desired = self.known.take()?.desired;
+        self.report.pass();
+        let ops = diff(&change.after, &change.before);
+        self.kernel.forward(self.plan.forwarding(leases, &facts));
+        let errors = self.kernel.apply(&ops).await;
+        desired.take(change);
+        self.report.applied(&ops, &errors, false, || routes_to_peers(&desired.state));
+        self.report.state(&errors, false);
+        self.settled = errors.is_empty();
+        self.facts = Some(facts.clone());
+        self.rest(began, REST.1);
+        Some(Pass { facts, errors, held: None, desired })
+    }
+
+    /// After some work changes wait for a multiple of its time.
+    fn rest(&mut self, began: Instant, times: u32) {
+        self.not_before = Instant::now() + (began.elapsed() * times).clamp(QUIET, PATIENCE);
     }
 
     /// Takes deletions out of a first pass that would remove much of what it finds, until they are due.
@@ -224,24 +261,43 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         Some(due)
     }
 
-    /// Waits until the notices have calmed down; new inputs have been gathered already and wait less.
-    async fn settle(&mut self, inputs: &mut Inputs, fresh: bool) -> bool {
-        let (quiet, patience) = match (self.report.fighting(), fresh) {
-            (true, _) => (TRUCE, TRUCE),
-            (false, true) => (self.pace, PATIENCE),
-            (false, false) => (self.pace.max(QUIET), PATIENCE),
+    /// Waits until the notices have calmed down. New leases wait only for the rest that the work before them earned.
+    async fn settle(&mut self, inputs: &mut Inputs, woken: &mut Woken) {
+        let now = Instant::now();
+        let stop = inputs.stop.clone();
+        let end = match self.report.fighting() {
+            true => now + TRUCE,
+            false if woken.look => self.not_before.max(now + PATIENCE),
+            false => self.not_before,
         };
-        let end = Instant::now() + patience;
-        let mut fresh = false;
         loop {
-            let until = end.min(Instant::now() + quiet);
+            let quiet = if woken.look && !self.report.fighting() { self.not_before.max(Instant::now() + QUIET) } else { end };
             tokio::select! {
-                () = inputs.stop.cancelled() => return fresh,
-                () = sleep_until(until) => return fresh,
-                () = changed(&mut inputs.leases) => fresh = true,
-                () = changed(&mut inputs.underlay) => fresh = true,
-                () = self.kernel.disturbed(self.plan.scope()) => {}
+                biased;
+                () = stop.cancelled() => return,
+                () = sleep_until(end.min(quiet)) => return,
+                more = self.woken(inputs, None) => {
+                    woken.fresh |= more.fresh;
+                    woken.look |= more.look;
+                }
             }
+        }
+    }
+
+    /// Waits for something to do.
+    async fn woken(&mut self, inputs: &mut Inputs, timer: Option<Instant>) -> Woken {
+        let timer = async {
+            match timer {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let known = self.known.as_ref().map(|known| &known.desired.state);
+        tokio::select! {
+            () = changed(&mut inputs.leases) => Woken { fresh: true, look: false },
+            () = changed(&mut inputs.underlay) => Woken { fresh: true, look: true },
+            () = self.kernel.disturbed(&self.scope, known) => Woken { fresh: false, look: true },
+            () = timer => Woken { fresh: false, look: true },
         }
     }
 }
@@ -250,20 +306,33 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
 impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
     async fn run(mut self: Box<Self>, mut inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
         let this = &mut *self;
+        let stop = inputs.stop.clone();
         let mut failures = 0;
         // What came between joining and now.
-        let mut fresh = true;
+        let mut woken = Woken { fresh: true, look: true };
+        let mut audit = None;
         loop {
             // What came after the last look at them is new too, whatever woke us.
-            fresh |= inputs.leases.has_changed().unwrap_or(false) || inputs.underlay.has_changed().unwrap_or(false);
-            this.underlay = inputs.underlay.borrow_and_update().clone();
+            woken.fresh |= inputs.leases.has_changed().unwrap_or(false) || inputs.underlay.has_changed().unwrap_or(false);
+            let underlay = inputs.underlay.borrow_and_update().clone();
+            woken.look |= this.underlay != underlay;
+            this.underlay = underlay;
             let leases = inputs.leases.borrow_and_update().clone();
-            let now = Instant::now();
-            let mut wake = this.audit.map(|audit| now + audit);
-            let retry = match this.pass(&leases, fresh).await {
+            let change = if woken.look { None } else { this.change(&leases).await };
+            let pass = match change {
+                Some(pass) => Ok(pass),
+                None => {
+                    audit = this.audit.map(|audit| Instant::now() + audit);
+                    this.pass(&leases, woken.fresh).await
+                }
+            };
+            let mut wake = audit;
+            let retry = match pass {
                 Ok(pass) => {
                     publish(&out, this.plan.announced(&pass.facts));
                     wake = wake.into_iter().chain(pass.held).min();
+                    let known = pass.errors.is_empty() && pass.held.is_none();
+                    this.known = known.then_some(Known { desired: pass.desired, leases });
                     !pass.errors.is_empty()
                 }
                 Err(error) => {
@@ -272,26 +341,16 @@ impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
                     true
                 }
             };
-            drop(leases);
-            failures = if retry && !fresh { failures + 1 } else { u32::from(retry) };
+            failures = if retry && !woken.fresh { failures + 1 } else { u32::from(retry) };
             if retry {
                 wake = wake.into_iter().chain([Instant::now() + backoff(failures)]).min();
             }
-            let timer = async {
-                match wake {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
+            woken = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                woken = this.woken(&mut inputs, wake) => woken,
             };
-            fresh = tokio::select! {
-                () = inputs.stop.cancelled() => return Ok(()),
-                () = changed(&mut inputs.leases) => true,
-                () = changed(&mut inputs.underlay) => true,
-                () = this.kernel.disturbed(this.plan.scope()) => false,
-                () = timer => false,
-            };
-            fresh |= this.settle(&mut inputs, fresh).await;
-            if inputs.stop.is_cancelled() {
+            this.settle(&mut inputs, &mut woken).await;
+            if stop.is_cancelled() {
                 return Ok(());
             }
         }
@@ -331,8 +390,9 @@ fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-fn to_peer(value: &Value) -> bool {
-    matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast)
+fn routes_to_peers(state: &KernelState) -> usize {
+    let to_peer = |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
+    state.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count()
 }
 
 /// Takes over routes that Go flannel left: to exactly a leased subnet, over the underlay to that peer's address or on a flannel

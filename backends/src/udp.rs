@@ -11,7 +11,8 @@ use crate::datapath::table::{Peer, Settings, Table};
 use crate::kernel::netlink::NetlinkKernel;
 use crate::kernel::{Facts, KernelState, Key, LinkKind, LinkName, LinkSpec, RouteKind, RouteSpec, Scope, Value};
 use crate::peers::peers;
-use crate::reconcile::{KernelNetwork, Plan};
+use crate::plan::Plan;
+use crate::reconcile::KernelNetwork;
 use crate::vxlan::metric;
 use async_trait::async_trait;
 pub use config::Config;
@@ -151,7 +152,11 @@ impl Plan for UdpPlan {
         &self.own
     }
 
-    fn desired(&self, _leases: &LeaseTable, facts: &Facts) -> KernelState {
+    fn kinds(&self) -> Kinds {
+        Kinds::Any
+    }
+
+    fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         let link = LinkSpec {
             kind: LinkKind::Tun { held: true },
@@ -172,8 +177,13 @@ impl Plan for UdpPlan {
         state
     }
 
+    fn of_peer(&self, _peer: &subnet_lease::Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        // One route leads into the device; where packets go from there the engine knows.
+        Vec::new()
+    }
+
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
-        let peers = peers(leases, &self.own, Kinds::Any, &self.scope, &facts.underlay).filter_map(|peer| {
+        let peers = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).filter_map(|peer| {
             let attrs = &peer.lease.attrs;
             // Go flannel publishes no IPv6 address with udp, and would corrupt IPv6 packets: who has one is ours.
             let ours = attrs.public_ipv6.is_some();

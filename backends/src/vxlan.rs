@@ -11,13 +11,14 @@ use crate::datapath::table::{self, Settings, Table};
 use crate::kernel::netlink::NetlinkKernel;
 use crate::kernel::{Facts, KernelError, KernelState, Key, LinkKind, LinkName, LinkSpec, Mac, RouteKind, RouteSpec, Scope, Value, VxlanSpec};
 use crate::peers::peers;
-use crate::reconcile::{KernelNetwork, Plan};
+use crate::plan::Plan;
+use crate::reconcile::KernelNetwork;
 use async_trait::async_trait;
 pub use config::{Config, Mode};
 use ipnet::IpNet;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Dual, Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
@@ -273,33 +274,6 @@ impl VxlanPlan {
         state.set(Key::Link(name), Value::Link(Box::new(link)));
         state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
     }
-
-    fn peer(&self, peer: &Peer<'_>, facts: &Facts, underlay: Option<LinkName>, state: &mut KernelState) {
-        let ipv6 = peer.subnet.addr().is_ipv6();
-        let route = |via, dev, onlink| {
-            Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
-        };
-        let key = Key::Route(peer.subnet, metric(ipv6));
-        if let Some(dev) = underlay.filter(|_| self.config.direct_routing && facts.on_link.contains(&peer.public_ip)) {
-            state.set(key, route(peer.public_ip, dev, false));
-            return;
-        }
-        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(ipv6, facts)) else { return };
-        let name = self.config.link(ipv6);
-        let via = peer.subnet.network();
-        if self.userspace {
-            // The device is no Ethernet: the engine knows the MACs.
-            state.set(key, route(via, name, true));
-            return;
-        }
-        // One FDB entry holds one destination: who took the MAC first keeps it, and the other is no peer.
-        let destination = Value::Fdb(peer.public_ip);
-        if *state.0.entry(Key::Fdb(name, mac)).or_insert_with(|| destination.clone()) != destination {
-            return;
-        }
-        state.set(Key::Neighbor(name, via), Value::Neighbor(mac));
-        state.set(key, route(via, name, true));
-    }
 }
 
 /// The metric that Go flannel's routes have: the kernel makes 1024 of none for IPv6.
@@ -316,35 +290,49 @@ impl Plan for VxlanPlan {
         &self.own
     }
 
-    fn asks(&self, leases: &LeaseTable) -> Vec<IpAddr> {
-        if !self.config.direct_routing {
-            return Vec::new();
-        }
-        let mut asks: Vec<IpAddr> = leases.peers(&self.own, Kinds::Only(KIND)).map(|peer| peer.public_ip).collect();
-        asks.sort_unstable();
-        asks.dedup();
-        asks
+    fn kinds(&self) -> Kinds {
+        Kinds::Only(KIND)
     }
 
-    fn desired(&self, leases: &LeaseTable, facts: &Facts) -> KernelState {
+    fn asks_on_link(&self) -> bool {
+        self.config.direct_routing
+    }
+
+    fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         for own in self.own.nets() {
             self.device(own, facts, &mut state);
         }
-        let underlay = LinkName::parse(&facts.underlay.name);
-        let mut all: Vec<Peer<'_>> = peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay).collect();
-        all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
-        for peer in &all {
-            self.peer(peer, facts, underlay, &mut state);
-        }
         state
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        let ipv6 = peer.subnet.addr().is_ipv6();
+        let route = |via, dev, onlink| {
+            Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
+        };
+        let key = Key::Route(peer.subnet, metric(ipv6));
+        let direct = self.config.direct_routing && facts.on_link.contains(&peer.public_ip);
+        if let Some(dev) = LinkName::parse(&facts.underlay.name).filter(|_| direct) {
+            return vec![(key, route(peer.public_ip, dev, false))];
+        }
+        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(ipv6, facts)) else { return Vec::new() };
+        let name = self.config.link(ipv6);
+        let via = peer.subnet.network();
+        let into_tunnel = (key, route(via, name, true));
+        if self.userspace {
+            // The device is no Ethernet: the engine knows the MACs.
+            return vec![into_tunnel];
+        }
+        // One FDB entry holds one destination: of two peers with one MAC the older is the peer.
+        vec![(Key::Fdb(name, mac), Value::Fdb(peer.public_ip)), (Key::Neighbor(name, via), Value::Neighbor(mac)), into_tunnel]
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
         if !self.userspace {
             return Vec::new();
         }
-        let all: Vec<Peer<'_>> = peers(leases, &self.own, Kinds::Only(KIND), &self.scope, &facts.underlay).collect();
+        let all: Vec<Peer<'_>> = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).collect();
         let family = |own: IpNet| {
             let ipv6 = own.addr().is_ipv6();
             let settings = self.settings(facts.underlay.mtu, ipv6);

@@ -3,6 +3,7 @@
 use crate::dual::Subnets;
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +46,16 @@ pub enum Kinds {
     Only(&'static str),
     /// All.
     Any,
+}
+
+impl Kinds {
+    /// Whether a lease counts.
+    pub fn include(self, lease: &Lease) -> bool {
+        match self {
+            Kinds::Only(kind) => lease.attrs.backend == kind,
+            Kinds::Any => true,
+        }
+    }
 }
 
 /// One family of one other node. A dual-stack lease yields two.
@@ -109,6 +120,28 @@ impl LeaseTable {
         Self { leases, unreadable }
     }
 
+    /// What differs between this table and a later one, in order of the subnets: the lease as it was, and as it is.
+    pub fn changes<'a>(&'a self, later: &'a Self) -> impl Iterator<Item = (Option<&'a Arc<Lease>>, Option<&'a Arc<Lease>>)> {
+        let (mut old, mut new) = (self.leases.iter().peekable(), later.leases.iter().peekable());
+        std::iter::from_fn(move || {
+            loop {
+                let order = match (old.peek(), new.peek()) {
+                    (None, None) => return None,
+                    (Some(_), None) => Ordering::Less,
+                    (None, Some(_)) => Ordering::Greater,
+                    (Some((old, _)), Some((new, _))) => old.cmp(new),
+                };
+                let was = if order.is_le() { old.next() } else { None };
+                let is = if order.is_ge() { new.next() } else { None };
+                let (was, is) = (was.map(|(_, lease)| lease), is.map(|(_, lease)| lease));
+                // Tables that follow each other share most of their leases.
+                if !was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is) {
+                    return Some((was, is));
+                }
+            }
+        })
+    }
+
     /// The shared leases in order of their subnets.
     pub fn shared_leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.leases.values()
@@ -147,32 +180,31 @@ impl LeaseTable {
     /// The other nodes' leases, a node at a time.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
-        self.iter().filter(move |lease| {
-            lease.subnets != own
-                && match kinds {
-                    Kinds::Only(kind) => lease.attrs.backend == kind,
-                    Kinds::Any => true,
-                }
-        })
+        self.iter().filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
     /// The other nodes' leases, a family at a time; a family without a public address yields nothing.
     pub fn peers(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = Peer<'_>> {
-        self.others(own, kinds).flat_map(|lease| {
-            let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
-                subnet: IpNet::V4(*subnet),
-                public_ip: IpAddr::V4(public),
-                data: lease.attrs.data.as_ref(),
-                lease,
-            });
-            let v6 = lease.subnets.v6().zip(lease.attrs.public_ipv6).map(|(subnet, public)| Peer {
-                subnet: IpNet::V6(*subnet),
-                public_ip: IpAddr::V6(public),
-                data: lease.attrs.v6_data.as_ref(),
-                lease,
-            });
-            v4.into_iter().chain(v6)
-        })
+        self.others(own, kinds).flat_map(Peer::of)
+    }
+}
+
+impl<'a> Peer<'a> {
+    /// The families of a lease, each of which is reached at a public address of that family.
+    pub fn of(lease: &'a Lease) -> impl Iterator<Item = Peer<'a>> {
+        let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
+            subnet: IpNet::V4(*subnet),
+            public_ip: IpAddr::V4(public),
+            data: lease.attrs.data.as_ref(),
+            lease,
+        });
+        let v6 = lease.subnets.v6().zip(lease.attrs.public_ipv6).map(|(subnet, public)| Peer {
+            subnet: IpNet::V6(*subnet),
+            public_ip: IpAddr::V6(public),
+            data: lease.attrs.v6_data.as_ref(),
+            lease,
+        });
+        v4.into_iter().chain(v6)
     }
 }
 

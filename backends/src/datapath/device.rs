@@ -8,8 +8,9 @@ use super::socket::Socket;
 use super::table::Table;
 use super::tun::Tun;
 use crate::backend::Underlay;
-use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, Key, LinkKind, LinkName, Op, OpError, Scope, Value};
+use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, KernelState, Key, LinkKind, LinkName, Op, OpError, Scope, Value};
 use async_trait::async_trait;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -218,8 +219,16 @@ impl<K: Kernel> Kernel for TunKernel<K> {
         errors
     }
 
-    async fn disturbed(&mut self, scope: &Scope) {
-        self.kernel.disturbed(scope).await;
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.kernel.on_link(asks).await
+    }
+
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        self.kernel.disturbed(scope, known).await;
+    }
+
+    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        self.kernel.is_disturbed(scope, known)
     }
 }
 

@@ -25,6 +25,19 @@ pub struct World {
     pub faults: VecDeque<bool>,
     /// Changes that were made through `apply`.
     pub writes: usize,
+    /// How often everything was read.
+    pub reads: usize,
+    /// What was not listened to yet.
+    pub notices: Vec<Notice>,
+}
+
+/// What a kernel tells of a change.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// An object has this content now, or is gone.
+    Object(Key, Option<Value>),
+    /// Anything else.
+    Other,
 }
 
 /// A kernel that is none; clones share their world.
@@ -97,7 +110,16 @@ impl FakeKernel {
 
     /// Changes the world as somebody else, and is noticed.
     pub fn disturb(&self, change: impl FnOnce(&mut World)) {
-        change(&mut self.world());
+        let mut world = self.world();
+        let before = world.state.clone();
+        change(&mut world);
+        let keys: BTreeSet<Key> = before.0.keys().chain(world.state.0.keys()).copied().collect();
+        let changed = keys.into_iter().filter(|key| before.0.get(key) != world.state.0.get(key));
+        let mut notices: Vec<Notice> = changed.map(|key| Notice::Object(key, world.state.0.get(&key).cloned())).collect();
+        if notices.is_empty() {
+            notices.push(Notice::Other);
+        }
+        world.notices.append(&mut notices);
         self.noise.notify_one();
     }
 
@@ -110,7 +132,8 @@ impl FakeKernel {
 #[async_trait]
 impl Kernel for FakeKernel {
     async fn read(&mut self, _scope: &Scope) -> Result<Found, KernelError> {
-        let world = self.answer("read")?;
+        let mut world = self.answer("read")?;
+        world.reads += 1;
         Ok(Found { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
     }
 
@@ -129,6 +152,11 @@ impl Kernel for FakeKernel {
                 // Its own changes are heard, too.
                 Ok(()) => {
                     world.writes += 1;
+                    let notice = match op.key() {
+                        Key::Link(_) => Notice::Other,
+                        key => Notice::Object(*key, world.state.0.get(key).cloned()),
+                    };
+                    world.notices.push(notice);
                     self.noise.notify_one();
                 }
                 Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }),
@@ -137,7 +165,22 @@ impl Kernel for FakeKernel {
         errors
     }
 
-    async fn disturbed(&mut self, _scope: &Scope) {
-        self.noise.notified().await;
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let world = self.world();
+        asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
+    }
+
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        while !self.is_disturbed(scope, known) {
+            self.noise.notified().await;
+        }
+    }
+
+    fn is_disturbed(&mut self, _scope: &Scope, known: Option<&KernelState>) -> bool {
+        let notices = std::mem::take(&mut self.world().notices);
+        notices.into_iter().any(|notice| match (notice, known) {
+            (Notice::Object(key, value), Some(known)) => known.0.get(&key) != value.as_ref(),
+            _ => true,
+        })
     }
 }

@@ -10,7 +10,7 @@ mod watched;
 mod wire;
 mod write;
 
-use super::{Facts, Found, Kernel, KernelError, LinkName, Mac, Op, OpError, Scope};
+use super::{Facts, Found, Kernel, KernelError, KernelState, LinkName, Mac, Op, OpError, Scope};
 use crate::backend::Underlay;
 use crate::cleanup::Inventory;
 use async_trait::async_trait;
@@ -144,9 +144,23 @@ impl Kernel for NetlinkKernel {
         self.apply_all(ops).await
     }
 
-    async fn disturbed(&mut self, scope: &Scope) {
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.asking |= !asks.is_empty();
+        let near = self.on_link_of(asks, self.underlay.0).await;
+        self.on_link.retain(|ip| !asks.contains(ip));
+        self.on_link.extend(&near);
+        near
+    }
+
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
         let Self { notices, links, underlay, asking, .. } = self;
-        let seen = watched::Watched { links, underlay: underlay.0, asking: *asking, scope };
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, scope, known };
         notices.until(|message| seen.concerns(message)).await;
+    }
+
+    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        let Self { notices, links, underlay, asking, .. } = self;
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, scope, known };
+        notices.queued(|message| seen.concerns(message))
     }
 }

@@ -38,7 +38,7 @@ impl Report {
     }
 
     /// Operations were applied.
-    pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: bool, routes: usize) {
+    pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: bool, routes: impl FnOnce() -> usize) {
         let done = ops.len().saturating_sub(errors.len());
         self.status.writes.fetch_add(done as u64, Relaxed);
         self.status.failures.fetch_add(errors.len() as u64, Relaxed);
@@ -60,7 +60,7 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(added, changed, removed, other, "{routes} routes to peers; the kernel was brought in step");
+        tracing::info!(added, changed, removed, other, "{} routes to peers; the kernel was brought in step", routes());
     }
 
     /// Whether somebody undoes what we repair, again and again.

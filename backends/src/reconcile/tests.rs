@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::kernel::fake::FakeKernel;
-use crate::kernel::{RouteKind, Value};
+use crate::kernel::{RouteKind, Scope, Value};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
-use subnet_lease::{Addresses, Lease, LeaseAttrs, Term};
+use subnet_lease::{Addresses, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
 
 /// A plan with one route a lease: what host-gw is.
@@ -54,14 +54,18 @@ impl Plan for Routes {
         &self.own
     }
 
-    fn desired(&self, leases: &LeaseTable, _facts: &Facts) -> KernelState {
-        let mut state = KernelState::default();
-        for peer in leases.peers(&self.own, Kinds::Any) {
-            let dev = LinkName::parse("eth0").unwrap();
-            let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
-            state.set(Key::Route(peer.subnet, 0), Value::Route(route));
-        }
-        state
+    fn kinds(&self) -> Kinds {
+        Kinds::Any
+    }
+
+    fn base(&self, _facts: &Facts) -> KernelState {
+        KernelState::default()
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        let dev = LinkName::parse("eth0").unwrap();
+        let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        vec![(Key::Route(peer.subnet, 0), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
@@ -240,6 +244,38 @@ fn repairs_are_told_apart_from_changes() {
         });
         running.a_while().await;
         assert_eq!((running.status.writes.load(Relaxed), running.status.repairs.load(Relaxed)), (4, 1));
+        running.end().await;
+    });
+}
+
+#[test]
+fn changes_of_leases_need_no_look_at_the_kernel() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
+        running.a_while().await;
+        let (reads, passes) = (kernel.world().reads, running.status.passes.load(Relaxed));
+        for n in 4..40 {
+            running.leases.send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
+            running.a_while().await;
+            assert_eq!(kernel.world().state, running.want());
+        }
+        assert_eq!((kernel.world().reads, running.status.passes.load(Relaxed) - passes), (reads, 36));
+        // Who changes something meanwhile is noticed, before a change or after.
+        kernel.disturb(|world| {
+            world.state.0.remove(&key(5));
+        });
+        running.leases.send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        assert!(kernel.world().reads > reads);
+        // What cannot be applied is looked at, and from then on nothing is taken for granted.
+        let reads = kernel.world().reads;
+        kernel.world().faults = vec![true].into();
+        running.leases.send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        assert!(kernel.world().reads > reads && running.status.in_step.load(Relaxed));
         running.end().await;
     });
 }

@@ -1,8 +1,10 @@
 //! The laws of what vxlan wants, and what it publishes and accepts.
 
 use super::*;
+use crate::desired::{Desired, asks, new_asks};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use subnet_lease::{Addresses, NetworkConfig, Term};
 
 fn vxlan(backend: &str) -> Vxlan {
@@ -86,11 +88,11 @@ fn a_peer_is_three_objects_a_family() {
 fn direct_peers_need_a_route_only() {
     let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
     let leases = table([lease(2, 2, 2)]);
-    assert_eq!(plan.asks(&leases).len(), 2);
-    let state = plan.desired(&leases, &facts(plan.asks(&leases)));
+    assert_eq!(asks(&plan, &leases).len(), 2);
+    let state = plan.desired(&leases, &facts(asks(&plan, &leases)));
     assert_eq!(state.len(), 4 + 2);
     let plan = encapsulating();
-    assert_eq!(plan.asks(&leases), Vec::<IpAddr>::new());
+    assert_eq!(asks(&plan, &leases), Vec::<IpAddr>::new());
 }
 
 #[test]
@@ -189,6 +191,63 @@ proptest! {
             prop_assert!(forwards.0.contains_key(&Key::Fdb(*dev, *mac)));
         }
     }
+
+    /// Whatever changes, and however few MACs and addresses there are to quarrel about.
+    #[test]
+    fn a_change_leads_where_a_whole_look_leads(
+        tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),
+        near in proptest::collection::btree_set(2u8..6, 0..3),
+        direct in any::<bool>(),
+        userspace in any::<bool>(),
+    ) {
+        let mode = if userspace { "userspace" } else { "kernel" };
+        let plan = plan(&format!(r#"{{"Type":"vxlan","DirectRouting":{direct},"Mode":"{mode}"}}"#));
+        let plan = VxlanPlan { userspace, ..plan };
+        let facts = facts(near.into_iter().map(|ip| IpAddr::from([192, 168, 56, ip])));
+        let table = |peers: &BTreeMap<u8, (u8, u8, i64)>| {
+            table(peers.iter().map(|(n, (hardware, ip, since))| Lease { since: *since, ..lease(*n, *hardware, *ip) }))
+        };
+        let mut leases = LeaseTable::default();
+        let mut known = Desired::whole(&plan, &leases, &facts);
+        for next in &tables {
+            let next = table(next);
+            let whole = Desired::whole(&plan, &next, &facts);
+            match known.change(&plan, &leases, &next, &facts) {
+                None => known = whole,
+                Some(change) => {
+                    let mut state = known.state.clone();
+                    for op in crate::kernel::diff(&change.after, &change.before) {
+                        match op {
+                            crate::kernel::Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
+                            crate::kernel::Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),
+                            crate::kernel::Op::Replace(key, value) => prop_assert!(state.0.insert(key, value).is_some()),
+                            crate::kernel::Op::Refuse(..) => prop_assert!(false, "no links are changed"),
+                        }
+                    }
+                    prop_assert_eq!(&state, &whole.state);
+                    known.take(change);
+                    prop_assert_eq!(&known, &whole);
+                }
+            }
+            leases = next;
+        }
+    }
+}
+
+/// Neither a peer alone nor many of them need the others to be looked at.
+#[test]
+fn peers_that_share_nothing_change_by_themselves() {
+    let plan = encapsulating();
+    let before = table((2..20).map(|n| lease(n, n, n)));
+    let after = table((3..25).map(|n| lease(n, n, if n == 5 { 99 } else { n })));
+    let known = Desired::whole(&plan, &before, &facts([]));
+    let change = known.change(&plan, &before, &after, &facts([])).unwrap();
+    // One gone, one moved, five new: three objects a family.
+    assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
+    assert_eq!(new_asks(&plan, &before, &after), Vec::<IpAddr>::new());
+    // Two peers with one MAC have a say in each other's objects.
+    let quarrel = table((2..20).map(|n| lease(n, n.min(18), n)));
+    assert_eq!(known.change(&plan, &before, &quarrel, &facts([])), None);
 }
 
 #[test]

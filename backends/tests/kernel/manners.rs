@@ -275,3 +275,28 @@ fn noise_of_others_is_not_heard() {
         node.stop().await;
     });
 }
+
+/// What the kernel tells of our own writes is no news: no second pass looks at everything for it.
+#[test]
+fn changes_of_leases_come_back_as_nothing_new() {
+    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+        in_namespace(move || async move {
+            let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
+            node.silence().await;
+            let passes = node.status.passes.load(Relaxed);
+            let sets: [&[u16]; 4] = [&[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6], &[1, 3, 5], &[1, 2, 7]];
+            for set in sets {
+                node.peers(set.iter().copied());
+                node.silence().await;
+            }
+            assert_eq!(node.status.passes.load(Relaxed) - passes, 4, "{backend}");
+            let (kept, writes) = (state(), node.writes());
+            // A whole look finds nothing to do.
+            node.underlay.send_modify(|underlay| underlay.local.clear());
+            node.silence().await;
+            assert!(node.status.passes.load(Relaxed) - passes > 4);
+            assert_eq!((state(), node.writes()), (kept, writes), "{backend}");
+            node.stop().await;
+        });
+    }
+}

@@ -84,7 +84,16 @@ fn subnet(number: u32) -> Ipv4Addr {
 
 /// What a node of ours writes.
 fn value(number: u32) -> String {
-    let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
+    value_at(number, number)
+}
+
+fn public(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
+}
+
+/// The same at another address.
+fn value_at(number: u32, address: u32) -> String {
+    let public = public(address);
     let [_, b, c, d] = number.to_be_bytes();
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"vxlan\",\"BackendData\":{{\"VNI\":1,\
@@ -199,8 +208,37 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
         times.push(fleet.wait_route(number, start)?);
     }
     table.times(&format!("{peers} peers and one new lease: written to its route in the kernel"), &times, "5 (gate 20) ms", "16 to 32 ms");
+    churn(fleet, peers, &daemon, table)?;
     for number in peers..peers + NEW_LEASES {
         fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
     }
     stop(daemon)
+}
+
+/// Leases that change all the time: a hundred a second of them, one by one.
+fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
+    const ROUNDS: u32 = 5;
+    const CHANGES: u32 = 300;
+    const PAUSE: Duration = Duration::from_millis(10);
+    let (mut shares, mut behind) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let (start, before) = (Instant::now(), daemon.cpu_seconds()?);
+        for change in 0..CHANGES {
+            let number = peers + change % NEW_LEASES;
+            // Another address each time: a route or an FDB entry changes.
+            let value = value_at(number, 10_000 + round * CHANGES + change);
+            gateway::put(fleet.store_host.netns(), &[(fleet.store.key(&format!("subnets/{}-24", subnet(number))), value)], fleet.lease)?;
+            std::thread::sleep((start + PAUSE * (change + 1)).saturating_duration_since(Instant::now()));
+        }
+        shares.push((daemon.cpu_seconds()? - before) / start.elapsed().as_secs_f64() * 100.0);
+        let done = Instant::now();
+        let last = public(10_000 + round * CHANGES + CHANGES - 1).to_string();
+        while !fleet.node.netns().sh("bridge fdb show dev flannel.1")?.contains(&format!("dst {last} ")) {
+            ensure!(done.elapsed() < DEADLINE, "the last of {CHANGES} changes is not in the kernel within {DEADLINE:?}");
+        }
+        behind.push(done.elapsed());
+    }
+    table.figures(&format!("{peers} peers and 100 changes a second: share of a processor"), shares, "%", "5 %", "-");
+    table.times(&format!("{peers} peers and 100 changes a second: the last one written to its FDB entry in the kernel, with the look at it"), &behind, "-", "-");
+    Ok(())
 }

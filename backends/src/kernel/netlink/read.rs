@@ -213,7 +213,7 @@ impl NetlinkKernel {
     }
 
     /// Which of the addresses are reached over that link without a gateway.
-    async fn on_link_of(&mut self, asks: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
+    pub(super) async fn on_link_of(&mut self, asks: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = asks.iter().map(|ip| {
             let (family, len) = if ip.is_ipv4() { (INET, 32) } else { (INET6, 128) };
             Message::new(GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(1, *ip)

@@ -206,6 +206,20 @@ impl Notices {
             }
         }
     }
+
+    /// Takes everything that has come; whether a notice among it concerns us, or notices were lost.
+    pub fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
+        let mut any = false;
+        loop {
+            self.buffer.clear();
+            match self.socket.socket_ref().recv(&mut self.buffer, libc::MSG_DONTWAIT) {
+                Ok(_) => any |= wire::messages(&self.buffer).any(|message| concerns(&message)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(_) => return any,
+            }
+        }
+    }
 }
 
 fn open(groups: u32) -> io::Result<TokioSocket> {

@@ -1,38 +1,65 @@
 //! Which of the kernel's notices concern us.
 
-use super::decode::{link, neighbor, route};
+use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
 use super::number::*;
 use super::wire::{self, Received};
 use crate::kernel::names::LinkName;
-use crate::kernel::state::Scope;
+use crate::kernel::state::{KernelState, Key, RouteKind, RouteSpec, Scope, Value};
 
 /// What decides whether a notice concerns us.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
-    pub underlay: u32,
+    pub underlay: (u32, LinkName),
     pub asking: bool,
     pub scope: &'a Scope,
+    /// What the kernel holds of ours as far as we know, while we know it.
+    pub known: Option<&'a KernelState>,
 }
 
 impl Watched<'_> {
     pub(super) fn concerns(&self, message: &Received<'_>) -> bool {
         match message.kind {
             NEWLINK | DELLINK => link(&Received { kind: NEWLINK, ..*message })
-                .is_some_and(|link| link.index == self.underlay || self.is_ours(link.index) || self.scope.links.contains(&link.name)),
-            NEWADDR | DELADDR => wire::u32_at(message.body, 4).is_some_and(|index| index == self.underlay || self.is_ours(index)),
+                .is_some_and(|link| link.index == self.underlay.0 || self.is_ours(link.index) || self.scope.links.contains(&link.name)),
+            NEWADDR | DELADDR => wire::u32_at(message.body, 4).is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
             // Neighbours of pods are on other links; what is learned from traffic is not permanent and no address of ours.
             NEWNEIGH | DELNEIGH => neighbor(&Received { kind: NEWNEIGH, ..*message }).is_some_and(|seen| {
-                self.is_ours(seen.index) && (seen.permanent() || seen.family != BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                self.is_ours(seen.index)
+                    && (seen.permanent() || seen.family != BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                    && !self.is_known_neighbor(&seen, message.kind == NEWNEIGH)
             }),
             NEWROUTE | DELROUTE => route(&Received { kind: NEWROUTE, ..*message }).filter(|seen| seen.plain).is_some_and(|seen| {
                 // Routes to single pods come and go with them.
                 let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
                 let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
-                seen.spec.protocol != PROTOCOL_KERNEL && self.scope.covers(&seen.net) && (ours || !pod)
-                    || self.asking && !self.scope.covers(&seen.net)
+                let covered = seen.spec.protocol != PROTOCOL_KERNEL && self.scope.covers(&seen.net) && (ours || !pod);
+                covered && !self.is_known_route(&seen, message.kind == NEWROUTE) || self.asking && !self.scope.covers(&seen.net)
             }),
             _ => false,
         }
+    }
+
+    /// Whether a notice says of a neighbour or an FDB entry what is known of it.
+    fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
+        let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else { return false };
+        // One that is not permanent is none of ours, whatever was there before.
+        let added = added && seen.permanent();
+        match (seen.family, seen.mac, seen.dst) {
+            (BRIDGE, Some(mac), dst) => self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).filter(|_| added), added),
+            (_, mac, Some(ip)) => self.is_known(&Key::Neighbor(*name, ip), mac.map(Value::Neighbor).filter(|_| added), added),
+            _ => false,
+        }
+    }
+
+    fn is_known_route(&self, seen: &SeenRoute, added: bool) -> bool {
+        let names = self.links.iter().map(|(name, index)| (*index, *name)).chain([self.underlay]);
+        let dev = names.filter(|_| seen.spec.kind != RouteKind::Blackhole).find(|(index, _)| *index == seen.oif);
+        let route = RouteSpec { dev: dev.map(|(_, name)| name).unwrap_or_default(), ..seen.spec };
+        self.is_known(&Key::Route(seen.net, seen.metric), added.then_some(Value::Route(route)), added)
+    }
+
+    fn is_known(&self, key: &Key, value: Option<Value>, added: bool) -> bool {
+        self.known.is_some_and(|known| if added { value.is_some() && known.0.get(key) == value.as_ref() } else { !known.0.contains_key(key) })
     }
 
     fn is_ours(&self, index: u32) -> bool {
