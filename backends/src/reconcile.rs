@@ -9,7 +9,7 @@ use crate::backend::{Announced, Error, Inputs, Network, Setup, Status, Underlay}
 use crate::blackhole;
 use crate::desired::{Desired, asks, new_asks};
 use crate::kernel::{
-    Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteKind, RouteSpec, Value, diff, spare,
+    Facts, Failure, Fit, Kernel, KernelError, KernelState, Key, LinkName, Mac, Op, OpError, RouteKind, RouteSpec, Scope, Value, diff, spare,
 };
 use crate::plan::Plan;
 use async_trait::async_trait;
