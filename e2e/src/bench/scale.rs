@@ -239,6 +239,11 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
         behind.push(done.elapsed());
     }
     table.figures(&format!("{peers} peers and 100 changes a second: share of a processor"), shares, "%", "5 %", "-");
-    table.times(&format!("{peers} peers and 100 changes a second: the last one written to its FDB entry in the kernel, with the look at it"), &behind, "-", "-");
+    table.times(
+        &format!("{peers} peers and 100 changes a second: the last one written to its FDB entry in the kernel, with the look at it"),
+        &behind,
+        "-",
+        "-",
+    );
     Ok(())
 }

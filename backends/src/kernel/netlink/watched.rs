@@ -45,8 +45,8 @@ impl Watched<'_> {
         // One that is not permanent is none of ours, whatever was there before.
         let added = added && seen.permanent();
         match (seen.family, seen.mac, seen.dst) {
-            (BRIDGE, Some(mac), dst) => self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).filter(|_| added), added),
-            (_, mac, Some(ip)) => self.is_known(&Key::Neighbor(*name, ip), mac.map(Value::Neighbor).filter(|_| added), added),
+            (BRIDGE, Some(mac), dst) => self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).as_ref(), added),
+            (_, mac, Some(ip)) => self.is_known(&Key::Neighbor(*name, ip), mac.map(Value::Neighbor).as_ref(), added),
             _ => false,
         }
     }
@@ -55,11 +55,11 @@ impl Watched<'_> {
         let names = self.links.iter().map(|(name, index)| (*index, *name)).chain([self.underlay]);
         let dev = names.filter(|_| seen.spec.kind != RouteKind::Blackhole).find(|(index, _)| *index == seen.oif);
         let route = RouteSpec { dev: dev.map(|(_, name)| name).unwrap_or_default(), ..seen.spec };
-        self.is_known(&Key::Route(seen.net, seen.metric), added.then_some(Value::Route(route)), added)
+        self.is_known(&Key::Route(seen.net, seen.metric), Some(&Value::Route(route)), added)
     }
 
-    fn is_known(&self, key: &Key, value: Option<Value>, added: bool) -> bool {
-        self.known.is_some_and(|known| if added { value.is_some() && known.0.get(key) == value.as_ref() } else { !known.0.contains_key(key) })
+    fn is_known(&self, key: &Key, value: Option<&Value>, added: bool) -> bool {
+        self.known.is_some_and(|known| if added { value.is_some() && known.0.get(key) == value } else { !known.0.contains_key(key) })
     }
 
     fn is_ours(&self, index: u32) -> bool {
