@@ -7,7 +7,7 @@
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
 use crate::json::{Object, excerpt};
-use crate::lease::{Lease, RawJson};
+use crate::lease::{Lease, RawJson, Term};
 use crate::protocol::view::admissible;
 use crate::table::LeaseTable;
 use ipnet::IpNet;
@@ -56,6 +56,8 @@ pub enum Reason {
     NoAddress,
     /// Another backend's.
     OtherBackend,
+    /// Reserved by an operator for a node that has not taken it yet.
+    Reserved,
     /// The backend cannot use its data.
     Unusable,
     /// Uses the MAC or key of an older lease or of ours.
@@ -83,6 +85,7 @@ impl Reason {
             Reason::InsideSubnet => "address-in-subnet",
             Reason::NoAddress => "no-address",
             Reason::OtherBackend => "other-backend",
+            Reason::Reserved => "reserved",
             Reason::Unusable => "unusable-data",
             Reason::SameHardware => "duplicate-mac",
         }
@@ -190,6 +193,10 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
 fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (Reason, String)> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
+        let attrs = &lease.attrs;
+        if lease.term == Term::Reserved && attrs.node.is_none() && attrs.backend.is_empty() {
+            return Err((Reason::Reserved, format!("{} is reserved for the node at {}, which has not taken it yet", lease.subnets, attrs.public_text())));
+        }
         let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
         let text = format!(
             "{} of the node at {} is of backend {theirs}, this network is of {ours}: restart flanneld there, or set Backend.Type back, so that all \

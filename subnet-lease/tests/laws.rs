@@ -333,6 +333,25 @@ fn each_backend_has_its_own_leases() {
     }
 }
 
+/// What an operator reserved is nobody's mistake.
+#[test]
+fn a_reservation_that_nobody_took_is_of_no_other_backend() {
+    let lease = |term, node| Lease {
+        subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 9].into()), node, ..LeaseAttrs::default() },
+        term,
+        since: 1,
+    };
+    for (term, node, reason) in [
+        (Term::Reserved, None, Reason::Reserved),
+        (Term::Leased, None, Reason::OtherBackend),
+        (Term::Reserved, Some(NodeId::default()), Reason::OtherBackend),
+    ] {
+        let (_, refused) = admitted(&LeaseTable::of([lease(term, node)], BTreeSet::new()), &LeaseTable::default(), &terms());
+        assert_eq!(refused.iter().map(|refused| refused.reason).collect::<Vec<_>>(), [reason]);
+    }
+}
+
 /// A family that is left out is told, and the other one is used.
 #[test]
 fn a_family_without_an_address_is_told() {
