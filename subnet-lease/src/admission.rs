@@ -4,16 +4,22 @@
 //! one, and is of our backend, which can use it. The network may contain the nodes' own addresses, a leased subnet may not: of a subnet
 //! and a node inside it the older lease holds. A value that cannot be used keeps the last good value of its key in force.
 
+mod standing;
+mod taken;
+
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
-use crate::json::{Object, excerpt};
-use crate::lease::{Lease, RawJson, Term};
+use crate::json::excerpt;
+use crate::lease::{Lease, Term};
 use crate::protocol::view::admissible;
 use crate::table::LeaseTable;
 use ipnet::IpNet;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+pub use standing::Standing;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+pub(crate) use taken::Ground;
+use taken::{Hardware, Nodes, addresses};
 
 /// Decides whether the backend can use a lease; says why not.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
@@ -238,10 +244,6 @@ fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(Reas
 /// What frees a subnet that must not be leased; its holder takes another.
 const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 
-fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
-    [lease.attrs.public_for(false), lease.attrs.public_for(true)].into_iter().flatten()
-}
-
 fn inside_subnet(lease: &Lease, address: IpAddr, net: IpNet) -> String {
     format!(
         "{} is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node an \
@@ -271,95 +273,4 @@ fn no_host(address: IpAddr) -> bool {
 fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     let networks = &terms.config.networks;
     Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
-}
-
-/// Subnets that are let and overlap nobody, for fast overlap checks.
-#[derive(Default)]
-pub(crate) struct Ground(BTreeMap<IpAddr, IpNet>);
-
-impl Ground {
-    /// A network that overlaps one of these.
-    pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
-        subnets.nets().find_map(|net| {
-            let before = self.0.range(..=net.network()).next_back();
-            let after = self.0.range(net.network()..).next();
-            before.into_iter().chain(after).map(|(_, taken)| *taken).find(|taken| nets_overlap(taken, &net))
-        })
-    }
-
-    /// The one of these that holds an address.
-    fn holds(&self, address: IpAddr) -> Option<IpNet> {
-        self.0.range(..=address).next_back().map(|(_, net)| *net).filter(|net| net.contains(&address))
-    }
-
-    /// Lets these.
-    pub(crate) fn take(&mut self, subnets: &Subnets) {
-        for net in subnets.nets() {
-            self.0.insert(net.network(), net);
-        }
-    }
-}
-
-/// The addresses of nodes, each with the lease that publishes it.
-#[derive(Default)]
-struct Nodes(BTreeMap<IpAddr, Subnets>);
-
-impl Nodes {
-    fn take(&mut self, lease: &Lease) {
-        self.0.extend(addresses(lease).map(|address| (address, lease.subnets)));
-    }
-
-    /// A node whose address lies in one of these.
-    fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
-        subnets.nets().find_map(|net| self.0.range(net.network()..=net.broadcast()).next().map(|(address, lease)| (*address, *lease)))
-    }
-}
-
-/// MACs and keys in use: one forwarding entry holds one destination.
-struct Hardware(HashMap<(bool, String), Option<IpAddr>>);
-
-impl Hardware {
-    fn of(own: Option<&Lease>) -> Self {
-        let mut known = HashMap::new();
-        for (ipv6, data) in own.into_iter().flat_map(|own| [(false, &own.attrs.data), (true, &own.attrs.v6_data)]) {
-            if let Some(id) = data.as_ref().and_then(hardware_id) {
-                known.insert((ipv6, id), None);
-            }
-        }
-        Self(known)
-    }
-
-    fn take(&mut self, lease: &Lease) -> Result<(), String> {
-        let halves = [(false, &lease.attrs.data), (true, &lease.attrs.v6_data)];
-        let ids: Vec<_> =
-            halves.into_iter().filter_map(|(ipv6, data)| Some(((ipv6, hardware_id(data.as_ref()?)?), lease.attrs.public_for(ipv6)))).collect();
-        for (id, public) in &ids {
-            match self.0.get(id) {
-                None => {}
-                Some(Some(known)) if Some(*known) == *public => {}
-                Some(Some(known)) => return Err(format!("{} is used by the node at {known} already", id.1)),
-                Some(None) => return Err(format!("{} is this node's own", id.1)),
-            }
-        }
-        for (id, public) in ids {
-            if let Some(public) = public {
-                self.0.entry(id).or_insert(Some(public));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn hardware_id(data: &RawJson) -> Option<String> {
-    // As everybody writes it; ten thousand are looked at for every change.
-    const MAC: &str = "\"VtepMAC\":\"";
-    if let Some(at) = data.as_str().find(MAC)
-        && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
-        && mac.bytes().all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    {
-        return Some(mac.to_owned());
-    }
-    let object = Object::parse(data.as_str()).ok()?;
-    let text = ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())?;
-    Some(if text.contains([':', '-']) { text.to_ascii_lowercase().replace('-', ":") } else { text })
 }

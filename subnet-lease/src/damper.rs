@@ -23,7 +23,7 @@ const STALL: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub struct Damper {
     held: BTreeMap<Subnets, Held>,
-    last: LeaseTable,
+    last: Arc<LeaseTable>,
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interrupted: bool,
@@ -40,7 +40,7 @@ struct Held {
 
 impl Damper {
     /// What is in force at that time (boot-time clock), given what the store admits; and when to ask again.
-    pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (LeaseTable, Option<Duration>) {
+    pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
         if stalled || interrupted || self.interrupted {
             for held in self.held.values_mut() {
@@ -52,7 +52,7 @@ impl Damper {
         if discontinuity {
             self.wary_until = now + LONG;
         }
-        let vanished: Vec<Arc<Lease>> = self.last.shared_leases().filter(|lease| admitted.get(&lease.subnets).is_none()).cloned().collect();
+        let vanished: Vec<Arc<Lease>> = self.last.changes(admitted).filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned()).collect();
         self.removals.retain(|at| now.saturating_sub(*at) <= WAVE);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
@@ -72,10 +72,13 @@ impl Damper {
             admitted.iter().for_each(|lease| ground.take(&lease.subnets));
             self.held.retain(|subnets, held| !due(held) && ground.taken(subnets).is_none());
         }
-        self.last = admitted.clone();
+        self.last = Arc::new(admitted.clone());
+        if self.held.is_empty() {
+            return (self.last.clone(), None);
+        }
         let leases = admitted.shared_leases().cloned().chain(self.held.values().map(|held| held.lease.clone()));
         let next = self.held.values().map(|held| held.since + held.wait).min().map(|due| due.min(now + Duration::from_secs(1)));
-        (LeaseTable::of(leases, admitted.unreadable().clone()), next)
+        (Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())), next)
     }
 
     /// How many removals wait.
@@ -139,7 +142,7 @@ mod tests {
         anew.subnets = Dual::V4("10.5.1.0/25".parse().unwrap());
         let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
         let (published, _) = damper.published(&now, seconds(1), true, false);
-        assert_eq!(published, now);
+        assert_eq!(*published, now);
     }
 
     #[test]

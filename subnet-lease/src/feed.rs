@@ -1,6 +1,6 @@
 //! From the manager's events to the leases in force: folded, admitted, damped, published as one value.
 
-use crate::admission::{Reason, Refused, Terms, admitted};
+use crate::admission::{Reason, Refused, Standing, Terms};
 use crate::damper::Damper;
 use crate::dual::Subnets;
 use crate::lease::Term;
@@ -8,10 +8,15 @@ use crate::manager::boot_time;
 use crate::table::{LeaseEvent, LeaseTable};
 use futures_util::future::FutureExt;
 use futures_util::stream::{BoxStream, StreamExt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
+
+/// How much longer than the work the pause after it is; how long it is at most, and at least, or it is none.
+const REST: u32 = 20;
+const LONGEST_REST: Duration = Duration::from_millis(200);
+const SHORTEST_REST: Duration = Duration::from_millis(2);
 
 /// How the watch stands and what was refused, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +49,9 @@ pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,
     raw: LeaseTable,
     terms: watch::Receiver<Arc<Terms>>,
-    admitted: LeaseTable,
+    standing: Standing,
+    /// Keys that changed since they were admitted last; none where any may have.
+    changed: Option<BTreeSet<Subnets>>,
     damper: Damper,
     told: BTreeMap<Subnets, String>,
     reading: Reading,
@@ -65,13 +72,14 @@ impl<'a> Feed<'a> {
             events,
             raw,
             terms,
-            admitted: LeaseTable::default(),
+            standing: Standing::default(),
+            changed: None,
             damper: Damper::default(),
             told: BTreeMap::new(),
             reading: Reading::default(),
         };
         let (table, _) = feed.publish(false);
-        (feed, Arc::new(table))
+        (feed, table)
     }
 
     /// Publishes every change, for ever.
@@ -93,12 +101,13 @@ impl<'a> Feed<'a> {
                 changed = self.terms.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(nap) => {}
             }
+            let began = Instant::now();
             let (table, due) = self.publish(discontinuity);
             next = due;
             out.send_if_modified(|present| {
-                let news = **present != table;
+                let news = *present != table;
                 if news {
-                    *present = Arc::new(table);
+                    *present = table;
                 }
                 news
             });
@@ -107,6 +116,11 @@ impl<'a> Feed<'a> {
                 present.clone_from(&self.reading);
                 news
             });
+            // Ten thousand leases that change all the time shall not fill a processor: what comes meanwhile is taken together.
+            let rest = (began.elapsed() * REST).min(LONGEST_REST);
+            if rest > SHORTEST_REST {
+                tokio::time::sleep(rest).await;
+            }
         }
     }
 
@@ -122,24 +136,32 @@ impl<'a> Feed<'a> {
                 false
             }
             event => {
-                let discontinuity = matches!(event, LeaseEvent::Reset { .. });
+                let key = match &event {
+                    LeaseEvent::Put(lease) => Some(lease.subnets),
+                    LeaseEvent::Unreadable(subnets) | LeaseEvent::Delete(subnets) => Some(*subnets),
+                    LeaseEvent::Reset { .. } | LeaseEvent::Interrupted | LeaseEvent::Resumed => None,
+                };
+                match (key, &mut self.changed) {
+                    (Some(key), Some(changed)) => drop(changed.insert(key)),
+                    _ => self.changed = None,
+                }
                 self.raw.apply(event);
-                discontinuity
+                key.is_none()
             }
         }
     }
 
-    fn publish(&mut self, discontinuity: bool) -> (LeaseTable, Option<Duration>) {
+    fn publish(&mut self, discontinuity: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let terms = self.terms.borrow_and_update().clone();
-        let (admitted, refused) = admitted(&self.raw, &self.admitted, &terms);
-        self.tell(&refused);
-        self.admitted = admitted;
+        self.standing.update(&self.raw, self.changed.as_ref(), &terms);
+        self.changed = Some(BTreeSet::new());
+        self.tell();
         self.reading.cut_off = self.cut_off(&terms);
-        if *self.reading.refused != refused {
-            self.reading.refused = Arc::new(refused);
+        if *self.reading.refused != self.standing.refused() {
+            self.reading.refused = Arc::new(self.standing.refused().to_vec());
         }
         let now = boot_time();
-        let published = self.damper.published(&self.admitted, now, discontinuity, self.reading.interrupted.is_some());
+        let published = self.damper.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
         self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
         self.reading.waiting = self.damper.waiting();
         published
@@ -147,13 +169,18 @@ impl<'a> Feed<'a> {
 
     /// The other nodes, when there are several and no lease at all is in force. What an operator reserved is no node.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
+        let admitted = self.standing.admitted();
+        if !admitted.is_empty() || !admitted.unreadable().is_empty() {
+            return None;
+        }
         let nodes = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some()));
         let nodes = nodes.count();
-        (nodes > 1 && self.admitted.is_empty() && self.admitted.unreadable().is_empty()).then_some(nodes)
+        (nodes > 1).then_some(nodes)
     }
 
     /// Says each refusal once.
-    fn tell(&mut self, refused: &[Refused]) {
+    fn tell(&mut self) {
+        let refused = self.standing.refused();
         const LINES: usize = 20;
         let mut lines = 0;
         let mut now = BTreeMap::new();

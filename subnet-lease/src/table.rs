@@ -152,6 +152,14 @@ impl LeaseTable {
         self.leases.get(subnets)
     }
 
+    /// Puts another lease under these subnets, or none.
+    pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
+        match lease {
+            Some(lease) => self.leases.insert(*subnets, lease.clone()),
+            None => self.leases.remove(subnets),
+        };
+    }
+
     /// The lease of these subnets.
     pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
         self.leases.get(subnets).map(Arc::as_ref)

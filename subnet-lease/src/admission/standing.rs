@@ -1,0 +1,162 @@
+//! What is in force, kept between changes: a change of some leases costs what changes, where nobody else has a say in it.
+//!
+//! While every lease of the store is in force just as it stands there, none is in another's way, and who is older does not matter. A changed
+//! lease that is in nobody's way either leaves it so. In all other cases everything is admitted anew; both lead to the same result.
+
+use super::taken::{Ground, Hardware, Nodes};
+use super::{Refused, Terms, admitted, halves_left_out, placed, spoken_here};
+use crate::dual::Subnets;
+use crate::lease::Lease;
+use crate::table::LeaseTable;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is in force.
+#[derive(Default)]
+pub struct Standing {
+    admitted: LeaseTable,
+    refused: Vec<Refused>,
+    clear: Option<Clear>,
+}
+
+/// What all leases hold, while every one is in force as it stands in the store.
+struct Clear {
+    terms: Arc<Terms>,
+    ground: Ground,
+    nodes: Nodes,
+    hardware: Hardware,
+}
+
+impl Standing {
+    /// The leases in force.
+    pub fn admitted(&self) -> &LeaseTable {
+        &self.admitted
+    }
+
+    /// Those that are not, and why.
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+
+    /// Brings it in step with the store, of which no other keys than these have changed since; `None` for any.
+    pub fn update(&mut self, raw: &LeaseTable, changed: Option<&BTreeSet<Subnets>>, terms: &Arc<Terms>) {
+        if changed.is_some_and(|changed| self.follow(raw, changed, terms)) {
+            return;
+        }
+        (self.admitted, self.refused) = admitted(raw, &self.admitted, terms);
+        self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
+    }
+
+    /// Takes over changed leases that are in nobody's way; false where there is more to it, and nothing of it holds any more.
+    fn follow(&mut self, raw: &LeaseTable, changed: &BTreeSet<Subnets>, terms: &Arc<Terms>) -> bool {
+        let Some(mut clear) = self.clear.take_if(|clear| Arc::ptr_eq(&clear.terms, terms) && raw.unreadable().is_empty()) else { return false };
+        let changed: Vec<_> = changed.iter().filter(|subnets| !terms.is_own(subnets)).collect();
+        for was in changed.iter().filter_map(|subnets| self.admitted.shared_lease(subnets)) {
+            clear.free(was);
+        }
+        for is in changed.iter().filter_map(|subnets| raw.shared_lease(subnets)) {
+            if !clear.take(is) {
+                return false;
+            }
+        }
+        for subnets in changed {
+            self.admitted.set(subnets, raw.shared_lease(subnets));
+        }
+        self.clear = Some(clear);
+        true
+    }
+}
+
+impl Clear {
+    /// Where nobody is in anybody's way.
+    fn of(raw: &LeaseTable, admitted: &LeaseTable, refused: &[Refused], terms: &Arc<Terms>) -> Option<Self> {
+        let is_in_force = |lease: &&Arc<Lease>| admitted.shared_lease(&lease.subnets).is_some_and(|present| Arc::ptr_eq(present, lease));
+        let others = || raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets));
+        if !refused.is_empty() || !raw.unreadable().is_empty() || !others().all(|lease| is_in_force(&lease)) {
+            return None;
+        }
+        let mut clear =
+            Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), hardware: Hardware::of(terms.own.as_ref()) };
+        for lease in others() {
+            clear.ground.take(&lease.subnets);
+            clear.nodes.take(lease);
+            clear.hardware.take(lease).ok()?;
+        }
+        Some(clear)
+    }
+
+    fn free(&mut self, lease: &Lease) {
+        self.ground.free(&lease.subnets);
+        self.nodes.free(lease);
+        self.hardware.free(lease);
+    }
+
+    /// Whether a lease is in nobody's way, whoever is older, and can be used as it stands; then it holds what is its.
+    fn take(&mut self, lease: &Lease) -> bool {
+        let terms = &*self.terms;
+        let as_it_stands = placed(lease, terms, &self.ground, &self.nodes).is_ok_and(|subnets| subnets == lease.subnets);
+        let usable = as_it_stands
+            && spoken_here(lease, &lease.subnets, terms).is_ok()
+            && halves_left_out(lease, &lease.subnets, terms).is_empty()
+            && (terms.accepts)(lease).is_ok()
+            && self.hardware.take(lease).is_ok();
+        if usable {
+            self.ground.take(&lease.subnets);
+            self.nodes.take(lease);
+        }
+        usable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{LeaseAttrs, RawJson, Term};
+    use crate::{Dual, NetworkConfig};
+
+    fn lease(third: u8, node: u8) -> Lease {
+        let data = RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#)).ok();
+        let attrs = LeaseAttrs { public_ip: Some([192, 168, 56, node].into()), backend: "vxlan".to_owned(), data, ..LeaseAttrs::default() };
+        let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
+        Lease { subnets, attrs, term: Term::Leased, since: i64::from(third) }
+    }
+
+    /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
+    #[test]
+    fn who_is_in_nobodys_way_costs_nobody_anything() {
+        let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+        let own = Some(lease(1, 1));
+        let terms = Arc::new(Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())) });
+        let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
+        let mut standing = Standing::default();
+        standing.update(&raw, None, &terms);
+        assert_eq!((standing.admitted().len(), standing.clear.is_some()), (18, true));
+        let mut step = |put: Vec<Lease>, gone: Vec<u8>| {
+            let mut changed: BTreeSet<Subnets> = put.iter().map(|lease| lease.subnets).collect();
+            put.into_iter().for_each(|lease| raw.set(&lease.subnets.clone(), Some(&Arc::new(lease))));
+            for third in gone {
+                let subnets = lease(third, 0).subnets;
+                raw.set(&subnets, None);
+                changed.insert(subnets);
+            }
+            let followed = standing.follow(&raw, &changed, &terms);
+            if !followed {
+                standing.update(&raw, None, &terms);
+            }
+            assert_eq!(standing.admitted(), &admitted(&raw, &LeaseTable::default(), &terms).0);
+            followed
+        };
+        assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two more");
+        assert!(step(vec![lease(1, 1)], vec![5, 6]), "two less; our own does not count");
+        assert!(step(vec![lease(7, 99)], vec![]), "another address and MAC");
+        assert!(step(vec![lease(30, 20)], vec![]), "a node's second lease");
+        assert!(step(vec![lease(40, 41), lease(41, 40)], vec![20]), "its first one goes");
+        assert!(step(vec![lease(40, 40), lease(41, 41)], vec![]), "two that swap");
+        let mut same_mac = lease(50, 50);
+        same_mac.attrs.data = lease(8, 8).attrs.data;
+        assert!(!step(vec![same_mac], vec![]), "a MAC that is in use");
+        assert!(!step(vec![lease(51, 51)], vec![]), "while one is refused");
+        assert!(!step(vec![], vec![50]), "and when it goes");
+        assert!(step(vec![], vec![51]), "afterwards as before");
+    }
+}
