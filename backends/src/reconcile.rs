@@ -186,6 +186,7 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         if self.settled {
             // What the former run left is gone. Whatever comes into its networks from now on is somebody else's.
             self.scope.former = Default::default();
+            self.scope.links.retain(|name| desired.state.link(*name).is_some());
         }
         self.facts = Some(facts.clone());
         // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
@@ -331,7 +332,8 @@ impl<P: Plan, K: Kernel> Network for KernelNetwork<P, K> {
                 Ok(pass) => {
                     publish(&out, this.plan.announced(&pass.facts));
                     wake = wake.into_iter().chain(pass.held).min();
-                    let known = pass.errors.is_empty() && pass.held.is_none();
+                    // What an unreadable lease has is in the kernel without following from any lease.
+                    let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
                     this.known = known.then_some(Known { desired: pass.desired, leases });
                     !pass.errors.is_empty()
                 }

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use e2e::{FlanneldOptions, Host, Lab, PingOptions, Store, SubnetEnv, Uplink, eventually, ping};
+use e2e::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -174,7 +174,10 @@ fn a_firewall_in_nftables_is_seen_when_it_comes() {
         let store = store(&lab, &config);
         let lan = lab.switch("lan").unwrap();
         let hosts = lab.hosts(&lan, 2).unwrap();
-        let daemons: Vec<_> = hosts.iter().map(|host| host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8")).unwrap()).collect();
+        // Without the old variant of iptables, whose rules nobody tells of: the firewalls are looked at every 30 s, or when something changes.
+        let programs = Programs::none(&lab, "nft").unwrap().with_nft().unwrap().with_iptables(Xtables::Nft).unwrap();
+        let options = FlanneldOptions::new(&store).iface("enp0s8").env("PATH", &programs.path());
+        let daemons: Vec<_> = hosts.iter().map(|host| host.flanneld(&options).unwrap()).collect();
         let (host, daemon) = (&hosts[0], &daemons[0]);
         let pods: Vec<_> = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap()).collect();
         let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());

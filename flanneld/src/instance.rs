@@ -206,9 +206,10 @@ pub struct Beside {
 pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name).is_disjoint(networks));
+    // One whose pid cannot be read may be theirs: it stays.
     let pid = |name: &String| peer(name.as_bytes()).map(|peer| peer.pid());
     let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
-    let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_some_and(|pid| pids.contains(&pid))).collect::<Vec<_>>();
+    let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
     let devices = format!("{TAKEN}device/");
     Beside {
         networks: sockets.iter().flat_map(|name| networks_of(name)).collect(),

@@ -108,6 +108,8 @@ pub struct Keeper {
     at_war: bool,
     writes: u64,
     repaired: u64,
+    /// Whether it is known that what nobody here serves belongs to nobody.
+    sole: bool,
     /// How often something was written, for others to follow.
     written: watch::Sender<u64>,
 }
@@ -134,6 +136,7 @@ impl Keeper {
             at_war: false,
             writes: 0,
             repaired: 0,
+            sole: false,
             written: watch::Sender::new(0),
         }
     }
@@ -150,7 +153,11 @@ impl Keeper {
         let others = Box::pin(async {
             if kept.wait_for(Option::is_some).await.is_ok() {
                 tell_bare(networks, own).await;
-                clear(kept).await;
+                clear(kept.clone()).await;
+                // Once more when it is known what belongs to nobody.
+                if kept.wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown)).await.is_ok() {
+                    clear(kept).await;
+                }
             }
         });
         let run = Box::pin(async {
@@ -179,9 +186,9 @@ impl Keeper {
                 };
                 let before = self.writes;
                 let was_well = self.trouble.is_empty();
-                self.pass().await;
+                let wrote = self.pass().await;
                 for_nothing = if noticed && self.writes == before { for_nothing + 1 } else { 0 };
-                self.war(repairing && was_well && self.writes > before);
+                self.war(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
@@ -241,16 +248,22 @@ impl Keeper {
         });
     }
 
-    /// One look, and what it takes.
-    async fn pass(&mut self) {
+    /// One look, and what it takes; whether anything of our own had to be written.
+    async fn pass(&mut self) -> bool {
         self.wanted.others = self.neighbours.look();
+        let before = self.writes;
         let unserved = self.look().await;
-        if !unserved.is_empty() && self.neighbours.is_nobodys() {
-            let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
-            info!("removing the traffic rules of networks that no flanneld here serves any more: {}", networks.join(", "));
+        let wrote = self.writes > before;
+        if (!unserved.is_empty() || !self.sole) && self.neighbours.is_nobodys() {
+            self.sole = true;
             self.wanted.others.unknown = false;
-            self.look().await;
+            if !unserved.is_empty() {
+                let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
+                info!("removing the traffic rules of networks that no flanneld here serves any more: {}", networks.join(", "));
+                self.look().await;
+            }
         }
+        wrote
     }
 
     /// Applies the rules; the networks whose rules stayed only because it is not known whether anybody serves them.

@@ -201,7 +201,10 @@ fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (R
     if !speaks(ours, &lease.attrs.backend) {
         let attrs = &lease.attrs;
         if lease.term == Term::Reserved && attrs.node.is_none() && attrs.backend.is_empty() {
-            return Err((Reason::Reserved, format!("{} is reserved for the node at {}, which has not taken it yet", lease.subnets, attrs.public_text())));
+            return Err((
+                Reason::Reserved,
+                format!("{} is reserved for the node at {}, which has not taken it yet", lease.subnets, attrs.public_text()),
+            ));
         }
         let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
         let text = format!(

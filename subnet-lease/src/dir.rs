@@ -111,14 +111,8 @@ impl DirManager {
             }))
         });
         match done {
-            Ok(done) => {
-                self.counters.reached();
-                Ok(done)
-            }
-            Err(Trouble::Failed(why)) => {
-                self.counters.reached();
-                Err(Failure(why.into()))
-            }
+            Ok(done) => Ok(done),
+            Err(Trouble::Failed(why)) => Err(Failure(why.into())),
             Err(Trouble::Away(why)) => {
                 self.counters.away(&why);
                 Err(Failure(why.into()))
@@ -288,6 +282,8 @@ impl<'a> Peers<'a> {
 
     fn compare(&mut self, whole: Whole) {
         let Whole { listing, flawed, watched } = whole;
+        // One who reads it all: a single file that can be read says nothing of the rest.
+        self.manager.counters.reached();
         self.watched = watched;
         self.listed = Instant::now();
         if !std::mem::take(&mut self.told).is_empty() && self.known.is_some() {
@@ -298,12 +294,16 @@ impl<'a> Peers<'a> {
         let present: BTreeMap<String, Entry> = listing.entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
         let readable = || present.values().filter(|entry| !flawed.contains_key(&entry.key));
         // A key whose file cannot be read is there all the same: what it said last stays in force.
-        let news = flawed.iter().filter(|(key, why)| self.flawed.get(*key) != Some(why));
+        let news = flawed.iter().filter(|(key, why)| self.known.is_some() && self.flawed.get(*key) != Some(why));
         let unreadable: Vec<Subnets> = news.filter_map(|(key, why)| reading::unreadable(counters, key, why)).collect();
         match &self.known {
             None => {
                 let listing = Listing { revision: listing.revision, entries: readable().cloned().collect() };
-                self.ready.push_back(reading::reset(counters, listing));
+                let mut reset = reading::reset(counters, listing);
+                if let LeaseEvent::Reset { unreadable, .. } = &mut reset {
+                    unreadable.extend(flawed.iter().filter_map(|(key, why)| reading::unreadable(counters, key, why)));
+                }
+                self.ready.push_back(reset);
             }
             Some(known) => {
                 for key in known.keys().filter(|key| !present.contains_key(*key)) {

@@ -150,7 +150,7 @@ impl SubnetManager for EtcdManager {
     }
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
-        let peers = Peers { manager: self, anchor: None, watch: None, ready: VecDeque::new(), attempt: 0, told: Told::default() };
+        let peers = Peers { manager: self, anchor: None, watch: None, ready: VecDeque::new(), attempt: 0, interrupted: false, told: Told::default() };
         stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
@@ -230,7 +230,7 @@ impl EtcdManager {
                     attempt = self.pause(attempt).await;
                 }
                 Broken::History(why) => {
-                    tracing::info!("the own lease is read anew: {why}");
+                    tracing::info!("this node's lease is read anew: {why}");
                     gap = Some(Notice::Discontinuity);
                     match self.registry.revision().await {
                         Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
@@ -251,6 +251,8 @@ struct Peers<'a> {
     watch: Option<Watch<'a>>,
     ready: VecDeque<LeaseEvent>,
     attempt: u32,
+    /// Whether a list was handed out that is not followed at present.
+    interrupted: bool,
     told: Told,
 }
 
@@ -261,7 +263,9 @@ impl Peers<'_> {
                 return event;
             }
             if let Err(broken) = self.go_on().await {
-                if self.watch.take().is_some() {
+                // Also where it never stood: a list that nobody follows grows old.
+                self.watch = None;
+                if self.anchor.is_some() && !std::mem::replace(&mut self.interrupted, true) {
                     self.ready.push_back(LeaseEvent::Interrupted);
                 }
                 match broken {
@@ -298,6 +302,7 @@ impl Peers<'_> {
         };
         let Some(watch) = &mut self.watch else {
             self.watch = Some(Box::pin(Watch::open(&manager.registry, "", false, anchor)).await?);
+            self.interrupted = false;
             self.ready.push_back(LeaseEvent::Resumed);
             self.attempt = 0;
             if self.told.news(None) {

@@ -53,7 +53,7 @@ pub struct Feed<'a> {
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
     damper: Damper,
-    told: BTreeMap<Subnets, String>,
+    told: BTreeSet<(Subnets, String)>,
     reading: Reading,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Feed<'a> {
             standing: Standing::default(),
             changed: None,
             damper: Damper::default(),
-            told: BTreeMap::new(),
+            told: BTreeSet::new(),
             reading: Reading::default(),
         };
         let (table, _) = feed.publish(false);
@@ -183,15 +183,17 @@ impl<'a> Feed<'a> {
         let refused = self.standing.refused();
         const LINES: usize = 20;
         let mut lines = 0;
-        let mut now = BTreeMap::new();
+        let mut now = BTreeSet::new();
         for refusal in refused {
-            if self.told.get(&refusal.subnets) != Some(&refusal.text) {
+            // There may be several for one lease, one a family.
+            let told = (refusal.subnets, refusal.text.clone());
+            if !self.told.contains(&told) {
                 lines += 1;
                 if lines <= LINES {
                     tracing::warn!(reason = refusal.reason.label(), "a lease is not used: {}", refusal.text);
                 }
             }
-            now.insert(refusal.subnets, refusal.text.clone());
+            now.insert(told);
         }
         if lines > LINES {
             tracing::warn!("{} more leases are not used; /status names them all, /metrics counts them by reason", lines - LINES);

@@ -62,6 +62,17 @@ impl Kind {
         }
     }
 
+    /// The kind that all endpoints have in common, where they have.
+    fn simplest(&self) -> &Kind {
+        match self {
+            Kind::Endpoints(kinds) => match kinds.as_slice() {
+                [first, rest @ ..] if rest.iter().all(|kind| kind == first) => first,
+                _ => self,
+            },
+            other => other,
+        }
+    }
+
     /// Whether another log-in, or none, mends it.
     pub fn of_log_in(&self) -> bool {
         matches!(self, Kind::NoUser | Kind::StaleLogIn | Kind::NoAuthentication)
@@ -110,17 +121,23 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What was told last.
+/// What was told since all was well.
 #[derive(Clone, Debug, Default)]
-pub struct Told(Option<Kind>);
+pub struct Told(Vec<Kind>);
 
 impl Told {
-    /// Whether that is news: another kind than the one told last, or the end of it.
+    /// Whether that is news: a kind that was not told since all was well, or the end of it all. Two causes that take turns are told once each.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        let kind = reason.map(|reason| &reason.kind);
-        let news = self.0.as_ref() != kind;
+        /// Of texts that are all different some are told again.
+        const KEPT: usize = 32;
+        let Some(reason) = reason else { return !std::mem::take(&mut self.0).is_empty() };
+        let kind = reason.kind.simplest();
+        let news = !self.0.contains(kind);
         if news {
-            self.0 = kind.cloned();
+            if self.0.len() >= KEPT {
+                self.0.clear();
+            }
+            self.0.push(kind.clone());
         }
         news
     }
@@ -138,7 +155,10 @@ mod tests {
         assert!(told.news(Some(&expired(1))));
         assert!(!told.news(Some(&expired(2))));
         assert!(told.news(Some(&Reason::new(Kind::Unreachable, "it expired 2 s ago"))));
+        assert!(!told.news(Some(&expired(3))), "two that take turns");
         assert!(told.news(None) && !told.news(None));
+        assert!(told.news(Some(&expired(4))), "after it was well");
+        assert!(told.news(None));
         assert!(told.news(Some(&"one mistake".into())) && !told.news(Some(&"one mistake".into())) && told.news(Some(&"another".into())));
     }
 
@@ -147,6 +167,8 @@ mod tests {
         let down = |text: &str| Reason::new(Kind::Endpoints(vec![Kind::Unreachable, Kind::Credentials]), text);
         let mut told = Told::default();
         assert!(told.news(Some(&down("refused"))) && !told.news(Some(&down("no answer within 3 s"))));
+        let all = Reason::new(Kind::Endpoints(vec![Kind::Unreachable, Kind::Unreachable]), "no answer");
+        assert!(told.news(Some(&all)) && !told.news(Some(&Reason::new(Kind::Unreachable, "a call had no answer"))));
         assert!(down("").kind.has(&Kind::Credentials) && !down("").kind.has(&Kind::NoUser) && Kind::NoUser.has(&Kind::NoUser));
     }
 }

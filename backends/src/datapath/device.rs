@@ -228,7 +228,8 @@ impl<K: Kernel> Kernel for TunKernel<K> {
     }
 
     fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        self.kernel.is_disturbed(scope, known)
+        // What could not be opened or bound is tried again by a whole pass.
+        self.kernel.is_disturbed(scope, known) || self.devices.iter().any(|device| device.trouble.is_some())
     }
 }
 

@@ -153,14 +153,14 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        let Self { notices, links, underlay, asking, .. } = self;
-        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, scope, known };
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.until(|message| seen.concerns(message)).await;
     }
 
     fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        let Self { notices, links, underlay, asking, .. } = self;
-        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, scope, known };
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.queued(|message| seen.concerns(message))
     }
 }

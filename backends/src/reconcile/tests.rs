@@ -281,6 +281,25 @@ fn changes_of_leases_need_no_look_at_the_kernel() {
 }
 
 #[test]
+fn what_an_unreadable_lease_has_goes_with_its_key() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
+        // Whoever starts while it is unreadable knows no more of it than its key.
+        let blank = |peers: Vec<(u8, u8)>| LeaseTable::of(table(peers).shared_leases().cloned().collect::<Vec<_>>(), [subnets(3)].into());
+        let running = start(&kernel, blank(vec![(2, 2)])).await;
+        running.a_while().await;
+        running.leases.send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
+        running.a_while().await;
+        assert!(kernel.world().state.0.contains_key(&key(3)));
+        running.leases.send_replace(Arc::new(table([(2, 2), (4, 4)])));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        running.end().await;
+    });
+}
+
+#[test]
 fn a_burst_of_changes_is_few_passes() {
     paused(async {
         let kernel = FakeKernel::default();

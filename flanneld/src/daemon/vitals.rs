@@ -72,7 +72,7 @@ impl Vitals {
             }
             self.health.beat("vitals");
             if let Some(lines) = logging::lost() {
-                warn!("{lines} lines of this log were lost, since nobody read them: {} in all", logging::dropped());
+                warn!("{lines} lines of this log could not be written and are lost: {} in all", logging::dropped());
             }
             // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
             let passes = self.status.passes.load(Ordering::Relaxed);
@@ -88,7 +88,9 @@ impl Vitals {
             self.health.condition("kernel", trouble.as_deref());
             let reading = self.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > FRESH);
-            let stale = stale.map(|since| format!("nothing is known of the other nodes since {} s: the store does not answer", since.as_secs()));
+            let stale = stale.map(|since| {
+                format!("nothing is known of the other nodes for {} s: the store does not answer, or does not tell changes", since.as_secs())
+            });
             self.health.condition("watch", stale.as_deref());
             if reading.cut_off.is_none() {
                 in_touch_at = Instant::now();

@@ -39,7 +39,8 @@ impl Neighbours {
 
     fn learn(&mut self, served: impl IntoIterator<Item = IpNet>, guards: impl IntoIterator<Item = u16>) -> Others {
         self.served.extend(served.into_iter().filter(|network| !self.own.contains(network)));
-        self.guards.extend(guards.into_iter().filter(|place| Some(*place) != self.place));
+        // Of those that run alone: what nobody keeps up to date would drop a new node's packets.
+        self.guards = guards.into_iter().filter(|place| Some(*place) != self.place).collect();
         self.before.retain(|network| !self.served.contains(network));
         Others { own: self.own.union(&self.before).copied().collect(), served: self.served.clone(), unknown: true, guards: self.guards.clone() }
     }
@@ -70,9 +71,9 @@ mod tests {
         assert!(!neighbours.is_nobodys());
         let others = neighbours.learn([ours, theirs], [0, 1]);
         assert_eq!((others.served, others.guards), ([theirs].into(), [1].into()));
-        // It stopped: its rules stay in force.
+        // It stopped: its rules stay in force, its guard does not.
         let others = Others { unknown: false, ..neighbours.learn([ours], [0]) };
-        assert!(others.keep(&theirs) && others.keep_guard(1));
+        assert!(others.keep(&theirs) && !others.keep_guard(1));
         assert!(!others.keep(&"10.7.0.0/16".parse().unwrap()), "nobody has served that since our start");
         assert!(neighbours.learn([old], []).keep(&old), "somebody else has it now");
         assert!(!is_over(GRACE / 2) && is_over(GRACE));

@@ -75,8 +75,7 @@ impl Clear {
         if !refused.is_empty() || !raw.unreadable().is_empty() || !others().all(|lease| is_in_force(&lease)) {
             return None;
         }
-        let mut clear =
-            Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), hardware: Hardware::of(terms.own.as_ref()) };
+        let mut clear = Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), hardware: Hardware::of(terms.own.as_ref()) };
         for lease in others() {
             clear.ground.take(&lease.subnets);
             clear.nodes.take(lease);

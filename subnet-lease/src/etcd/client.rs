@@ -16,6 +16,8 @@ use tokio::sync::Mutex;
 /// No answer within this time counts as none.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
+/// A lease with less left is not gone on with.
+const ENOUGH: Duration = Duration::from_secs(60);
 /// Keys a page; halved while a page is too large.
 const PAGE: i64 = 5_000;
 /// The client's limit for one answer: 64 values at their limit, and far more of usual size.
@@ -180,16 +182,14 @@ impl EtcdRegistry {
         Ok(Answer::Heard(ago))
     }
 
-    /// Renews a lease that one of ours was granted; one that somebody made with another time to live would run out between two renewals.
+    /// Whether one of ours may have been granted a lease: one that somebody made with another time to live would run out between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, Failure> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
         let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
-        if response.ttl() <= 0 || u64::try_from(response.granted_ttl()) != Ok(TTL.as_secs()) {
-            return Ok(Answer::Alive(false));
-        }
-        self.keep_alive(lease).await
+        let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
+        Ok(Answer::Alive(ours && u64::try_from(response.ttl()).is_ok_and(|left| left > ENOUGH.as_secs())))
     }
 
     /// Gives a lease back, unless a key hangs on it: that would go with it.

@@ -14,6 +14,7 @@ use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex as Lock, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
@@ -82,6 +83,8 @@ pub struct Connections {
     /// The connection in use, for whoever cannot wait until a new one is made; and a sign that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
+    /// How often the connection was to be made anew: one that was being made meanwhile rests on what was before.
+    renewals: AtomicU64,
 }
 
 struct Present {
@@ -97,7 +100,7 @@ impl Connections {
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
         let present = Present { connection: None, next: 0, number: 0, stamp: Vec::new(), recognition };
-        Self { options, present: Mutex::new(present), in_use: Lock::default(), moves: watch::Sender::new(0) }
+        Self { options, present: Mutex::new(present), in_use: Lock::default(), moves: watch::Sender::new(0), renewals: AtomicU64::new(0) }
     }
 
     /// How etcd is reached.
@@ -118,7 +121,7 @@ impl Connections {
         {
             return Ok(connection.clone());
         }
-        let mut moves = self.moves.subscribe();
+        let (mut moves, renewals) = (self.moves.subscribe(), self.renewals.load(Ordering::SeqCst));
         let endpoints = &self.options.endpoints;
         let mut complaints = BTreeMap::new();
         for _ in 0..endpoints.len() {
@@ -135,8 +138,13 @@ impl Connections {
                     let (cut, outdated) = (CancellationToken::new(), CancellationToken::new());
                     let connection = Connection { client, endpoint: endpoint.clone(), number: present.number, cut, outdated, local };
                     present.connection = Some(connection.clone());
-                    *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
+                    let former = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.clone());
+                    // Its streams move here: there is one connection, to which all that is told of connections applies.
+                    former.iter().for_each(|former| former.outdated.cancel());
                     present.stamp = stamp;
+                    if self.renewals.load(Ordering::SeqCst) != renewals || moves.has_changed().unwrap_or(false) {
+                        connection.outdated.cancel();
+                    }
                     return Ok(connection);
                 }
                 Err(complaint) => complaints.insert(at, complaint),
@@ -160,6 +168,7 @@ impl Connections {
 
     /// Leaves the connection in use, streams on it included, so that the next one is made anew, to the same endpoint and with the files of now.
     pub fn renew(&self) {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
             connection.outdated.cancel();
         }
@@ -190,6 +199,10 @@ impl Connections {
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
     pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), Failure> {
+        if cluster == 0 {
+            // etcd's own proxy leaves it out of some answers.
+            return Ok(());
+        }
         let mut present = self.present.lock().await;
         let Some(at) = self.options.endpoints.iter().position(|endpoint| *endpoint == connection.endpoint) else { return Ok(()) };
         let judged = judge(&mut present.recognition, at, cluster);
@@ -295,7 +308,10 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), R
         }
         Judgement::Foreign(known) => Err(Reason::new(
             Kind::ForeignCluster,
-            format!("it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints"),
+            format!(
+                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was set up anew, and an endpoint \
+                 never answers, restart flanneld"
+            ),
         )),
     }
 }

@@ -155,16 +155,9 @@ async fn keep(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &It
     let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }];
     let write = vec![put(&item.entry.key, &attrs, lease)];
     let done = commit(io, compare, write, &item.entry.key, granted).await?;
-    Some(Tenure {
-        key: item.entry.key.clone(),
-        subnets: item.subnets,
-        attrs,
-        created: item.entry.created,
-        modified: done,
-        lease,
-        pulse,
-        renewed: io.now(),
-    })
+    let key = item.entry.key.clone();
+    let renewed = renewed(io, &key, pulse, granted).await;
+    Some(Tenure { key, subnets: item.subnets, attrs, created: item.entry.created, modified: done, lease, pulse, renewed })
 }
 
 /// Moves our key to one with a family more or less.
@@ -179,7 +172,8 @@ async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: 
     let compare = if shorter { compare.into_iter().take(1).collect() } else { compare };
     let write = vec![Write::Delete { key: item.entry.key.clone() }, put(&key, &attrs, lease)];
     let done = commit(io, compare, write, &key, granted).await?;
-    Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, pulse, renewed: io.now() })
+    let renewed = renewed(io, &key, pulse, granted).await;
+    Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, pulse, renewed })
 }
 
 /// The lease to hang our key on: the one it hangs on already, when a former instance of this node was granted that, since every start would leave
@@ -193,6 +187,18 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     }
     let granted = grant(io).await;
     (granted, Some(granted))
+}
+
+/// When the lease was renewed: one that was granted just now, now. An inherited one is renewed once the key bears our name, since whoever asks
+/// takes a lease that was renewed lately for the sign of a living holder; what does not come through is due at once.
+async fn renewed(io: &Io, key: &str, pulse: i64, granted: Option<i64>) -> Duration {
+    if granted.is_some() {
+        return io.now();
+    }
+    match io.ask(Request::KeepAlive { key: key.to_owned(), lease: pulse }).await {
+        Ok(Answer::Alive(true)) => io.now(),
+        _ => io.now().saturating_sub(super::hold::RENEWAL),
+    }
 }
 
 enum Allocation {
@@ -212,14 +218,16 @@ async fn allocate(
     wishes: Vec<Subnets>,
     refused: &mut BTreeSet<Subnets>,
 ) -> Allocation {
-    let pulse = grant(io).await;
-    let attrs = signed(claim, attrs, None, view.revision, pulse, pulse, false);
     let taken = view.taken(claim);
     let order: Vec<Subnets> = {
         let rest = candidates(config, &taken, &claim.node.id).filter(|subnets| !refused.contains(subnets)).take(64);
         wishes.into_iter().filter(|wish| !refused.contains(wish)).chain(rest).collect()
     };
-    let nothing_free = order.is_empty();
+    if order.is_empty() {
+        return Allocation::Exhausted;
+    }
+    let pulse = grant(io).await;
+    let attrs = signed(claim, attrs, None, view.revision, pulse, pulse, false);
     for subnets in order {
         let key = wire::render_key(&subnets);
         let compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
@@ -239,7 +247,7 @@ async fn allocate(
         }
     }
     revoke(io, pulse).await;
-    if nothing_free { Allocation::Exhausted } else { Allocation::Unsure }
+    Allocation::Unsure
 }
 
 pub(super) enum Settled {

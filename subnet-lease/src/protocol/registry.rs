@@ -62,7 +62,7 @@ pub enum Request {
         /// The lease.
         lease: i64,
     },
-    /// Goes on with a lease that a former instance of this node was granted: renews it, if it is such a one.
+    /// Whether a lease is one that a former instance of this node may have been granted, and lives long enough to go on with.
     Inherit {
         /// The lease.
         lease: i64,

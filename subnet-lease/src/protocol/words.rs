@@ -94,7 +94,7 @@ pub fn displaced(key: &str, item: &Item) -> String {
 pub fn reserved(key: &str) -> String {
     format!(
         "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and which \
-         flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force {key}` and start it again"
+         flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force '{key}'` and start it again"
     )
 }
 

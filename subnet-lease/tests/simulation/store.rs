@@ -36,9 +36,8 @@ impl Store {
                 Answer::Granted(self.next_lease)
             }
             Request::Heard { lease, .. } => Answer::Heard(self.leases.get(lease).map(|refreshed| now.saturating_sub(*refreshed))),
-            Request::KeepAlive { lease, .. } | Request::Inherit { lease } => {
-                Answer::Alive(self.leases.get_mut(lease).map(|refreshed| *refreshed = now).is_some())
-            }
+            Request::KeepAlive { lease, .. } => Answer::Alive(self.leases.get_mut(lease).map(|refreshed| *refreshed = now).is_some()),
+            Request::Inherit { lease } => Answer::Alive(self.leases.contains_key(lease)),
             Request::Revoke { lease } => {
                 if self.keys.values().all(|entry| entry.lease != *lease) {
                     self.leases.remove(lease);

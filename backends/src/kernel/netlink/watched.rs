@@ -5,12 +5,16 @@ use super::number::*;
 use super::wire::{self, Received};
 use crate::kernel::names::LinkName;
 use crate::kernel::state::{KernelState, Key, RouteKind, RouteSpec, Scope, Value};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// What decides whether a notice concerns us.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
     pub asking: bool,
+    /// Who was found on-link.
+    pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
     /// What the kernel holds of ours as far as we know, while we know it.
     pub known: Option<&'a KernelState>,
@@ -25,7 +29,7 @@ impl Watched<'_> {
             // Neighbours of pods are on other links; what is learned from traffic is not permanent and no address of ours.
             NEWNEIGH | DELNEIGH => neighbor(&Received { kind: NEWNEIGH, ..*message }).is_some_and(|seen| {
                 self.is_ours(seen.index)
-                    && (seen.permanent() || seen.family != BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                    && (seen.permanent() || self.replaces(&seen) || seen.family != BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
                     && !self.is_known_neighbor(&seen, message.kind == NEWNEIGH)
             }),
             NEWROUTE | DELROUTE => route(&Received { kind: NEWROUTE, ..*message }).filter(|seen| seen.plain).is_some_and(|seen| {
@@ -33,10 +37,17 @@ impl Watched<'_> {
                 let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
                 let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
                 let covered = seen.spec.protocol != PROTOCOL_KERNEL && self.scope.covers(&seen.net) && (ours || !pod);
-                covered && !self.is_known_route(&seen, message.kind == NEWROUTE) || self.asking && !self.scope.covers(&seen.net)
+                covered && !self.is_known_route(&seen, message.kind == NEWROUTE) // An answer may change with it; inside our networks, where the nodes are there, too.
+                    || self.asking && (!self.scope.covers(&seen.net) || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
             }),
             _ => false,
         }
+    }
+
+    /// Whether an FDB entry that was learned stands where one of ours should.
+    fn replaces(&self, seen: &SeenNeighbor) -> bool {
+        let ours = self.links.iter().find(|(_, index)| *index == seen.index).zip(seen.mac).map(|((name, _), mac)| Key::Fdb(*name, mac));
+        seen.family == BRIDGE && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
     /// Whether a notice says of a neighbour or an FDB entry what is known of it.
