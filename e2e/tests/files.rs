@@ -4,13 +4,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use e2e::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually};
+use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -52,15 +53,14 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
         ensure!(unread.get("/healthz")?.0 == 200, "unhealthy: {:?}", unread.get("/healthz"));
 
         // Somebody reads again, and is told what is missing. A pipe that is opened anew is the same pipe.
-        let mut again = File::open(&pipe).context("reading again")?;
+        let mut again = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&pipe).context("reading again")?;
         fs::write(leases.join("subnets/10.5.78.0-24"), "{")?;
-        let mut text = String::new();
-        let mut buffer = [0; 4096];
-        while !text.contains("lines of this log were lost") {
-            let count = again.read(&mut buffer)?;
-            ensure!(count > 0, "the daemon ended");
-            text.push_str(&String::from_utf8_lossy(&buffer[..count]));
-        }
+        let mut text = Vec::new();
+        eventually(DEADLINE, "who reads again is told what is missing", || {
+            // Until there is nothing more at present.
+            let _ = again.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).contains("lines of this log could not be written and are lost")
+        })?;
         ensure!(unread.is_running(), "it ended");
         mesh.require_clean()
     })
