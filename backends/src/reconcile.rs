@@ -56,8 +56,9 @@ pub struct KernelNetwork<P, K> {
     macs: MacFights,
     /// What the kernel holds of ours, while that is known without a look.
     known: Option<Known>,
-    /// Changes of the leases wait until then: whoever makes them, they shall not fill a processor.
-    not_before: Instant,
+    /// Whole passes wait until then, and changes of the leases until then: whoever makes noise, it shall not fill a processor.
+    looks_after: Instant,
+    changes_after: Instant,
 }
 
 /// What the kernel holds, and from which leases that follows.
@@ -112,7 +113,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
             guard: Guard::Armed,
             macs: MacFights::default(),
             known: None,
-            not_before: Instant::now(),
+            looks_after: Instant::now(),
+            changes_after: Instant::now(),
         };
         let mut tries = 0;
         loop {
@@ -189,8 +191,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
             self.scope.links.retain(|name| desired.state.link(*name).is_some());
         }
         self.facts = Some(facts.clone());
-        // The reading of ten thousand peers shall not fill a processor, whoever makes noise.
-        self.rest(began, REST.0);
+        self.looks_after = rest(began, REST.0);
+        self.changes_after = self.looks_after;
         Ok(Pass { facts, errors, held, desired })
     }
 
@@ -219,13 +221,8 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         self.report.state(&errors, false);
         self.settled = errors.is_empty();
         self.facts = Some(facts.clone());
-        self.rest(began, REST.1);
+        self.changes_after = rest(began, REST.1);
         Some(Pass { facts, errors, held: None, desired })
-    }
-
-    /// After some work changes wait for a multiple of its time.
-    fn rest(&mut self, began: Instant, times: u32) {
-        self.not_before = Instant::now() + (began.elapsed() * times).clamp(QUIET, PATIENCE);
     }
 
     /// Takes deletions out of a first pass that would remove much of what it finds, until they are due.
@@ -268,11 +265,11 @@ impl<P: Plan, K: Kernel> KernelNetwork<P, K> {
         let stop = inputs.stop.clone();
         let end = match self.report.fighting() {
             true => now + TRUCE,
-            false if woken.look => self.not_before.max(now + PATIENCE),
-            false => self.not_before,
+            false if woken.look => self.looks_after.max(now + PATIENCE),
+            false => self.changes_after,
         };
         loop {
-            let quiet = if woken.look && !self.report.fighting() { self.not_before.max(Instant::now() + QUIET) } else { end };
+            let quiet = if woken.look && !self.report.fighting() { self.looks_after.max(Instant::now() + QUIET) } else { end };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -379,6 +376,11 @@ pub(crate) async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
+}
+
+/// After some work there is a rest of a multiple of its time.
+fn rest(began: Instant, times: u32) -> Instant {
+    Instant::now() + (began.elapsed() * times).clamp(QUIET, PATIENCE)
 }
 
 /// 50 ms, doubled with each failure up to 5 s, a quarter more or less.
