@@ -153,6 +153,7 @@ impl LeaseTable {
     }
 
     /// Puts another lease under these subnets, or none.
+    #[cfg(feature = "protocol")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
             Some(lease) => self.leases.insert(*subnets, lease.clone()),
