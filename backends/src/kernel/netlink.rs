@@ -33,6 +33,8 @@ mod number {
     pub const DELNEIGH: u16 = 29;
     pub const GETNEIGH: u16 = 30;
 
+    pub const IFLA_IFNAME: u16 = 3;
+
     pub const REPLACE: u16 = 0x100;
     pub const EXCLUSIVE: u16 = 0x200;
     pub const CREATE: u16 = 0x400;

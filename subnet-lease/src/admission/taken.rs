@@ -58,7 +58,7 @@ impl Nodes {
         for address in addresses(lease) {
             if let Entry::Occupied(mut entry) = self.0.entry(address) {
                 let (_, times) = entry.get_mut();
-                *times -= 1;
+                *times = times.saturating_sub(1);
                 if *times == 0 {
                     entry.remove();
                 }
@@ -125,7 +125,7 @@ impl Hardware {
     pub(super) fn free(&mut self, lease: &Lease) {
         for (id, _) in ids(lease).filter(|(_, public)| public.is_some()) {
             if let Some(User::Node(_, times)) = self.0.get_mut(&id) {
-                *times -= 1;
+                *times = times.saturating_sub(1);
                 if *times == 0 {
                     self.0.remove(&id);
                 }

@@ -53,7 +53,7 @@ impl NetlinkKernel {
 
     /// Links by their names; a name that no link has is missing in the answer.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
-        let requests = names.iter().map(|name| Message::new(GETLINK, 0, &[0; 16]).text(3, name.as_str())).collect();
+        let requests = names.iter().map(|name| Message::new(GETLINK, 0, &[0; 16]).text(IFLA_IFNAME, name.as_str())).collect();
         Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
     }
 

@@ -84,7 +84,7 @@ impl NetlinkKernel {
             same && spec.mac.is_some() && link.spec.mac == spec.mac
         };
         let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else { return false };
-        let renaming = || Message::new(NEWLINK, 0, &link_header(found.index)).text(3, name.as_str());
+        let renaming = || Message::new(NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str());
         let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
         if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
             // Before Linux 6.2 an interface is renamed only while it is down; its routes go with that, and come back with the next pass.
@@ -172,7 +172,7 @@ fn device(op: &Op) -> Option<LinkName> {
 }
 
 fn created(name: LinkName, spec: &LinkSpec, vxlan: &VxlanSpec) -> Message {
-    let mut message = Message::new(NEWLINK, CREATE | EXCLUSIVE, &[0; 16]).text(3, name.as_str()).number(4, spec.mtu).number(13, 0);
+    let mut message = Message::new(NEWLINK, CREATE | EXCLUSIVE, &[0; 16]).text(IFLA_IFNAME, name.as_str()).number(4, spec.mtu).number(13, 0);
     if let Some(mac) = spec.mac {
         message = message.attr(1, &mac.0);
     }
