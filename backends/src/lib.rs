@@ -1,23 +1,22 @@
-//! How packets get there: kernel state computed from leases, compared with what the kernel has, and applied.
+//! The backends: ways to carry packets between nodes, each in a file or folder of its own, and a line in [`BACKENDS`].
 //!
 //! Knows nothing of stores: a backend announces attributes, the daemon acquires the lease, then the backend joins.
 
 pub mod alloc;
 pub mod backend;
-pub mod blackhole;
-pub mod cleanup;
-pub mod datapath;
-mod desired;
+pub mod handover;
 pub mod host_gw;
-pub mod kernel;
-mod peers;
-pub mod plan;
-pub mod reconcile;
-pub mod traffic;
+mod network;
+pub mod status;
 pub mod udp;
+mod userspace;
 pub mod vxlan;
 
-pub use backend::{Accepts, Announced, Backend, Error, Inputs, Network, Refusal, Setup, Status, Underlay};
+pub use backend::{Accepts, Backend, Error, Network, Refusal, Setup, Takes};
+pub use netstate::plan::Announced;
+pub use netstate::reconcile::{Inputs, Options};
+pub use netstate::underlay::Underlay;
+pub use status::Status;
 
 /// Makes a backend of its configuration.
 type Make = fn(&Setup) -> Result<Box<dyn Backend>, Error>;
@@ -51,99 +50,56 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     }))
 }
 
-/// The UDP port on which a network's encapsulated packets travel; none where they are not in UDP, or guard themselves.
-pub fn encapsulation_port(config: &subnet_lease::NetworkConfig) -> Option<u16> {
-    match config.backend.as_str() {
-        vxlan::KIND => vxlan::Config::parse(config.backend_config.as_str(), &config.networks).ok().map(|vxlan| vxlan.port.unwrap_or(vxlan::PORT)),
-        udp::KIND => udp::Config::parse(config.backend_config.as_str()).ok().map(|udp| udp.port),
-        _ => None,
-    }
-}
-
-/// What a network takes of a host that no other network can have beside it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Takes {
-    /// The names of its devices.
-    pub devices: Vec<String>,
-    /// VNI and port of the kernel's vxlan interfaces, a family each.
-    pub tunnels: Vec<String>,
-    /// Its UDP port, and whether others can use it, too: the kernel's vxlan interfaces share one.
-    pub port: Option<(u16, bool)>,
-}
-
-/// What the network of this configuration takes. `kernel_vxlan` tells whether the kernel knows vxlan, for those that leave the choice to it.
-pub fn takes(config: &subnet_lease::NetworkConfig, kernel_vxlan: bool) -> Takes {
-    let families = [(false, config.networks.v4().is_some()), (true, config.networks.v6().is_some())];
-    match config.backend.as_str() {
-        vxlan::KIND => {
-            let Ok(vxlan) = vxlan::Config::parse(config.backend_config.as_str(), &config.networks) else { return Takes::default() };
-            let used = || families.iter().filter(|(_, used)| *used).map(|(ipv6, _)| *ipv6);
-            let port = vxlan.port.unwrap_or(vxlan::PORT);
-            let kernel = vxlan.mode == vxlan::Mode::Kernel || vxlan.mode == vxlan::Mode::Auto && kernel_vxlan;
-            let tunnel = |ipv6| format!("VNI {} on UDP port {port} over {}", vxlan.vni, if ipv6 { "IPv6" } else { "IPv4" });
-            Takes {
-                devices: used().map(|ipv6| vxlan.link(ipv6).to_string()).collect(),
-                tunnels: used().filter(|_| kernel).map(tunnel).collect(),
-                port: Some((port, kernel)),
-            }
-        }
-        udp::KIND => Takes {
-            devices: vec![udp::DEVICE.to_owned()],
-            tunnels: Vec::new(),
-            port: udp::Config::parse(config.backend_config.as_str()).ok().map(|udp| (udp.port, false)),
-        },
-        _ => Takes::default(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn setup(text: &str) -> Setup {
+        Setup {
+            config: subnet_lease::NetworkConfig::parse(text).unwrap(),
+            node_id: "n".to_owned(),
+            route_protocol: 241,
+            options: Options::default(),
+            former: Default::default(),
+            files: Default::default(),
+        }
+    }
+
     #[test]
     fn what_networks_take() {
-        let takes = |text: &str, kernel| takes(&subnet_lease::NetworkConfig::parse(text).unwrap(), kernel);
+        let takes = |text: &str, kernel| create(&setup(text)).unwrap().takes(kernel);
         let v4 = |backend: &str, kernel| takes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#), kernel);
         let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
         let both = takes(dual, true);
-        assert_eq!((both.devices, both.port), (vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()], Some((4789, true))));
+        assert_eq!((both.devices, both.ports, both.shares_ports), (vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()], vec![4789], true));
         assert_eq!(both.tunnels, ["VNI 7 on UDP port 4789 over IPv4", "VNI 7 on UDP port 4789 over IPv6"]);
         for (mode, kernel, shared) in [("auto", true, true), ("auto", false, false), ("kernel", false, true), ("userspace", true, false)] {
             let one = v4(&format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#), kernel);
-            assert_eq!((one.devices, one.port, one.tunnels.is_empty()), (vec!["flannel.1".to_owned()], Some((8472, shared)), !shared), "{mode}");
+            assert_eq!((one.devices, one.ports), (vec!["flannel.1".to_owned()], vec![8472]), "{mode}");
+            assert_eq!((one.shares_ports, one.tunnels.is_empty()), (shared, !shared), "{mode}");
         }
-        assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], port: Some((8285, false)), ..Takes::default() });
+        assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], ports: vec![8285], ..Takes::default() });
         assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
     fn refusal(backend: &str) -> String {
-        let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
-        let setup = Setup {
-            config,
-            node_id: "n".to_owned(),
-            route_protocol: 241,
-            audit: None,
-            blackhole: false,
-            former: Default::default(),
-            files: Default::default(),
-        };
+        let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
-    fn encapsulation_ports() {
-        for (backend, port) in [
-            (r#"{"Type":"vxlan"}"#, Some(8472)),
-            (r#"{"Type":"VXLAN","port":4789}"#, Some(4789)),
-            (r#"{"Type":"udp"}"#, Some(8285)),
-            (r#"{"Type":"udp","Port":9000}"#, Some(9000)),
-            (r#"{"Type":"udp","Port":70000}"#, None),
-            (r#"{"Type":"host-gw","Port":1}"#, None),
-            (r#"{"Type":"wireguard"}"#, None),
+    fn ports_that_rules_can_guard() {
+        for (backend, ports) in [
+            (r#"{"Type":"vxlan"}"#, vec![8472]),
+            (r#"{"Type":"VXLAN","port":4789}"#, vec![4789]),
+            (r#"{"Type":"udp"}"#, vec![8285]),
+            (r#"{"Type":"udp","Port":9000}"#, vec![9000]),
+            (r#"{"Type":"host-gw","Port":1}"#, vec![]),
         ] {
-            let config = subnet_lease::NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#)).unwrap();
-            assert_eq!(encapsulation_port(&config), port, "{backend}");
+            let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
+            assert_eq!(create(&setup).unwrap().guarded_ports(), ports, "{backend}");
         }
+        assert!(refusal(r#"{"Type":"udp","Port":70000}"#).contains("Port is 70000"));
     }
 
     #[test]

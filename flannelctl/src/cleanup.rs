@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use backends::cleanup::{self, Evidence, Network, verdicts};
-use backends::kernel::Kernel;
-use backends::kernel::netlink::NetlinkKernel;
-use backends::traffic;
-use flanneld::instance::{self, Beside};
-use flanneld::subnet_env;
 use ipnet::IpNet;
+use netstate::cleanup::{self, Evidence, Network, verdicts};
+use netstate::kernel::Kernel;
+use netstate::netlink::NetlinkKernel;
+use run_dir::instance;
+use run_dir::instance::running::Beside;
+use run_dir::subnet_env;
 use subnet_lease::{NetworkConfig, printable};
 
 use crate::out;
@@ -57,8 +57,8 @@ async fn clean(args: &Args) -> Result<()> {
     let networks = networks(args, &subnet_files)?;
     // Who serves another network keeps what it has; without evidence of a network, everybody serves this one.
     let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
-    let beside = if targets.is_empty() { Beside::default() } else { instance::beside(&targets) };
-    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running(file)).collect();
+    let beside = if targets.is_empty() { Beside::default() } else { instance::running::beside(&targets) };
+    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running::running(file)).collect();
     running.sort();
     running.dedup();
     running.retain(|who| !beside.who.contains(who));
@@ -82,8 +82,8 @@ async fn clean(args: &Args) -> Result<()> {
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let others = traffic::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
-    let rules = traffic::clear_beside(&others, args.dry_run).await;
+    let others = traffic_rules::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let rules = traffic_rules::clear_beside(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
     rules.complaints.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
@@ -100,7 +100,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && **file != usual).cloned();
     let mut files: Vec<PathBuf> = named.collect();
-    if files.is_empty() || instance::holder(&usual).is_none() {
+    if files.is_empty() || instance::running::holder(&usual).is_none() {
         files.insert(0, usual);
     }
     files

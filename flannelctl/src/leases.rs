@@ -122,9 +122,8 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         config: config.clone(),
         node_id: String::new(),
         route_protocol: 0,
-        audit: None,
-        files: backends::datapath::handover::Files::default(),
-        blackhole: false,
+        files: backends::handover::Files::default(),
+        options: Default::default(),
         former: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());

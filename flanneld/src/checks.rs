@@ -10,8 +10,7 @@ pub mod nftables;
 mod tests;
 
 use crate::health::Health;
-use backends::backend::Underlay;
-use backends::traffic::notices::{Notices, heard};
+use backends::Underlay;
 use judge::{CHECKS, Correction, Facts, Finding, corrections, judge};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::notices::{Notices, heard};
 
 /// How often the sysctls are read: a few small files.
 const SYSCTLS: Duration = Duration::from_secs(10);

@@ -1,15 +1,13 @@
-//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
+//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`traffic_rules`].
 
 mod neighbours;
 
 use crate::health::Health;
-use backends::backend::Underlay;
-use backends::kernel::netlink::tunnels::Tunnels;
-use backends::traffic::notices::{Notices, heard};
-use backends::traffic::shared::Others;
-use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
+use crate::health::condition::Condition;
+use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
+use netstate::netlink::tunnels::Tunnels;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,9 +17,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::notices::{Notices, heard};
+use traffic_rules::shared::Others;
+use traffic_rules::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
 
-/// The name under which trouble with the rules is told to [`Health`].
-pub const CONDITION: &str = "rules";
 /// How long the start waits for the rules; what holds them up shall not hold up the node.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Others' changes are collected this long before the rules are looked at.
@@ -117,7 +116,7 @@ pub struct Keeper {
 impl Keeper {
     /// Nothing is applied yet. `before` are the networks of this daemon's predecessor; `devices` are our own.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
-        health.condition(CONDITION, Some("the traffic rules are being applied"));
+        health.condition(Condition::Rules, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.place));
         let port = wanted.port.filter(|_| wanted.follows_peers());
@@ -314,7 +313,7 @@ impl Keeper {
             }
             self.trouble.clone_from(&text);
         }
-        self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
+        self.health.condition(Condition::Rules, (!text.is_empty()).then_some(text.as_str()));
         unserved
     }
 

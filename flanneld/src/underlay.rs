@@ -10,9 +10,6 @@ mod select;
 mod tests;
 mod trouble;
 
-/// The name of the condition of health that is set while the underlay carries no packets.
-pub const CONDITION: &str = "underlay";
-
 pub use facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
 pub use follow::followed;
 pub use found::Found;
@@ -158,7 +155,7 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The interface as backends need it.
-    pub underlay: backends::backend::Underlay,
+    pub underlay: backends::Underlay,
     /// Why this one, to follow "it is": `named by --iface=eth1`, `the default route's`.
     pub why: String,
     /// Whether somebody named it by a flag or variable (`--iface*`, `--public-ip*`): then a node may take an unsigned lease of its address.

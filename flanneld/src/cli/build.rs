@@ -5,10 +5,10 @@ use super::flags::{self, Flag, Kind, Part};
 use super::go_flag::{self, Argv};
 use super::settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
 use crate::underlay::{Pattern, Selector};
-use backends::traffic::rules::{Choices, Guard, Strangers};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use traffic_rules::rules::{Choices, Guard, Strangers};
 
 /// A value and who gave it: `--flag` or `FLANNELD_FLAG`.
 struct Value {

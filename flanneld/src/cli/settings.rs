@@ -2,12 +2,12 @@
 
 use super::endpoint::Endpoint;
 use crate::underlay::Selector;
-use backends::traffic::rules::Choices;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use subnet_lease::etcd::EtcdOptions;
+use traffic_rules::rules::Choices;
 
 /// Everything the daemon was told, validated.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::facts::link_local;
 use super::{Chosen, HostFacts, Interface, Rule};
-use backends::backend::Underlay;
+use backends::Underlay;
 use std::net::IpAddr;
 use subnet_lease::Addresses;
 

@@ -4,7 +4,7 @@ use super::trouble::{Alarm, elsewhere, trouble};
 use super::{
     Address, Chosen, DefaultRoute, Families, Found, HostFacts, Interface, Request, RouteAnswer, SelectError, Selector, StoreAt, followed, select,
 };
-use backends::backend::Underlay;
+use backends::Underlay;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;

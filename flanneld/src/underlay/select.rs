@@ -1,7 +1,7 @@
 //! The choice itself: Go flannel's order and rules, family by family.
 
 use super::{Chosen, DefaultRoute, HostFacts, Interface, Pattern, Request, Rule, SelectError, Selector, StoreAt};
-use backends::backend::Underlay;
+use backends::Underlay;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::Dual;
