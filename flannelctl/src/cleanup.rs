@@ -1,6 +1,7 @@
 //! `flannelctl cleanup`: removes from this node what flannel left, ours or Go's, and nothing else.
 
 mod files;
+mod report;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,9 +14,10 @@ use netstate::netlink::NetlinkKernel;
 use run_dir::instance;
 use run_dir::instance::running::Beside;
 use run_dir::subnet_env;
-use subnet_lease::{NetworkConfig, printable};
+use subnet_lease::NetworkConfig;
 
 use crate::out;
+use report::Report;
 
 /// Where subnet.env is where nobody says otherwise.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
@@ -156,42 +158,6 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
     }
     for kept in verdicts.keep {
         report.kept(&format!("{}: {}; by hand: {}", kept.what, kept.why, kept.command));
-    }
-}
-
-/// One line an object, and the outcome.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// Nothing is changed.
-    pub dry_run: bool,
-    removed: usize,
-    complaints: usize,
-}
-
-impl Report {
-    /// Something is gone, or would be.
-    pub fn removed(&mut self, what: &str) {
-        self.removed += 1;
-        out::say(format!("{} {}", if self.dry_run { "would remove" } else { "removed" }, printable::line(what)));
-    }
-
-    /// Something stays that may be flannel's.
-    pub fn kept(&mut self, what: &str) {
-        out::say(format!("kept {}", printable::line(what)));
-    }
-
-    /// Something could not be removed.
-    pub fn complaint(&mut self, why: impl std::fmt::Display) {
-        self.complaints += 1;
-        out::complain(why);
-    }
-
-    fn end(&self) -> Result<()> {
-        ensure!(self.complaints == 0, "not everything could be removed; mend what the lines above name and say it again: it does no harm");
-        if self.removed == 0 {
-            out::say("nothing of flannel is here");
-        }
-        Ok(())
     }
 }
 

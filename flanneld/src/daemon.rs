@@ -1,19 +1,23 @@
 //! The daemon, from its start to its end: [`Daemon::live`] is to be read from top to bottom.
 
 mod attrs;
+mod end;
 mod host;
 mod lease;
 mod node;
 mod retry;
+mod rights;
 mod serve;
 mod vitals;
 
 use crate::cli::Settings;
 use crate::handover::Inherited;
-use crate::health::{Health, Server};
+use crate::health::Health;
+use crate::health::server::Server;
 use crate::{store, systemd};
 use attrs::Following;
-use host::Rights;
+use end::End;
+use rights::Rights;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::SubnetManager;
@@ -24,30 +28,6 @@ use tracing::{error, info, warn};
 
 /// How long tasks may take to end.
 const FAREWELL: Duration = Duration::from_millis(1_500);
-
-/// Why the daemon ends without having been asked to.
-#[derive(Debug, thiserror::Error)]
-enum End {
-    /// Waiting does not mend it.
-    #[error("{0}")]
-    Failed(String),
-    /// The lease is another's: a supervisor starts us anew.
-    #[error("{0}")]
-    LeaseLost(String),
-}
-
-impl End {
-    fn failed(error: impl std::fmt::Display) -> Self {
-        Self::Failed(error.to_string())
-    }
-
-    fn code(&self) -> u8 {
-        match self {
-            End::Failed(_) => 1,
-            End::LeaseLost(_) => 5,
-        }
-    }
-}
 
 /// Runs the daemon to its end; the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {

@@ -3,11 +3,10 @@
 pub mod condition;
 mod datapath;
 mod figures;
-mod server;
+pub mod server;
 
 use condition::Condition;
 pub use figures::Figures;
-pub use server::{BindError, Server};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,7 @@
 //! What has to be done so that the kernel holds what is wanted: sets in order of dependency, then deletes in reverse.
 
-use crate::link::{Fit, LinkKind, LinkSpec};
+use crate::fit::Fit;
+use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use ipnet::IpNet;

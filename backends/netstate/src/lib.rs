@@ -9,6 +9,7 @@ pub mod desired;
 pub mod diff;
 #[cfg(test)]
 mod fake;
+pub mod fit;
 pub mod forwarding;
 pub mod kernel;
 pub mod link;

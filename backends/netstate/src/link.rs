@@ -3,6 +3,7 @@
 pub mod tun;
 pub mod vxlan;
 
+use crate::fit::Fit;
 use crate::names::Mac;
 use tun::TunSpec;
 use vxlan::VxlanSpec;
@@ -60,19 +61,6 @@ impl LinkKind {
             _ => Fit::Refused,
         }
     }
-}
-
-/// How a found link relates to the wanted one, the least effort first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fit {
-    /// Nothing to do.
-    Same,
-    /// A property differs that can be changed in place.
-    Change,
-    /// A property differs that is fixed at creation.
-    Rebuild,
-    /// Somebody else's link has our name.
-    Refused,
 }
 
 impl LinkSpec {

@@ -7,7 +7,7 @@ use std::path::Path;
 use run_dir::instance::lock_path;
 use run_dir::regular;
 
-use super::Report;
+use super::report::Report;
 
 /// A longer subnet.env is not flannel's.
 const LIMIT: u64 = 64 * 1024;

@@ -3,7 +3,7 @@
 use super::firewalls::{self, Firewalls};
 use super::judge::Facts;
 use super::nftables::{self, Barrier};
-use super::{Leads, Subject};
+use super::subject::{Leads, Subject};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::Path;

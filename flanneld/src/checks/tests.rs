@@ -5,6 +5,7 @@ use super::judge::{CHECKS, Facts, corrections, judge};
 use super::*;
 use crate::health::condition::Condition;
 use proptest::prelude::*;
+use subnet_lease::Subnets;
 
 const NET: &str = "10.244.0.0/16";
 

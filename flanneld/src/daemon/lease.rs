@@ -1,8 +1,9 @@
 //! From a host that may serve to a node that has its lease: the underlay, the announcement, the acquisition.
 
+use super::end::End;
 use super::host::Host;
 use super::node::Node;
-use super::{Daemon, End, attrs, retry, vitals};
+use super::{Daemon, attrs, retry, vitals};
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::Found;

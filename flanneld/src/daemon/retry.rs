@@ -1,6 +1,6 @@
 //! Trying again: briefly what a predecessor may still hold, and until it is there what the daemon cannot do without.
 
-use super::End;
+use super::end::End;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::systemd;

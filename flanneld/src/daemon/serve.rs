@@ -1,9 +1,11 @@
 //! From the lease on: the leases of the others, the first pass, traffic rules, subnet.env, and the tasks that keep all of it.
 
 use super::attrs::{Ends, Following};
+use super::end::End;
 use super::node::Node;
-use super::{Daemon, End, vitals};
-use crate::checks::{Checks, Subject};
+use super::{Daemon, vitals};
+use crate::checks::Checks;
+use crate::checks::subject::Subject;
 use crate::health::condition::Condition;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;

@@ -1,5 +1,6 @@
 //! The answers over HTTP, and the port that is taken.
 
+use super::server::Server;
 use super::*;
 use backends::status::{EngineStatus, Observer, Status, Traffic};
 use netstate::reconcile::progress::Snapshot;

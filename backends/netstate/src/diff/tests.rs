@@ -208,7 +208,7 @@ fn what_is_fixed_rebuilds_and_the_rest_changes() {
         change(&mut other);
         spec(other).fit(&have)
     };
-    use crate::link::Fit;
+    use crate::fit::Fit;
     assert_eq!(fit(|_| ()), Fit::Same);
     for change in [|v: &mut VxlanSpec| v.vni = 2, |v: &mut VxlanSpec| v.port = Some(1), |v: &mut VxlanSpec| v.gbp = true] {
         assert_eq!(fit(change), Fit::Rebuild);

@@ -1,6 +1,6 @@
 //! TUN devices, which are made by whoever opens them.
 
-use super::Fit;
+use crate::fit::Fit;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "tun";

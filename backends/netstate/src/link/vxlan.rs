@@ -1,6 +1,6 @@
 //! The kernel's vxlan interfaces.
 
-use super::Fit;
+use crate::fit::Fit;
 use std::net::IpAddr;
 
 /// The kernel's name for the kind.

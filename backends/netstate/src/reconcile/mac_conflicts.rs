@@ -1,6 +1,6 @@
 //! Somebody else who insists on another MAC for our link: a fight that nobody wins, and peers lose.
 
-use crate::link::Fit;
+use crate::fit::Fit;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Value};
 use std::collections::{BTreeMap, VecDeque};
