@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Bed, Lab, binaries, eventually};
+use lab::{Bed, Lab, binaries, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

@@ -4,7 +4,7 @@
 
 use std::process::{Command, Output};
 
-use e2e::{Lab, binaries};
+use lab::{Lab, binaries};
 
 /// Every flag of Go flannel v0.28 but the switches.
 const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use e2e::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping};
+use lab::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -15,7 +15,7 @@ fn store(lab: &Lab, config: &str) -> Store {
     store
 }
 
-fn reaches(from: &e2e::Netns, to: IpAddr) -> bool {
+fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
     ping(from, to, &PingOptions::default().timeout(Duration::from_millis(700))).unwrap().is_some()
 }
 
@@ -88,7 +88,7 @@ fn packets_to_nobody_do_not_take_the_default_route() {
 const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// How many findings of a check the daemon tells.
-fn findings(daemon: &e2e::Flanneld, check: &str) -> Option<f64> {
+fn findings(daemon: &lab::Flanneld, check: &str) -> Option<f64> {
     daemon.metric(&format!("flannel_findings{{check=\"{check}\"}}")).ok()
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually};
+use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

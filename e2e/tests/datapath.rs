@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::craft::{changed, send_raw, tcp_packet, udp_packet};
-use e2e::{Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually, eventually_ok, holds};
+use lab::craft::{changed, send_raw, tcp_packet, udp_packet};
+use lab::{Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually, eventually_ok, holds};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Bed, Cable, Lab, Pod, Transfer, TransferOptions};
+use lab::{Bed, Cable, Lab, Pod, Transfer, TransferOptions};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::json;
 

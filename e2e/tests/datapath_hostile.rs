@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::craft::{changed, send_from, udp_packet, vxlan};
-use e2e::{Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually, eventually_ok, holds, ping};
+use lab::craft::{changed, send_from, udp_packet, vxlan};
+use lab::{Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually, eventually_ok, holds, ping};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
+use lab::{
     Bed, FileStore, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Process, Transfer, TransferOptions, Uplink,
     eventually, eventually_ok, ping,
 };
@@ -174,7 +174,7 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
 
 /// What flannel's devices on a host are.
 fn devices(host: &Host) -> Result<Vec<(String, String)>> {
-    let kind = |link: &e2e::observe::Link| link.linkinfo["info_kind"].as_str().unwrap_or_default().to_owned();
+    let kind = |link: &lab::observe::Link| link.linkinfo["info_kind"].as_str().unwrap_or_default().to_owned();
     let links = host.netns().links()?;
     Ok(links.iter().filter(|link| link.ifname.starts_with("flannel")).map(|link| (link.ifname.clone(), kind(link))).collect())
 }

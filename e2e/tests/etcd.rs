@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually};
 use nix::sys::signal::Signal;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ fn a_hangup_reads_the_tls_files_again() {
         }
         // A client certificate of another authority, which etcd refuses.
         let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
-        let stranger = e2e::Certificates::create(&folder, &[])?;
+        let stranger = lab::Certificates::create(&folder, &[])?;
         let pairs = [(files.client(), stranger.client()), (files.client_key(), stranger.client_key())];
         for (present, bad) in &pairs {
             std::fs::copy(present, good.join(present.file_name().unwrap()))?;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use e2e::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually};
+use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually};
 use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{
+use lab::{
     Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Pod, Probe, ProbeOptions, Process, Store, Switch, Uplink,
     binaries, eventually, eventually_ok,
 };

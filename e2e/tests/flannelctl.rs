@@ -5,7 +5,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually};
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#;
 /// Peers keep what vanished for 5 s, in case it comes back.

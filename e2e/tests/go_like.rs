@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
+use lab::{
     Etcd, EtcdClient, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions,
     SubnetEnv, Switch, Transfer, TransferOptions, Uplink, eventually, eventually_ok,
 };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Netns, Switch, Uplink, eventually_ok};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Netns, Switch, Uplink, eventually_ok};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(10);

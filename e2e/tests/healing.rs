@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Pod, ProbeOptions, Process, Store, binaries, eventually, eventually_ok};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Pod, ProbeOptions, Process, Store, binaries, eventually, eventually_ok};
 
 /// Ten times the goals: 1 s for what hangs on a device, 2 s for a device.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use e2e::{
+use lab::{
     Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Store, SubnetEnv,
     Transfer, TransferOptions, Uplink, eventually, ping,
 };

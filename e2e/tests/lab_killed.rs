@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use e2e::{binaries, eventually};
+use lab::{binaries, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store, Uplink, eventually, eventually_ok, ping};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store, Uplink, eventually, eventually_ok, ping};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
@@ -199,7 +199,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
     Lab::run("a changed network", |lab| {
         let mut cluster = Cluster::start(lab)?;
         let netns = cluster.hosts[0].netns().clone();
-        let held = |netns: &e2e::Netns| netns.sh("ip address show dev flannel.1; ip route show; ip neighbour show dev flannel.1");
+        let held = |netns: &lab::Netns| netns.sh("ip address show dev flannel.1; ip route show; ip neighbour show dev flannel.1");
         let restart = |cluster: &mut Cluster, net_conf: &str| -> Result<()> {
             cluster.store.configure(net_conf)?;
             for daemon in &mut cluster.daemons {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::{FlanneldOptions, Host, Lab, Launch, PingOptions, Store, eventually, ping};
+use lab::{FlanneldOptions, Host, Lab, Launch, PingOptions, Store, eventually, ping};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
@@ -34,7 +34,7 @@ fn store(lab: &Lab, config: &str) -> Store {
     store
 }
 
-fn reaches(from: &e2e::Netns, to: IpAddr) -> bool {
+fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
     ping(from, to, &PingOptions::default().timeout(Duration::from_millis(700))).unwrap().is_some()
 }
 
@@ -370,7 +370,7 @@ fn where_there_is_no_port_nothing_is_guarded() {
 }
 
 /// A socket in a namespace; port 0 is a free one.
-fn socket(netns: &e2e::Netns, address: &str) -> UdpSocket {
+fn socket(netns: &lab::Netns, address: &str) -> UdpSocket {
     let socket = netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     socket
@@ -390,7 +390,7 @@ struct Forger {
 }
 
 impl Forger {
-    fn new(host: &Host, node: &Host, pod: &e2e::Pod) -> Forger {
+    fn new(host: &Host, node: &Host, pod: &lab::Pod) -> Forger {
         let mac = |device: &str| {
             let text = node.netns().exec("ip", &["-o", "link", "show", "dev", device]).unwrap();
             text.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
@@ -509,7 +509,7 @@ fn the_encapsulation_port_is_guarded() {
 }
 
 /// Why the node is not ready, as `/readyz` tells it; empty where it is.
-fn reasons(daemon: &e2e::Flanneld) -> String {
+fn reasons(daemon: &lab::Flanneld) -> String {
     daemon.get("/readyz").map(|(status, text)| if status == 200 { String::new() } else { text }).unwrap_or_default()
 }
 

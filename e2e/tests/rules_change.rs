@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Programs, Store, Switch, Uplink, Xtables};
-use e2e::{eventually, eventually_ok, ping};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Programs, Store, Switch, Uplink, Xtables};
+use lab::{eventually, eventually_ok, ping};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// What failed is tried again after 30 s at the latest.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Echo, Flanneld, FlanneldOptions, Host, Lab, MulticastRoutes, Netns, Pod, Programs, Store, Xtables, seen_as};
+use lab::{Echo, Flanneld, FlanneldOptions, Host, Lab, MulticastRoutes, Netns, Pod, Programs, Store, Xtables, seen_as};
 
 /// Connections a cell.
 const CONNECTIONS: u16 = 6;
@@ -118,7 +118,7 @@ impl Cluster {
         store.configure(&net_conf(nftables))?;
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 3)?;
-        let outside = [lab.host("out1", &[e2e::Uplink::enp0s8(&lan, 11)?])?, lab.host("out2", &[e2e::Uplink::enp0s8(&lan, 12)?])?];
+        let outside = [lab.host("out1", &[lab::Uplink::enp0s8(&lan, 11)?])?, lab.host("out2", &[lab::Uplink::enp0s8(&lan, 12)?])?];
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(DEADLINE).env("PATH", &Programs::all(lab, "node", iptables)?.path());
         let mut daemons: Vec<Flanneld> = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<_>>()?;
         let mut pods = Vec::new();

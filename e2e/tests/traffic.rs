@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
+use lab::{
     Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Pod, Switch, Transfer, TransferOptions, Uplink,
     eventually, eventually_ok,
 };
@@ -157,7 +157,7 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
         let matrix = || PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?.require_complete();
         eventually_ok(SOON, &format!("packets of {mtu} bytes pass"), matrix)?;
         let too_long = PingOptions::default().packet(mtu + 1).timeout(Duration::from_millis(200));
-        ensure!(e2e::ping(pods[0].netns(), targets[1], &too_long)?.is_none(), "{} bytes pass, so {mtu} are not the full MTU", mtu + 1);
+        ensure!(lab::ping(pods[0].netns(), targets[1], &too_long)?.is_none(), "{} bytes pass, so {mtu} are not the full MTU", mtu + 1);
     }
     Ok(())
 }

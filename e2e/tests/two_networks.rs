@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Programs, Store, Xtables};
-use e2e::{binaries, eventually, ping};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Programs, Store, Xtables};
+use lab::{binaries, eventually, ping};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

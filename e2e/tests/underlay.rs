@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, eventually};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, eventually};
 
 /// Less than the 30 s after which the daemon looks without an event.
 const DEADLINE: Duration = Duration::from_secs(20);

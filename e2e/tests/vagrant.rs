@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, Uplink, Vagrant, eventually_ok};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, Uplink, Vagrant, eventually_ok};
 
 const SOON: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(20);
