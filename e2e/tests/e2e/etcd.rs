@@ -1,7 +1,5 @@
 //! How the daemon meets etcd: the right cluster, its certificates, and a signal to read them again.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! Proves that our node leaves in etcd, in `subnet.env` and in the kernel what Go flannel 0.28.9 left there: the captures in `golden/`.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! The own lease, whatever happens to it or to the address it tells: peers know within seconds, and the log says what was done.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};

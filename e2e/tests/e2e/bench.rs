@@ -1,7 +1,5 @@
 //! `make bench` as a command: it measures Go flannel where it is named, and its mistakes read like messages.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::process::{Command, Output};
 
 use lab::{Lab, binaries};

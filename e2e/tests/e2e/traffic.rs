@@ -1,7 +1,5 @@
 //! Proves that pods reach each other, at full MTU and with whole content, with each kernel backend, family and etcd; that nodes come and go; that reservations stick.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! What the programs write to and read from when somebody else was there first, or is there no more.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};

@@ -1,8 +1,6 @@
 //! Proves that two daemons for two networks live on one host: each keeps its own rules in the chains they share, and neither is refused
 //! anything but what cannot be shared.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::IpAddr;
 use std::time::Duration;
 

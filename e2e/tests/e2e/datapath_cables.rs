@@ -1,8 +1,6 @@
 //! Proves that the kernel's vxlan and ours carry TCP and UDP to each other over any cable, whose checksums nobody completes: a virtual cable hands over
 //! what its sender's kernel left to a network card, single packets and super-packets.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;

@@ -1,7 +1,5 @@
 //! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, people are told.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

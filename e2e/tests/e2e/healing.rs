@@ -1,7 +1,5 @@
 //! Whatever somebody does to a node's data plane comes back by its event, and what belongs to others stays as it was.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

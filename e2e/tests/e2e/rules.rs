@@ -1,7 +1,5 @@
 //! Proves that traffic rules are Go flannel's to the letter, work on packets, heal, and are not touched where they are right.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

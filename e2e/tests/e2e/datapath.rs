@@ -1,8 +1,6 @@
 //! Proves that our own packet engine carries packets between nodes, byte by byte: `udp`, and vxlan in userspace, with every way of moving
 //! packets, and beside kernel vxlan.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,7 +1,5 @@
 //! Proves what a node does about its own host: no loop over the default route, and findings that come and go.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Proves that our node lives beside Go flannel's and takes one over in place, with nodes that leave on the wire and in the kernel what Go flannel leaves.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! What an operator does with `flannelctl leases` and `flannelctl release`, on both kinds of store.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::process::Output;
 use std::time::Duration;
 

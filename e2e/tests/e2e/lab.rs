@@ -1,7 +1,5 @@
 //! The lab itself: what it builds works, and nothing of it stays.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::net::IpAddr;
 use std::time::Duration;
 

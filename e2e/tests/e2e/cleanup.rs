@@ -1,7 +1,5 @@
 //! Proves that `flannelctl cleanup` leaves a host as it was before flannel ever ran, ours or Go's, with everything of others in place.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Proves what becomes of traffic rules when something changes: the mode, the daemon, the programs, and what others do.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

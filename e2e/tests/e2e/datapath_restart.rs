@@ -1,8 +1,6 @@
 //! Proves that our own packet engine outlives its process where somebody keeps its files, and leaves nothing behind where nobody does;
 //! that it changes places with the kernel's vxlan, and heals.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};

@@ -1,7 +1,5 @@
 //! Which leases are used: a pool that contains the nodes' own network works, and what is not used is told.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Readiness follows the underlay, both ways and by event: gone, down, without carrier, without its address, and back again.
 
-#![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::time::Duration;
 
 use anyhow::{Result, ensure};

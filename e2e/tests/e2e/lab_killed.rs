@@ -2,8 +2,6 @@
 //!
 //! Each test has `/run` and `/tmp` of its own, so that no other lab of this machine is in reach of its `--remove`.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

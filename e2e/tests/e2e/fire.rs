@@ -1,7 +1,5 @@
 //! Under fire a subnet never has two owners and no packet is lost or misled: stampedes, lost leases, hostile values, outages.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,7 +1,5 @@
 //! Proves on packets who is masqueraded: each kind of source to each kind of destination, by each applier, in both families.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Proves that nobody falls into the Vagrant trap unwarned: every host is 10.0.2.15 on the default route's interface, and only `enp0s8` joins them.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
-
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
