@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::daemon::flanneld::{Flanneld, FlanneldOptions};
-use crate::eventually::eventually_ok;
 use crate::host::Host;
 use crate::host::pod::Pod;
 use crate::lab::Lab;
 use crate::measure::ping::{PingMatrix, PingOptions};
 use crate::net::switch::Switch;
 use crate::store::Store;
+use crate::wait::eventually_ok;
 
 const READY: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(20);

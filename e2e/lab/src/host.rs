@@ -16,6 +16,7 @@ use crate::site::Site;
 
 pub(crate) mod cable;
 pub(crate) mod hang;
+pub(crate) mod monitor;
 pub(crate) mod nat;
 pub(crate) mod pod;
 pub(crate) mod process;

@@ -27,7 +27,7 @@ pub mod binaries;
 
 mod bed;
 mod daemon;
-mod eventually;
+
 mod host;
 mod lab;
 mod measure;
@@ -35,16 +35,17 @@ mod net;
 mod site;
 mod store;
 mod vagrant;
+mod wait;
 
 pub use bed::Bed;
 pub use binaries::EtcdVersion;
 pub use daemon::file_store::FileStore;
 pub use daemon::flanneld::{Flanneld, FlanneldOptions};
-pub use daemon::programs::{Programs, Xtables};
-pub use eventually::{eventually, eventually_ok};
+pub use daemon::programs::{Programs, Xtables, write_script};
 pub use host::Host;
 pub use host::cable::Cable;
 pub use host::hang::Hang;
+pub use host::monitor::Monitor;
 pub use host::nat::NatBox;
 pub use host::pod::Pod;
 pub use host::process::{Launch, Process};
@@ -70,3 +71,4 @@ pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
 pub use vagrant::Vagrant;
+pub use wait::{eventually, eventually_ok, throughout};

@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Pod, Probe, ProbeOptions, Process, Store, Switch, Uplink,
-    binaries, eventually, eventually_ok,
+    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor, Pod, Probe, ProbeOptions, Process, Store, Switch,
+    Uplink, binaries, eventually, eventually_ok, throughout,
 };
+
+use hostile::{Entry, Fate, value};
+
+mod hostile;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
@@ -109,11 +113,6 @@ fn key_of(daemon: &Flanneld) -> Result<String> {
     Ok(format!("{}-{}", subnet.network(), subnet.prefix_len()))
 }
 
-/// The value that a vxlan node writes.
-fn value(public: &str, mac: &str) -> String {
-    format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#)
-}
-
 /// A peer that is nothing but a lease.
 fn fake(number: u8) -> (String, String) {
     (format!("10.5.{}.0-24", 100 + number), value(&format!("192.168.56.{}", 200 + number), &format!("02:00:00:00:aa:{number:02x}")))
@@ -123,40 +122,18 @@ fn fake_subnet(number: u8) -> String {
     format!("10.5.{}.0/24", 100 + number)
 }
 
-/// Everything that happens to routes and neighbours of a host.
-struct Monitor {
-    process: Process,
-    host: Host,
-    marks: u8,
+/// Demands that nothing about these subnets was changed on a host's devices of ours while it was watched.
+fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
+    let reports = monitor.reports()?;
+    let begins: Vec<&str> = subnets.iter().map(|subnet| subnet.split_once(".0/").map_or(subnet.as_str(), |(begin, _)| begin)).collect();
+    let ours = reports.lines().filter(|line| line.contains("flannel") || line.contains("proto 241"));
+    let told: Vec<&str> = ours.filter(|line| begins.iter().any(|begin| line.contains(&format!("{begin}.")))).collect();
+    ensure!(told.is_empty(), "{}: changes about good peers: {told:#?}", host.name());
+    Ok(())
 }
 
-impl Monitor {
-    fn start(host: &Host) -> Result<Monitor> {
-        let process = host.spawn("monitor", &Launch::new("ip").args(["monitor", "route", "neigh"]))?;
-        let mut monitor = Monitor { process, host: host.clone(), marks: 0 };
-        // It says nothing when it has begun to listen: so it is shown marks until it tells of one.
-        eventually_ok(DEADLINE, "ip monitor listens", || monitor.mark(Duration::from_millis(200)))?;
-        Ok(monitor)
-    }
-
-    /// Changes something of nobody's and waits until that is told, and so all that came before.
-    fn mark(&mut self, deadline: Duration) -> Result<()> {
-        self.marks += 1;
-        let mark = format!("172.30.{}.0/24", self.marks);
-        self.host.netns().ip(&format!("route add {mark} dev lo"))?;
-        eventually(deadline, "ip monitor tells of a mark", || self.process.log().contains(&mark)).map(drop)
-    }
-
-    /// Demands that nothing about these subnets was changed on our devices.
-    fn require_silence_about(&mut self, subnets: &[String]) -> Result<()> {
-        self.mark(DEADLINE)?;
-        let log = self.process.log();
-        let begins: Vec<&str> = subnets.iter().map(|subnet| subnet.split_once(".0/").map_or(subnet.as_str(), |(begin, _)| begin)).collect();
-        let ours = log.lines().filter(|line| line.contains("flannel") || line.contains("proto 241"));
-        let told: Vec<&str> = ours.filter(|line| begins.iter().any(|begin| line.contains(&format!("{begin}.")))).collect();
-        ensure!(told.is_empty(), "{}: changes about good peers: {told:#?}", self.host.name());
-        Ok(())
-    }
+fn watch(host: &Host) -> Result<Monitor> {
+    Monitor::ip(host, &["neigh"])
 }
 
 /// Every revision of the leases, as etcd tells it.
@@ -304,143 +281,6 @@ fn a_subnet_let_anew_while_its_owner_stood_still_has_one_owner() {
     .unwrap();
 }
 
-/// What a node should make of a hostile entry.
-#[derive(Clone, Copy, PartialEq)]
-enum Fate {
-    /// Counted as unreadable.
-    Unreadable,
-    /// Counted as refused.
-    Refused,
-    /// Read, and used or not: it looks like a peer.
-    Peer,
-}
-
-/// Two hundred keys with values; `good` are subnets of good nodes, with their third byte and MAC.
-fn hostile(good: &[(u8, String)]) -> Vec<(String, String, Fate)> {
-    let mut entries: Vec<(String, String, Fate)> = Vec::new();
-    let mut next = 0u16;
-    let mut free = || {
-        next += 1;
-        // Beyond the pool, and apart from the fakes: 10.5.128.0/17 in pieces of /25.
-        format!("10.5.{}.{}-25", 128 + next / 2, next % 2 * 128)
-    };
-    let plain = value("192.168.56.240", "02:00:00:00:bb:01");
-    for length in (0..plain.len()).step_by(3) {
-        entries.push((free(), plain[..length].to_owned(), Fate::Unreadable));
-    }
-    let big = |bytes: usize| format!(r#"{{"PublicIP":"192.168.56.240","x":"{}"}}"#, "y".repeat(bytes));
-    let deep = |depth: usize| format!(r#"{{"PublicIP":"192.168.56.240","x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
-    let texts = [
-        "[]",
-        "42",
-        "\"text\"",
-        "true",
-        "{]",
-        "{}}",
-        "\0",
-        &format!("\0{plain}"),
-        &format!("{plain}\0"),
-        &plain.replace("VNI", "V\0I"),
-        r#"{"PublicIP":5}"#,
-        r#"{"PublicIP":"x"}"#,
-        r#"{"PublicIP":"fe80::1"}"#,
-        r#"{"PublicIP":["192.168.56.240"]}"#,
-        r#"{"PublicIP":{"a":1}}"#,
-        r#"{"PublicIP":"192.168.56.240","BackendType":7}"#,
-        r#"{"PublicIP":"192.168.56.240","BackendType":["vxlan"]}"#,
-        r#"{"PublicIP":"192.168.56.240","PublicIPv6":"1.2.3.4"}"#,
-        r#"{"PublicIP":"192.168.56.999"}"#,
-        r#"{'PublicIP':'192.168.56.240'}"#,
-        &big(70_000),
-        &big(1_000_000),
-        &big(1_000_000),
-        &big(1_000_000),
-        &deep(400_000),
-    ];
-    entries.extend(texts.map(|text| (free(), text.to_owned(), Fate::Unreadable)));
-    let bad_keys = [
-        "0.0.0.0-0",
-        "0.0.0.0/0",
-        "0.0.0.0",
-        "10.5.7.0-24.bak",
-        "10.5.7.1-24",
-        "10.5.7.0-33",
-        "10.5.7.0-32",
-        "010.005.007.000-24",
-        "10.5.7.0",
-        "-24",
-        "10.5.7.0-",
-        "10.5.7.0-24&",
-        "10.5.7.0-24&zz-64",
-        "10.5.7.0-24&fd00:5::-0",
-        "a/b",
-        "…",
-        " 10.5.7.0-24",
-        "10.5.7.0-+24",
-        "10.5.7.0-024",
-        "10.5-24",
-        "::-0",
-        "fd00:5::-64",
-        "0.0.0.0-0&::-0",
-        "10.5.7.0_24",
-        "../config",
-        "10.5.7.0-24/x",
-    ];
-    entries.extend(bad_keys.map(|key| (key.to_owned(), plain.clone(), Fate::Unreadable)));
-    let mut number = 0u8;
-    let mut distinct = || {
-        number += 1;
-        value("192.168.56.241", &format!("02:00:00:00:cc:{number:02x}"))
-    };
-    let outside = [
-        "0.0.0.0-1",
-        "128.0.0.0-1",
-        "10.0.0.0-8",
-        "10.4.0.0-15",
-        "10.5.0.0-16",
-        "127.0.0.0-24",
-        "224.0.0.0-24",
-        "192.168.56.0-24",
-        "192.168.0.0-16",
-        "169.254.0.0-16",
-        "172.16.0.0-12",
-        "255.255.255.0-24",
-        "10.6.0.0-24",
-        "10.4.255.0-24",
-        "0.0.0.0-0&fd00:5:0:1::-64",
-    ];
-    entries.extend(outside.map(|key| (key.to_owned(), distinct(), Fate::Refused)));
-    entries.extend((0..40).map(|third| (format!("198.18.{third}.0-24"), distinct(), Fate::Refused)));
-    for (third, mac) in good {
-        for (base, length) in [(0, 25), (128, 25), (0, 28), (64, 26), (0, 30), (254, 31)] {
-            entries.push((format!("10.5.{third}.{base}-{length}"), distinct(), Fate::Refused));
-        }
-        for length in 17..=23 {
-            let base = u32::from_be_bytes([10, 5, *third, 0]) & (u32::MAX << (32 - length));
-            let key = format!("{}-{length}", std::net::Ipv4Addr::from(base));
-            if entries.iter().all(|(known, ..)| *known != key) {
-                entries.push((key, distinct(), Fate::Refused));
-            }
-        }
-        entries.push((free(), value("192.168.56.242", mac), Fate::Refused));
-    }
-    for mac in ["", "zz", "01:00:5e:00:00:01", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "02:00:00:00:00", "02:00:00:00:00:00:00:01"] {
-        entries.push((free(), value("192.168.56.243", mac), Fate::Refused));
-    }
-    for data in ["null", "7", "\"text\"", "[]", "{}", r#"{"VtepMAC":7}"#] {
-        entries.push((free(), format!(r#"{{"PublicIP":"192.168.56.243","BackendType":"vxlan","BackendData":{data}}}"#), Fate::Refused));
-    }
-    let twice = plain.replace("bb:01", "dd:01").replace(r#"{"PublicIP""#, r#"{"PublicIP":"192.168.56.239","publicip":"192.168.56.238","PublicIP""#);
-    entries.push((free(), twice, Fate::Peer));
-    for (number, public) in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "192.168.56.101", "10.5.10.1"].into_iter().enumerate() {
-        entries.push((free(), value(public, &format!("02:00:00:00:ee:{number:02x}")), Fate::Peer));
-    }
-    for text in ["null", "{}", r#"{"PublicIP":"192.168.56.244","BackendType":"host-gw"}"#, &deep(60), &deep(20_000)] {
-        entries.push((free(), text.to_owned(), Fate::Peer));
-    }
-    entries
-}
-
 /// The sum of a metric over its labels.
 fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     let (_, text) = daemon.get("/metrics")?;
@@ -449,7 +289,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
 }
 
 /// Demands that a node counts exactly the unreadable entries, and at least those to be refused.
-fn wait_counted(daemon: &Flanneld, entries: &[(String, String, Fate)]) -> Result<()> {
+fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
         let (unreadable, refused) = (sum(daemon, "flannel_leases_unreadable")?, sum(daemon, "flannel_leases_refused")?);
@@ -482,9 +322,9 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         let mesh = cluster.mesh()?;
         let good = good(&cluster.hosts, &cluster.daemons)?;
         let subnets: Vec<String> = good.iter().map(|(third, _)| format!("10.5.{third}.0/24")).chain((1..=3).map(fake_subnet)).collect();
-        let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(Monitor::start).collect::<Result<_>>()?;
+        let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(watch).collect::<Result<_>>()?;
 
-        let mut entries = hostile(&good);
+        let mut entries = hostile::entries(&good);
         ensure!(entries.len() >= 200, "only {} entries", entries.len());
         for (key, value, _) in &entries {
             cluster.put(key, value)?;
@@ -513,8 +353,8 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         for daemon in &cluster.daemons {
             wait_counted(daemon, &entries)?;
         }
-        for monitor in &mut monitors {
-            monitor.require_silence_about(&subnets)?;
+        for (host, monitor) in cluster.hosts.iter().zip(&mut monitors) {
+            require_silence_about(&subnets, host, monitor)?;
         }
         mesh.wait_flowing(DEADLINE)?;
         mesh.require_clean()?;
@@ -538,9 +378,9 @@ fn hostile_files_in_a_directory_change_nothing() {
         Mesh::start(&pods, &probes)?.wait_flowing(DEADLINE)?;
         let mesh = Mesh::start(&pods, &probes)?;
         let good = good(&hosts, &daemons)?;
-        let mut monitor = Monitor::start(&hosts[0])?;
+        let mut monitor = watch(&hosts[0])?;
         // A file's name cannot hold a slash, and one that begins with a dot is nobody's lease.
-        let entries: Vec<_> = hostile(&good).into_iter().filter(|(key, ..)| !key.contains('/')).step_by(4).collect();
+        let entries: Vec<_> = hostile::entries(&good).into_iter().filter(|(key, ..)| !key.contains('/')).step_by(4).collect();
         for (key, value, _) in &entries {
             std::fs::write(folder.join("subnets").join(key), value)?;
         }
@@ -551,7 +391,8 @@ fn hostile_files_in_a_directory_change_nothing() {
             wait_counted(daemon, &entries)?;
             ensure!(!has_route(host, "10.5.77.0/24"), "a hidden file is no lease");
         }
-        monitor.require_silence_about(&good.iter().map(|(third, _)| format!("10.5.{third}.0/24")).collect::<Vec<_>>())?;
+        let subnets: Vec<String> = good.iter().map(|(third, _)| format!("10.5.{third}.0/24")).collect();
+        require_silence_about(&subnets, &hosts[0], &mut monitor)?;
         mesh.wait_flowing(DEADLINE)?;
         mesh.require_clean()?;
         for daemon in &daemons {
@@ -582,7 +423,7 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
             keys.chain((1..=3).map(|number| Ok(fake_subnet(number)))).collect()
         };
         let subnets = subnets(&cluster)?;
-        let mut monitor = Monitor::start(&cluster.hosts[0])?;
+        let mut monitor = watch(&cluster.hosts[0])?;
         let client = cluster.etcd.client()?;
 
         // Compacted while nobody watches: what came meanwhile is only in a new list.
@@ -600,14 +441,13 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         cluster.wait_route(&fake_subnet(5))?;
 
         cluster.etcd.kill(0)?;
-        let end = Instant::now() + outage();
-        while Instant::now() < end {
+        throughout(outage(), "daemons live without etcd", || {
             for daemon in &mut cluster.daemons {
                 ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
                 ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy without etcd: {:?}", daemon.get("/healthz"));
             }
-            std::thread::sleep(Duration::from_millis(500));
-        }
+            Ok(())
+        })?;
         let known = outage() < Duration::from_secs(60);
         if known || outage() > Duration::from_secs(75) {
             for daemon in &cluster.daemons {
@@ -627,7 +467,7 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         cluster.join(3)?;
         let newcomer = cluster.mesh()?;
         newcomer.require_clean()?;
-        monitor.require_silence_about(&subnets)?;
+        require_silence_about(&subnets, &cluster.hosts[0], &mut monitor)?;
         mesh.require_clean()?;
         for daemon in &mut cluster.daemons {
             ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
@@ -657,10 +497,15 @@ fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
 
         let subnets: Vec<String> = (0..2).map(|number| Ok(cluster.key_of(number)?.replace('-', "/"))).collect::<Result<_>>()?;
         let subnets: Vec<String> = subnets.into_iter().chain((1..=7).map(fake_subnet)).collect();
-        let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(Monitor::start).collect::<Result<_>>()?;
+        let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(watch).collect::<Result<_>>()?;
         cluster.etcd.client()?.etcdctl(&["del", "--prefix", &cluster.store.key("subnets/")])?;
         // Longer than a single removal waits.
-        std::thread::sleep(Duration::from_secs(8));
+        throughout(Duration::from_secs(8), "routes to peers stay", || {
+            for subnet in (1..=7).map(fake_subnet) {
+                ensure!(cluster.hosts.iter().all(|host| has_route(host, &subnet)), "{subnet} has lost its route");
+            }
+            Ok(())
+        })?;
         let stored: Vec<String> = cluster.store.subnets()?.into_iter().map(|(key, _)| key).collect();
         ensure!(
             stored.len() == 2 && stored.contains(&cluster.key_of(0)?) && stored.contains(&cluster.key_of(1)?),
@@ -672,8 +517,8 @@ fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
         // What comes last has been read last.
         cluster.put(&fake(9).0, &fake(9).1)?;
         cluster.wait_route(&fake_subnet(9))?;
-        for monitor in &mut monitors {
-            monitor.require_silence_about(&subnets)?;
+        for (host, monitor) in cluster.hosts.iter().zip(&mut monitors) {
+            require_silence_about(&subnets, host, monitor)?;
         }
         mesh.wait_flowing(DEADLINE)?;
         mesh.require_clean()?;

@@ -24,8 +24,6 @@ mod lab;
 mod lab_killed;
 mod lease;
 mod rules;
-mod rules_change;
-mod rules_matrix;
 mod traffic;
 mod two_networks;
 mod underlay;

@@ -1,9 +1,11 @@
 //! Which programs a daemon finds: folders of links that stand for another machine's `PATH`.
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::lab::Lab;
 
@@ -91,9 +93,36 @@ impl Programs {
         Programs::none(lab, name)?.with_nft()?.with_iptables(which)?.with_variant(Xtables::Nft)?.with_variant(Xtables::Legacy)
     }
 
+    /// Adds a shell script, in place of a program of that name.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn with_script(self, name: &str, text: &str) -> Result<Programs> {
+        let path = self.folder.join(name);
+        if path.is_symlink() {
+            std::fs::remove_file(&path)?;
+        }
+        write_script(&path, text)?;
+        Ok(self)
+    }
+
     fn link(&self, name: &str, program: &Path) -> Result<()> {
         symlink(program, self.folder.join(name)).with_context(|| format!("linking {name} in {}", self.folder.display()))
     }
+}
+
+/// Writes a program that may be run at once.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_script(path: &Path, text: &str) -> Result<()> {
+    // By another process: the kernel does not run a file that this one has open, be it in a child that another thread is just starting.
+    let mut writer = Command::new("sh").args(["-ec", "cat > \"$0\"; chmod +x \"$0\""]).arg(path).stdin(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = writer.stdin.take() {
+        stdin.write_all(text.as_bytes())?;
+    }
+    ensure!(writer.wait()?.success(), "writing {}", path.display());
+    Ok(())
 }
 
 fn installed(name: &str) -> Result<PathBuf> {

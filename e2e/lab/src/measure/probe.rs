@@ -175,7 +175,7 @@ impl Probe {
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
         // One may have been under way.
-        crate::eventually::eventually(deadline, "the probe's packets arrive", || self.received() > before + 1)
+        crate::wait::eventually(deadline, "the probe's packets arrive", || self.received() > before + 1)
     }
 
     /// Stops sending, waits for the last packets and gives the account.

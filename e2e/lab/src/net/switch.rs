@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::eventually::eventually;
 use crate::net::netns::Netns;
+use crate::wait::eventually;
 
 const BRIDGE: &str = "br0";
 

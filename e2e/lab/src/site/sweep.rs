@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(identity(pid), Some(first));
         child.kill().unwrap();
         // Dead and not waited for: its entry in /proc is still there.
-        crate::eventually::eventually(Duration::from_secs(10), "it is dead", || identity(pid).is_none()).unwrap();
+        crate::wait::eventually(Duration::from_secs(10), "it is dead", || identity(pid).is_none()).unwrap();
         child.wait().unwrap();
         assert_eq!(identity(pid), None);
     }

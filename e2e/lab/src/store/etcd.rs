@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::binaries::{self, EtcdVersion};
-use crate::eventually::eventually_ok;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::net::netns::command;
 use crate::store::ca::Certificates;
 use crate::store::etcd_client::EtcdClient;
 use crate::store::{PREFIX, Store};
+use crate::wait::eventually_ok;
 
 const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(10);
