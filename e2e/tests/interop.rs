@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
+use lab::{
     Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod, ProbeOptions, Transfer, TransferOptions, Uplink,
     eventually, eventually_ok,
 };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Flanneld, FlanneldOptions, Lab, Pod, Store};
+use lab::{Flanneld, FlanneldOptions, Lab, Pod, Store};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 

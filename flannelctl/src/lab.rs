@@ -46,7 +46,7 @@ pub struct Args {
 /// Builds, shows and removes.
 pub fn run(args: &Args) -> Result<()> {
     if args.remove {
-        out::say(format!("removed {} lab(s)", e2e::remove_ended()?));
+        out::say(format!("removed {} lab(s)", lab::remove_ended()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;

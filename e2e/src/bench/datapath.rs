@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store, Switch, Uplink};
+use lab::{Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store, Switch, Uplink};
 use serde_json::{Value, json};
 
 use super::load::{Cpu, quantile, round_trips, small, tcp};
@@ -188,8 +188,8 @@ fn build(lab: &Lab, registry: &Registry, number: usize, cable: Cable, (name, con
     }
     let [from, to] = carrier.pods.as_slice() else { return Ok(carrier) };
     let target = to.address()?;
-    e2e::eventually(STOP, "an answer of the other pod", || {
-        e2e::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20))).is_ok_and(|answer| answer.is_some())
+    lab::eventually(STOP, "an answer of the other pod", || {
+        lab::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20))).is_ok_and(|answer| answer.is_some())
     })?;
     Ok(carrier)
 }

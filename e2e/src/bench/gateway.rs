@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result, bail};
-use e2e::Netns;
+use lab::Netns;
 
 /// What one transaction may hold, by etcd's default.
 const BATCH: usize = 128;

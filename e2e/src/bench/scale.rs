@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink};
+use lab::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink};
 
 use crate::gateway;
 use crate::table::Table;

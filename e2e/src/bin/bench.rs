@@ -71,8 +71,8 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => (sizes, heal, packets) = (vec![number("--peers", peers)?], false, false),
                 Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
-                Some(("--cable", "wire")) => plan.cables = vec![e2e::Cable::Wire],
-                Some(("--cable", "veth")) => plan.cables = vec![e2e::Cable::Veth],
+                Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
+                Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
                 Some(("--cable", other)) => bail!("--cable={other}: there are wire and veth"),
                 Some(("--only", name)) => plan.only.push(name.to_owned()),
                 _ => bail!("unknown argument {arg}; --help lists what there is"),

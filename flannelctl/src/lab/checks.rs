@@ -1,7 +1,7 @@
 //! What the demonstration needs of this machine, and what to do when it is missing.
 
 use anyhow::{Context, Result, bail};
-use e2e::{EtcdVersion, Lab, binaries};
+use lab::{EtcdVersion, Lab, binaries};
 
 use crate::lab::plan::{Backend, Plan, StoreKind};
 

@@ -26,7 +26,7 @@ pub fn remove_labs_on_signals() -> Result<()> {
         });
         INTERRUPTED.store(true, Ordering::SeqCst);
         out::note("\nremoving the lab");
-        if let Err(error) = e2e::remove_of_process() {
+        if let Err(error) = lab::remove_of_process() {
             out::complain(format!("{error:#}"));
         }
         std::process::exit(code);

@@ -1,7 +1,7 @@
 //! What there is to see: the store's contents, a host's kernel state, and what to try next.
 
 use anyhow::{Context, Result};
-use e2e::Pod;
+use lab::Pod;
 
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan};

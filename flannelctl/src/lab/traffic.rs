@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use e2e::{PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping};
+use lab::{PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping};
 
 use crate::lab::build::Network;
 use crate::screen::{Screen, Style};

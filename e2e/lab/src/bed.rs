@@ -1,0 +1,93 @@
+//! The bed of most tests of packets: hosts on one switch, each with a daemon and a pod, leases in a directory.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::daemon::flanneld::{Flanneld, FlanneldOptions};
+use crate::host::Host;
+use crate::host::pod::Pod;
+use crate::lab::Lab;
+use crate::measure::ping::{PingMatrix, PingOptions};
+use crate::net::switch::Switch;
+use crate::store::Store;
+use crate::wait::eventually_ok;
+
+const READY: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(20);
+
+/// Hosts with a daemon and a pod each. What is named first is dropped first.
+#[derive(Debug)]
+pub struct Bed {
+    /// One on each host, in the hosts' order.
+    pub daemons: Vec<Flanneld>,
+    /// How each was started.
+    pub options: Vec<FlanneldOptions>,
+    /// One on each host.
+    pub pods: Vec<Pod>,
+    /// `h1`, `h2`, …
+    pub hosts: Vec<Host>,
+    /// Where leases are kept.
+    pub store: Store,
+    /// The files of the leases.
+    pub leases: PathBuf,
+    /// What connects the hosts.
+    pub lan: Switch,
+}
+
+impl Bed {
+    /// Builds it; each host's daemon is started with what `change` makes of the usual options.
+    ///
+    /// # Errors
+    /// When something cannot be built, or a daemon is not ready in time.
+    pub fn start(lab: &Lab, hosts: u8, net_conf: &str, change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions) -> Result<Bed> {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, hosts)?;
+        Bed::on(lab, &lan, hosts, net_conf, change)
+    }
+
+    /// The same on hosts that are there.
+    ///
+    /// # Errors
+    /// When something cannot be built, or a daemon is not ready in time.
+    pub fn on(lab: &Lab, lan: &Switch, hosts: Vec<Host>, net_conf: &str, change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions) -> Result<Bed> {
+        let leases = lab.folder("leases")?;
+        let store = Store::dir(&leases);
+        store.configure(net_conf)?;
+        let options: Vec<_> = (0..hosts.len()).map(|number| change(number, FlanneldOptions::new(&store).iface("enp0s8"))).collect();
+        let mut daemons = hosts.iter().zip(&options).map(|(host, options)| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
+        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
+        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let bed = Bed { daemons, options, pods, hosts, store, leases, lan: lan.clone() };
+        bed.reach()?;
+        Ok(bed)
+    }
+
+    /// Waits until each pod reaches each other one, in all families.
+    ///
+    /// # Errors
+    /// When one does not; the error shows who.
+    pub fn reach(&self) -> Result<()> {
+        let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
+        for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
+            let targets = addresses.iter().map(|list| list.get(family).copied().context("an address")).collect::<Result<Vec<_>>>()?;
+            let matrix = || PingMatrix::to(&self.pods, &targets, &PingOptions::default())?.require_complete();
+            eventually_ok(SOON, "pods reach each other", matrix)?;
+        }
+        Ok(())
+    }
+
+    /// Demands that no daemon has reported an error or a panic.
+    ///
+    /// # Errors
+    /// The lines.
+    pub fn require_no_errors(&self) -> Result<()> {
+        for (host, daemon) in self.hosts.iter().zip(&self.daemons) {
+            let errors = daemon.errors();
+            ensure!(errors.is_empty(), "{}: {errors:#?}", host.name());
+        }
+        Ok(())
+    }
+}

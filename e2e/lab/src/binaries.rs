@@ -1,0 +1,59 @@
+//! Where the programs are that a lab runs.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// The folder of our own binaries, when it is not the one of the program that asks.
+pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
+/// The folder of etcd 3.6, when it is not the one that `make setup` fills.
+pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
+
+/// Both ends of what users run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EtcdVersion {
+    /// 3.6, built by `make setup`.
+    V36,
+    /// 3.4, the distribution's.
+    V34,
+}
+
+/// One of our own binaries: from `$FLANNEL_BIN_DIR`, else from the folder of this program or the one above it.
+///
+/// # Errors
+/// When it has not been built.
+pub fn own(name: &str) -> Result<PathBuf> {
+    let mut folders = Vec::new();
+    if let Some(folder) = std::env::var_os(BIN_DIR) {
+        folders.push(PathBuf::from(folder));
+    } else {
+        let program = std::env::current_exe().context("finding this program")?;
+        // A test's program is in target/debug/deps, one folder below the binaries.
+        folders.extend(program.ancestors().skip(1).take(2).map(PathBuf::from));
+    }
+    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!("there is no {name} in {folders:?}: build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"),
+    }
+}
+
+/// A program of etcd: `etcd`, `etcdctl` or `etcdutl`.
+///
+/// # Errors
+/// When it is not installed.
+pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
+    let folders = match version {
+        EtcdVersion::V36 => vec![std::env::var_os(ETCD_DIR).map_or_else(|| cache("etcd-3.6"), PathBuf::from)],
+        EtcdVersion::V34 => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
+    };
+    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!("there is no {name} ({version:?}) in {folders:?}: `make setup` gets it"),
+    }
+}
+
+fn cache(name: &str) -> PathBuf {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"));
+    base.join("flannel-rs").join(name)
+}

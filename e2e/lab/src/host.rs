@@ -1,0 +1,222 @@
+//! A host: a namespace with uplinks, in which daemons run and pods live.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+
+use crate::host::process::{Launch, Machine, Process};
+use crate::host::uplink::Uplink;
+use crate::net::netns::Netns;
+use crate::net::switch::Port;
+use crate::site::Site;
+
+pub(crate) mod cable;
+pub(crate) mod hang;
+pub(crate) mod monitor;
+pub(crate) mod nat;
+pub(crate) mod pod;
+pub(crate) mod process;
+pub(crate) mod router;
+pub(crate) mod subnet_env;
+pub(crate) mod uplink;
+
+#[derive(Debug)]
+struct Inner {
+    site: Arc<Site>,
+    name: String,
+    netns: Netns,
+    uplinks: Mutex<Vec<(Uplink, Port)>>,
+    pods: AtomicU32,
+}
+
+/// A host; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Host {
+    inner: Arc<Inner>,
+}
+
+impl Host {
+    pub(crate) fn build(site: &Arc<Site>, name: &str, uplinks: &[Uplink]) -> Result<Host> {
+        let netns = boot(site, name)?;
+        let inner = Inner { site: Arc::clone(site), name: name.to_owned(), netns, uplinks: Mutex::default(), pods: AtomicU32::new(0) };
+        let host = Host { inner: Arc::new(inner) };
+        for uplink in uplinks {
+            host.attach(uplink)?;
+        }
+        Ok(host)
+    }
+
+    /// Its name in the lab, which is its host name too.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.inner.netns
+    }
+
+    /// Its folder in the lab.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn folder(&self) -> Result<PathBuf> {
+        self.inner.site.folder(&self.inner.name)
+    }
+
+    /// Where its daemon writes `subnet.env`: its `/run/flannel`, which goes with a reboot.
+    ///
+    /// # Errors
+    /// When the host's folder cannot be made.
+    pub fn subnet_file(&self) -> Result<PathBuf> {
+        Ok(self.folder()?.join("run/flannel/subnet.env"))
+    }
+
+    /// The lab that it is part of.
+    pub(crate) fn site(&self) -> &Arc<Site> {
+        &self.inner.site
+    }
+
+    /// The number of its next pod, from 1.
+    fn next_pod(&self) -> u32 {
+        self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Adds an interface.
+    ///
+    /// # Errors
+    /// When it exists already, or its addresses are refused.
+    pub fn attach(&self, uplink: &Uplink) -> Result<()> {
+        let port = uplink.attach(&self.inner.netns)?;
+        self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).push((uplink.clone(), port));
+        Ok(())
+    }
+
+    /// The first v4 address of an uplink, in their order.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn v4(&self) -> Result<Ipv4Addr> {
+        self.find(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None }).with_context(|| format!("{} has no v4 address", self.name()))
+    }
+
+    /// The first v6 address of an uplink, in their order.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn v6(&self) -> Result<Ipv6Addr> {
+        self.find(|net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None }).with_context(|| format!("{} has no v6 address", self.name()))
+    }
+
+    /// The v4 address of the named interface, as it was built.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
+        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = uplinks.iter().filter(|(uplink, _)| uplink.interface == interface).flat_map(|(uplink, _)| &uplink.addresses);
+        let found = addresses.find_map(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None });
+        found.with_context(|| format!("{} has no v4 address on {interface}", self.name()))
+    }
+
+    fn find<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
+        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        uplinks.iter().flat_map(|(uplink, _)| &uplink.addresses).find_map(pick)
+    }
+
+    /// Cuts an uplink without the host noticing: packets vanish, the carrier stays.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn cut(&self, interface: &str) -> Result<()> {
+        self.port(interface)?.set_forwarding(false)
+    }
+
+    /// Ends a [`Host::cut`].
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn mend(&self, interface: &str) -> Result<()> {
+        self.port(interface)?.set_forwarding(true)
+    }
+
+    /// Pulls the plug of an uplink: the carrier goes.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn unplug(&self, interface: &str) -> Result<()> {
+        self.port(interface)?.set_carrier(false)
+    }
+
+    /// Ends an [`Host::unplug`].
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn replug(&self, interface: &str) -> Result<()> {
+        self.port(interface)?.set_carrier(true)
+    }
+
+    fn port(&self, interface: &str) -> Result<Port> {
+        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = uplinks.iter().find(|(_, port)| port.interface == interface).map(|(_, port)| port.clone());
+        found.with_context(|| format!("{} has no uplink {interface}", self.name()))
+    }
+
+    /// Switches the host off: its processes are killed, its kernel state, pods and `/run` are lost.
+    ///
+    /// # Errors
+    /// When the namespace resists.
+    pub fn power_off(&self) -> Result<()> {
+        self.inner.netns.kill_all();
+        for (_, port) in self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // A namespace's end removes its interfaces later than it returns; the switch must forget them now.
+            port.remove()?;
+        }
+        self.inner.netns.delete()?;
+        let _ = std::fs::remove_dir_all(self.folder()?.join("run"));
+        Ok(())
+    }
+
+    /// Switches a host on that was switched off: the same uplinks, nothing else.
+    ///
+    /// # Errors
+    /// When it is on.
+    pub fn power_on(&self) -> Result<()> {
+        boot(&self.inner.site, &self.inner.name)?;
+        self.inner.pods.store(0, Ordering::Relaxed);
+        for (uplink, port) in self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            *port = uplink.attach(&self.inner.netns)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a program on this host, with its host name and its `/run`; output goes to `<folder>/<log>.log`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn(&self, log: &str, launch: &Launch) -> Result<Process> {
+        let folder = self.folder()?;
+        let machine = Machine {
+            netns: self.inner.netns.clone(),
+            hostname: self.inner.name.clone(),
+            run: self.inner.site.folder(&format!("{}/run", self.name()))?,
+        };
+        Process::spawn(&machine, launch, &folder.join(format!("{log}.log")), Arc::clone(&self.inner.site))
+    }
+}
+
+/// A namespace that forwards, with nothing in it yet.
+fn boot(site: &Site, name: &str) -> Result<Netns> {
+    let netns = site.netns(name)?;
+    netns.sysctl("net/ipv4/ip_forward", "1")?;
+    netns.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    netns.sysctl("net/ipv6/conf/default/forwarding", "1")?;
+    // A new namespace inherits this from the machine, which differs between distributions.
+    netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+    netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
+    Ok(netns)
+}

@@ -1,0 +1,94 @@
+//! What the kernel of a host reports while it is watched: `ip monitor` and `nft monitor`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::host::Host;
+use crate::host::process::{Launch, Process};
+use crate::wait::eventually_ok;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How long the first marks are waited for: the program may not have begun to listen.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// Changes that are nobody's, of which one is made whenever the reports are read: what came before it has been reported too.
+#[derive(Debug, Clone, Copy)]
+enum Marks {
+    Routes,
+    Tables,
+}
+
+/// A running monitor, which has begun to listen.
+#[derive(Debug)]
+pub struct Monitor {
+    process: Process,
+    host: Host,
+    marks: Marks,
+    made: u8,
+    read: usize,
+}
+
+impl Monitor {
+    /// `ip monitor` of these kinds of objects; `route` is always one of them.
+    ///
+    /// # Errors
+    /// When it cannot be started, or reports nothing.
+    pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
+        Monitor::start(host, Marks::Routes, &Launch::new("ip").args(["monitor", "route"]).args(objects))
+    }
+
+    /// `nft monitor`: every change of rules that is kept in nf_tables, those of iptables-nft too.
+    ///
+    /// # Errors
+    /// When it cannot be started, or reports nothing.
+    pub fn nft(host: &Host) -> Result<Monitor> {
+        Monitor::start(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
+    }
+
+    fn start(host: &Host, marks: Marks, launch: &Launch) -> Result<Monitor> {
+        let process = host.spawn("monitor", launch)?;
+        let mut monitor = Monitor { process, host: host.clone(), marks, made: 0, read: 0 };
+        eventually_ok(DEADLINE, "the monitor listens", || monitor.mark(FIRST))?;
+        monitor.reports()?;
+        Ok(monitor)
+    }
+
+    /// What was reported since the last call, or since the start.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn reports(&mut self) -> Result<String> {
+        self.mark(DEADLINE)?;
+        let log = self.process.log();
+        let new = log.get(self.read..).unwrap_or_default();
+        let lines = new.lines().filter(|line| !line.contains(self.common()) && !line.starts_with("# new generation"));
+        let reports = lines.map(|line| format!("{line}\n")).collect();
+        self.read = log.len();
+        Ok(reports)
+    }
+
+    /// Makes a mark and waits until it is reported.
+    fn mark(&mut self, deadline: Duration) -> Result<()> {
+        self.made += 1;
+        let mark = format!("{}{}", self.common(), self.made);
+        let netns = self.host.netns();
+        match self.marks {
+            Marks::Routes => netns.ip(&format!("route add {mark} dev lo table 99\nroute del {mark} dev lo table 99")),
+            Marks::Tables => netns.sh(&format!("nft add table ip {mark}; nft delete table ip {mark}")),
+        }?;
+        // Both changes: the second one comes last.
+        eventually_ok(deadline, "the monitor reports a mark", || {
+            ensure!(self.process.log().lines().filter(|line| line.ends_with(&mark) || line.contains(&format!("{mark} "))).count() >= 2);
+            Ok(())
+        })
+    }
+
+    /// The beginning of all marks.
+    fn common(&self) -> &'static str {
+        match self.marks {
+            Marks::Routes => "198.18.255.",
+            Marks::Tables => "monitor-mark-",
+        }
+    }
+}

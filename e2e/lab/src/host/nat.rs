@@ -1,0 +1,48 @@
+//! A NAT box, as VirtualBox or a home router puts before a host.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use crate::host::Host;
+use crate::host::uplink::Uplink;
+use crate::net::switch::Switch;
+use crate::site::Site;
+
+/// Nobody outside may begin a conversation with somebody inside.
+const RULES: &str = r#"
+table ip nat_box {
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "outer" masquerade
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        iifname "outer" ct state new drop
+    }
+}
+"#;
+
+/// A host that forwards from its leg `inner` to its leg `outer` under the address of the latter.
+#[derive(Debug, Clone)]
+pub struct NatBox {
+    host: Host,
+}
+
+impl NatBox {
+    pub(crate) fn build(site: &Arc<Site>, name: &str, inner: (&Switch, &str), outer: (&Switch, &str)) -> Result<NatBox> {
+        let uplinks = [Uplink::new(inner.0, "inner").address(inner.1)?, Uplink::new(outer.0, "outer").address(outer.1)?];
+        let host = Host::build(site, name, &uplinks)?;
+        host.netns().feed("nft", &["-f", "-"], RULES)?;
+        Ok(NatBox { host })
+    }
+}
+
+impl Deref for NatBox {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}

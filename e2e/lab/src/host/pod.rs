@@ -1,0 +1,152 @@
+//! A pod: a namespace with a cable to the bridge `cni0` of its host, addressed from the host's subnet.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context, Result, bail};
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use crate::host::Host;
+use crate::host::subnet_env::SubnetEnv;
+use crate::net::netns::Netns;
+use crate::net::switch::wait_connected;
+
+const BRIDGE: &str = "cni0";
+
+/// A pod; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    name: String,
+    host: Host,
+    netns: Netns,
+    v4: Option<Ipv4Addr>,
+    v6: Option<Ipv6Addr>,
+    mtu: u32,
+}
+
+impl Host {
+    /// A pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins make it.
+    ///
+    /// # Errors
+    /// When the subnet is full, or the kernel refuses something.
+    pub fn pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
+        let number = self.next_pod();
+        let netns = self.site().netns(&format!("{}-{name}", self.name()))?;
+        Pod::build(self, name, netns, subnet, number)
+    }
+}
+
+impl Pod {
+    fn build(host: &Host, name: &str, netns: Netns, subnet: &SubnetEnv, number: u32) -> Result<Pod> {
+        if subnet.subnet.is_none() && subnet.v6_subnet.is_none() {
+            bail!("a pod needs a subnet: {subnet:?}");
+        }
+        if number == 1 {
+            bridge(host, subnet)?;
+        }
+        let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
+        let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
+        let (pod, port, mtu) = (netns.name(), format!("veth{number}"), subnet.mtu);
+        host.netns().ip(&format!(
+            "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pod}\n\
+             link set {port} master {BRIDGE}\n\
+             link set {port} up"
+        ))?;
+        let mut batch = "link set eth0 up\n".to_owned();
+        if let (Some(address), Some(gateway)) = (v4, subnet.subnet) {
+            batch.push_str(&format!("address add {address}/{} dev eth0\nroute add default via {}\n", gateway.prefix_len(), gateway.addr()));
+        }
+        if let (Some(address), Some(gateway)) = (v6, subnet.v6_subnet) {
+            batch.push_str(&format!("address add {address}/{} dev eth0 nodad\nroute add default via {}\n", gateway.prefix_len(), gateway.addr()));
+        }
+        netns.ip(&batch)?;
+        wait_connected(host.netns(), &port, &netns, "eth0")?;
+        Ok(Pod { name: format!("{}/{name}", host.name()), host: host.clone(), netns, v4, v6, mtu })
+    }
+
+    /// `<host>/<pod>`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host it lives on.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The MTU of its interface.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Its v4 address.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn v4(&self) -> Result<Ipv4Addr> {
+        self.v4.with_context(|| format!("pod {} has no v4 address", self.name))
+    }
+
+    /// Its v6 address.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn v6(&self) -> Result<Ipv6Addr> {
+        self.v6.with_context(|| format!("pod {} has no v6 address", self.name))
+    }
+
+    /// Its addresses, v4 first.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
+    }
+
+    /// Its v4 address, or else its v6 address.
+    ///
+    /// # Errors
+    /// When it has neither.
+    pub fn address(&self) -> Result<IpAddr> {
+        self.addresses().first().copied().with_context(|| format!("pod {} has no address", self.name))
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When its namespace is gone already.
+    pub fn remove(self) -> Result<()> {
+        self.netns.delete()
+    }
+}
+
+fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
+    let mut batch = format!("link add {BRIDGE} mtu {} type bridge forward_delay 0 mcast_snooping 0\n", subnet.mtu);
+    if let Some(address) = subnet.subnet {
+        batch.push_str(&format!("address add {address} dev {BRIDGE}\n"));
+    }
+    if let Some(address) = subnet.v6_subnet {
+        batch.push_str(&format!("address add {address} dev {BRIDGE} nodad\n"));
+    }
+    batch.push_str(&format!("link set {BRIDGE} up\n"));
+    host.netns().ip(&batch).map(drop)
+}
+
+/// The address that comes `number` after the gateway's.
+fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
+    let address = Ipv4Addr::from(u32::from(gateway.addr()).saturating_add(number));
+    if !gateway.contains(&address) || address == gateway.broadcast() {
+        bail!("subnet {gateway} has no room for {number} pods");
+    }
+    Ok(address)
+}
+
+/// The address that comes `number` after the gateway's.
+fn after_v6(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
+    let address = Ipv6Addr::from(u128::from(gateway.addr()).saturating_add(u128::from(number)));
+    if !gateway.contains(&address) {
+        bail!("subnet {gateway} has no room for {number} pods");
+    }
+    Ok(address)
+}

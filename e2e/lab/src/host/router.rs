@@ -1,0 +1,35 @@
+//! A router between switches.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use crate::host::Host;
+use crate::host::uplink::Uplink;
+use crate::net::switch::Switch;
+use crate::site::Site;
+
+/// A host that only forwards: its legs are `eth0`, `eth1`, … in the order in which they were given.
+#[derive(Debug, Clone)]
+pub struct Router {
+    host: Host,
+}
+
+impl Router {
+    pub(crate) fn build(site: &Arc<Site>, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
+        let mut uplinks = Vec::new();
+        for (number, (switch, address)) in legs.iter().enumerate() {
+            uplinks.push(Uplink::new(switch, &format!("eth{number}")).address(address)?);
+        }
+        Ok(Router { host: Host::build(site, name, &uplinks)? })
+    }
+}
+
+impl Deref for Router {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}

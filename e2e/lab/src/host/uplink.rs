@@ -1,0 +1,74 @@
+//! An interface of a host: its addresses, its gateways and the switch that it leads to.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+
+use crate::net::netns::Netns;
+use crate::net::switch::{Port, Switch};
+
+/// An interface of a host, and the switch that it leads to.
+#[derive(Debug, Clone)]
+pub struct Uplink {
+    switch: Switch,
+    pub(super) interface: String,
+    pub(super) addresses: Vec<IpNet>,
+    gateways: Vec<IpAddr>,
+    mtu: u32,
+}
+
+impl Uplink {
+    /// An interface without addresses, MTU 1500.
+    pub fn new(switch: &Switch, interface: &str) -> Uplink {
+        Uplink { switch: switch.clone(), interface: interface.to_owned(), addresses: Vec::new(), gateways: Vec::new(), mtu: 1500 }
+    }
+
+    /// `enp0s8` of the host with this number: 192.168.56.101/24 and fd00:56::101/64 for number 1.
+    ///
+    /// # Errors
+    /// Never for numbers up to 154.
+    pub fn enp0s8(switch: &Switch, number: u8) -> Result<Uplink> {
+        let last = u16::from(number) + 100;
+        Uplink::new(switch, "enp0s8").address(&format!("192.168.56.{last}/24"))?.address(&format!("fd00:56::{last}/64"))
+    }
+
+    /// Adds an address with its prefix length.
+    ///
+    /// # Errors
+    /// When that is no address.
+    pub fn address(mut self, address: &str) -> Result<Uplink> {
+        self.addresses.push(address.parse().with_context(|| format!("address {address}"))?);
+        Ok(self)
+    }
+
+    /// Puts the default route of the gateway's family here.
+    ///
+    /// # Errors
+    /// When that is no address.
+    pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
+        self.gateways.push(gateway.parse().with_context(|| format!("gateway {gateway}"))?);
+        Ok(self)
+    }
+
+    /// Sets the MTU of the cable.
+    #[must_use]
+    pub fn mtu(mut self, mtu: u32) -> Uplink {
+        self.mtu = mtu;
+        self
+    }
+
+    pub(super) fn attach(&self, netns: &Netns) -> Result<Port> {
+        let port = self.switch.plug(netns, &self.interface, self.mtu)?;
+        let mut batch = String::new();
+        for address in &self.addresses {
+            let nodad = if matches!(address, IpNet::V6(_)) { "nodad" } else { "" };
+            batch.push_str(&format!("address add {address} dev {} {nodad}\n", self.interface));
+        }
+        for gateway in &self.gateways {
+            batch.push_str(&format!("route add default via {gateway} dev {}\n", self.interface));
+        }
+        netns.ip(&batch)?;
+        Ok(port)
+    }
+}

@@ -1,0 +1,74 @@
+//! A data centre on one machine: hosts, pods, switches, routers and NAT boxes in network namespaces.
+//!
+//! A [`Lab`] owns everything that is built in it and removes it when it is dropped. Hosts run the real daemon
+//! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] tell whether traffic gets through.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use lab::{FlanneldOptions, Lab, Store};
+//! let lab = Lab::new("demo")?;
+//! let lan = lab.switch("lan")?;
+//! let hosts = lab.hosts(&lan, 2)?;
+//! let store = Store::dir(&lab.folder("leases")?);
+//! store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
+//! let mut pods = Vec::new();
+//! let mut daemons = Vec::new();
+//! for host in &hosts {
+//!     let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
+//!     pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+//!     daemons.push(daemon);
+//! }
+//! lab::PingMatrix::of(&pods)?.require_complete()?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod binaries;
+
+mod bed;
+mod daemon;
+
+mod host;
+mod lab;
+mod measure;
+mod net;
+mod site;
+mod store;
+mod vagrant;
+mod wait;
+
+pub use bed::Bed;
+pub use binaries::EtcdVersion;
+pub use daemon::file_store::FileStore;
+pub use daemon::flanneld::{Flanneld, FlanneldOptions};
+pub use daemon::programs::{Programs, Xtables, write_script};
+pub use host::Host;
+pub use host::cable::Cable;
+pub use host::hang::Hang;
+pub use host::monitor::Monitor;
+pub use host::nat::NatBox;
+pub use host::pod::Pod;
+pub use host::process::{Launch, Process};
+pub use host::router::Router;
+pub use host::subnet_env::SubnetEnv;
+pub use host::uplink::Uplink;
+pub use lab::Lab;
+pub use measure::capture::{Capture, holds};
+pub use measure::craft;
+pub use measure::echo::{Echo, seen_as};
+pub use measure::mesh::Mesh;
+pub use measure::ping::{PingMatrix, PingOptions, ping};
+pub use measure::probe::{Probe, ProbeOptions};
+pub use measure::report::{Passage, ProbeReport};
+pub use measure::transfer::{Transfer, TransferOptions};
+pub use net::multicast::MulticastRoutes;
+pub use net::netns::Netns;
+pub use net::observe;
+pub use net::switch::Switch;
+pub use site::sweep::{remove_ended, remove_of_process, remove_stale};
+pub use store::Store;
+pub use store::ca::Certificates;
+pub use store::etcd::{Etcd, EtcdOptions};
+pub use store::etcd_client::{EtcdClient, KeyValue};
+pub use vagrant::Vagrant;
+pub use wait::{eventually, eventually_ok, throughout};

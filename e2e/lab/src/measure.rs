@@ -1,0 +1,10 @@
+//! Packets that tests send, and what became of them.
+
+pub(crate) mod capture;
+pub mod craft;
+pub(crate) mod echo;
+pub(crate) mod mesh;
+pub(crate) mod ping;
+pub(crate) mod probe;
+pub(crate) mod report;
+pub(crate) mod transfer;

@@ -1,0 +1,161 @@
+//! Packets made byte by byte, right ones and wrong ones, for those who test what must not get through.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket};
+use std::os::fd::AsRawFd;
+
+use crate::net::netns::Netns;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// An IP packet with a UDP datagram, all checksums right.
+pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload: &[u8]) -> Vec<u8> {
+    let length = 8 + payload.len() as u16;
+    let mut datagram = [source.port(), destination.port(), length, 0].iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    datagram.extend(payload);
+    let sum = match transport_checksum(source.ip(), destination.ip(), UDP, &datagram) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    put(&mut datagram, 6, sum);
+    ip_packet(source.ip(), destination.ip(), UDP, ttl, &datagram)
+}
+
+/// An IP packet with a TCP segment without options, all checksums right.
+pub fn tcp_packet(source: SocketAddr, destination: SocketAddr, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut segment = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
+    segment.extend(sequence.to_be_bytes());
+    segment.extend([0, 0, 0, 1, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
+    segment.extend(payload);
+    let sum = transport_checksum(source.ip(), destination.ip(), TCP, &segment);
+    put(&mut segment, 16, sum);
+    ip_packet(source.ip(), destination.ip(), TCP, 64, &segment)
+}
+
+fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    let length = (segment.len() as u32).to_be_bytes();
+    checksum(&[&octets(source), &octets(destination), &length[..], &[0, 0, 0, protocol], segment].concat())
+}
+
+fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
+    let addresses = [octets(source), octets(destination)].concat();
+    let length = payload.len() as u16;
+    let mut packet = if source.is_ipv4() {
+        let [high, low] = (20 + length).to_be_bytes();
+        let mut header = vec![0x45, 0, high, low, 0x12, 0x34, 0, 0, ttl, protocol, 0, 0];
+        header.extend(&addresses);
+        let sum = checksum(&header);
+        put(&mut header, 10, sum);
+        header
+    } else {
+        let [high, low] = length.to_be_bytes();
+        let mut header = vec![0x60, 0, 0, 0, high, low, protocol, ttl];
+        header.extend(&addresses);
+        header
+    };
+    packet.extend(payload);
+    packet
+}
+
+/// The same packet after a change of its IPv4 header, with a right header checksum; an IPv6 header has none.
+pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    change(&mut packet);
+    if v4 {
+        put(&mut packet, 10, 0);
+        let sum = checksum(packet.get(..20).unwrap_or_default());
+        put(&mut packet, 10, sum);
+    }
+    packet
+}
+
+/// An Ethernet frame in VXLAN, as it stands in a UDP datagram.
+pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![8, 0, 0, 0];
+    frame.extend((vni << 8).to_be_bytes());
+    frame.extend(to);
+    frame.extend([2, 0, 0, 0, 0, 0x66]);
+    frame.extend(kind.to_be_bytes());
+    frame.extend(packet);
+    frame
+}
+
+/// Sends datagrams from an address and port of a namespace; port 0 is any.
+///
+/// # Errors
+/// When the socket cannot be made, or the kernel does not take a datagram.
+pub fn send_from(netns: &Netns, from: SocketAddr, to: SocketAddr, datagrams: &[Vec<u8>]) -> Result<()> {
+    let socket = netns.run(|| UdpSocket::bind(from))?.with_context(|| format!("binding {from} in {}", netns.name()))?;
+    for datagram in datagrams {
+        socket.send_to(datagram, to).with_context(|| format!("{} bytes to {to}", datagram.len()))?;
+    }
+    Ok(())
+}
+
+/// Sends whole IP packets out of a namespace, as they are; the kernel routes them by their destination.
+///
+/// # Errors
+/// When the kernel does not take one.
+pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
+    let send = || -> Result<()> {
+        let open = |family| socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw);
+        let (v4, v6) = (open(AddressFamily::Inet)?, open(AddressFamily::Inet6)?);
+        for packet in packets {
+            let sent = if packet.first().is_some_and(|first| first >> 4 == 4) {
+                let to: [u8; 4] = packet.get(16..20).unwrap_or_default().try_into()?;
+                let to = SockaddrIn::from(std::net::SocketAddrV4::new(to.into(), 0));
+                sendto(v4.as_raw_fd(), packet, &to, MsgFlags::empty())
+            } else {
+                let to: [u8; 16] = packet.get(24..40).unwrap_or_default().try_into()?;
+                let to = SockaddrIn6::from(std::net::SocketAddrV6::new(to.into(), 0, 0, 0));
+                sendto(v6.as_raw_fd(), packet, &to, MsgFlags::empty())
+            };
+            sent.with_context(|| format!("a packet of {} bytes", packet.len()))?;
+        }
+        Ok(())
+    };
+    netns.run(send)?.with_context(|| format!("sending raw packets in {}", netns.name()))
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// RFC 1071, as it stands there.
+fn checksum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair.first().copied().unwrap_or(0)) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+    let mut sum: u32 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    if let Some(place) = bytes.get_mut(at..at + 2) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_right() {
+        let packet = udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 64, b"abc");
+        assert_eq!((packet.len(), checksum(&packet[..20])), (31, 0));
+        let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
+        assert_eq!(checksum(&pseudo), 0);
+        assert_eq!(checksum(&changed(&packet, |packet| packet[8] = 0)[..20]), 0);
+        let packet = udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
+        assert_eq!(checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()), 0);
+    }
+}

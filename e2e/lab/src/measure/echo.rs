@@ -1,0 +1,139 @@
+//! Whom a receiver sees: UDP packets that are answered with the address and port they came from.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
+
+use crate::net::multicast;
+use crate::net::netns::Netns;
+
+/// How often the receiver looks whether it should end.
+const GLANCE: Duration = Duration::from_millis(50);
+/// A question is repeated when no answer came for so long: the first packet may wait for a neighbour.
+const PATIENCE: Duration = Duration::from_millis(400);
+const ATTEMPTS: u32 = 4;
+/// How many routers a question to a group passes.
+const HOPS: u8 = 8;
+
+/// A receiver that answers, until it is dropped.
+#[derive(Debug)]
+pub struct Echo {
+    address: SocketAddr,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    /// Answers on a free port of an address.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
+        let socket = netns.run(|| UdpSocket::bind((address, 0)))?.with_context(|| format!("binding {address} in {}", netns.name()))?;
+        let address = socket.local_addr()?;
+        Echo::answer(socket, address)
+    }
+
+    /// Answers what comes to a multicast group by an interface, under an address of its own.
+    ///
+    /// # Errors
+    /// When the group cannot be joined.
+    pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
+        let join = || -> Result<UdpSocket> {
+            let index = if_nametoindex(interface)?;
+            match group {
+                IpAddr::V4(group) => {
+                    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                    multicast::join_v4(&socket, group, index)?;
+                    Ok(socket)
+                }
+                IpAddr::V6(group) => {
+                    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+                    socket.join_multicast_v6(&group, index)?;
+                    Ok(socket)
+                }
+            }
+        };
+        let socket = netns.run(join)?.with_context(|| format!("joining {group} on {interface} in {}", netns.name()))?;
+        let address = SocketAddr::new(group, socket.local_addr()?.port());
+        Echo::answer(socket, address)
+    }
+
+    fn answer(socket: UdpSocket, address: SocketAddr) -> Result<Echo> {
+        socket.set_read_timeout(Some(GLANCE))?;
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&end);
+        let thread = std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while !ended.load(Ordering::Relaxed) {
+                let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+                let question = buffer.get(..length).unwrap_or_default();
+                // An answer that is lost is asked for again.
+                let _ = socket.send_to(&[question, from.to_string().as_bytes()].concat(), from);
+            }
+        });
+        Ok(Echo { address, end, thread: Some(thread) })
+    }
+
+    /// Where it is asked.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks an [`Echo`] from each of these ports of an address (or, when it is unspecified, of the one that the kernel chooses):
+/// whom it saw for each port, none where it did not answer.
+///
+/// # Errors
+/// When a port cannot be bound.
+pub fn seen_as(netns: &Netns, from: IpAddr, ports: impl Iterator<Item = u16> + Send, to: SocketAddr) -> Result<Vec<(u16, Option<SocketAddr>)>> {
+    netns.run(|| {
+        let mut answers = Vec::new();
+        for port in ports {
+            let seen = ask(SocketAddr::new(from, port), to)?;
+            answers.push((port, seen));
+            // Who does not answer at all is not waited for again and again.
+            if seen.is_none() {
+                break;
+            }
+        }
+        Ok(answers)
+    })?
+}
+
+fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
+    let socket = UdpSocket::bind(from).with_context(|| format!("binding {from}"))?;
+    if to.ip().is_multicast() {
+        multicast::set_hops(&socket, to.ip(), HOPS)?;
+    }
+    let nonce = rand::random::<u64>().to_be_bytes();
+    let mut buffer = [0; 128];
+    for _ in 0..ATTEMPTS {
+        // There may be no route yet, or an earlier packet's ICMP error is told now.
+        let _ = socket.send_to(&nonce, to);
+        let end = Instant::now() + PATIENCE;
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            socket.set_read_timeout(Some(left))?;
+            let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
+            let seen = buffer.get(..length).and_then(|answer| answer.strip_prefix(&nonce));
+            if let Some(seen) = seen.and_then(|seen| std::str::from_utf8(seen).ok()?.parse().ok()) {
+                return Ok(Some(seen));
+            }
+        }
+    }
+    Ok(None)
+}

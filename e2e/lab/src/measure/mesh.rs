@@ -1,0 +1,62 @@
+//! Probes between all pods at once.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::host::pod::Pod;
+use crate::measure::probe::{Probe, ProbeOptions};
+use crate::measure::report::ProbeReport;
+
+/// A running probe from each pod to each other pod.
+#[derive(Debug)]
+pub struct Mesh {
+    probes: Vec<(String, Probe)>,
+}
+
+impl Mesh {
+    /// Starts all probes.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn start(pods: &[Pod], options: &ProbeOptions) -> Result<Mesh> {
+        let mut probes = Vec::new();
+        for from in pods {
+            for to in pods.iter().filter(|to| to.name() != from.name()) {
+                probes.push((format!("{} to {}", from.name(), to.name()), Probe::start(from, to, options)?));
+            }
+        }
+        Ok(Mesh { probes })
+    }
+
+    /// Waits until packets sent from now on arrive on every way; tells how long that took.
+    ///
+    /// # Errors
+    /// When none arrives on some way before the deadline; the error names it.
+    pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for (way, probe) in &self.probes {
+            longest = longest.max(probe.wait_flowing(deadline).with_context(|| way.clone())?);
+        }
+        Ok(longest)
+    }
+
+    /// Ends all probes; the accounts with their ways, as `h1/p1 to h2/p1`.
+    ///
+    /// # Errors
+    /// When a thread of a probe panicked.
+    pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
+        self.probes.into_iter().map(|(way, probe)| Ok((way, probe.finish()?))).collect()
+    }
+
+    /// Ends all probes and demands that nothing was lost, and nothing arrived that should not.
+    ///
+    /// # Errors
+    /// When something was; the error names the way.
+    pub fn require_clean(self) -> Result<()> {
+        for (way, report) in self.finish()? {
+            report.require_clean().with_context(|| way)?;
+        }
+        Ok(())
+    }
+}

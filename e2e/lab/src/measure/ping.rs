@@ -1,0 +1,151 @@
+//! Who reaches whom: `ping` between pods, drawn as a matrix.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::host::pod::Pod;
+use crate::net::netns::Netns;
+
+/// How a ping is sent.
+#[derive(Debug, Clone, Default)]
+pub struct PingOptions {
+    packet: Option<u32>,
+    timeout: Option<Duration>,
+}
+
+impl PingOptions {
+    /// Makes the whole IP packet this long and forbids to fragment it: the pod's MTU tests the overlay's.
+    #[must_use]
+    pub fn packet(mut self, length: u32) -> PingOptions {
+        self.packet = Some(length);
+        self
+    }
+
+    /// How long the answer may take; a second otherwise.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> PingOptions {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+/// Sends one ping; the time until its answer, or none.
+///
+/// # Errors
+/// When `ping` cannot be started.
+pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
+    let timeout = options.timeout.unwrap_or(Duration::from_secs(1)).as_secs_f32();
+    let mut args = vec!["-n".to_owned(), "-c1".to_owned(), format!("-W{timeout}")];
+    if let Some(length) = options.packet {
+        let headers = if to.is_ipv4() { 28 } else { 48 };
+        args.extend(["-Mdo".to_owned(), format!("-s{}", length.saturating_sub(headers))]);
+    }
+    args.push(to.to_string());
+    let output = from.output("ping", &args)?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let time = text.split_once("time=").and_then(|(_, rest)| rest.split_whitespace().next()).and_then(|time| time.parse::<f64>().ok());
+    let millis = time.with_context(|| format!("no time in the answer of ping: {text}"))?;
+    Ok(Some(Duration::from_secs_f64(millis / 1000.0)))
+}
+
+/// The outcome of a ping from each pod to each other pod.
+#[derive(Debug, Clone)]
+pub struct PingMatrix {
+    names: Vec<String>,
+    /// Row by row; a pod's ping to itself is left out.
+    rows: Vec<Vec<Option<Duration>>>,
+}
+
+impl PingMatrix {
+    /// Pings all pairs by their v4 addresses, or by v6 where there is no v4.
+    ///
+    /// # Errors
+    /// When `ping` cannot be started.
+    pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
+        let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
+        PingMatrix::to(pods, &targets, &PingOptions::default())
+    }
+
+    /// Pings all pairs by their v6 addresses.
+    ///
+    /// # Errors
+    /// When `ping` cannot be started, or a pod has no v6 address.
+    pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
+        let targets = pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
+        PingMatrix::to(pods, &targets, &PingOptions::default())
+    }
+
+    /// Pings from each pod to each of the addresses, which are those of the pods in their order.
+    ///
+    /// # Errors
+    /// When `ping` cannot be started.
+    pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
+        let row = |number: usize, pod: &Pod| {
+            let cell = |(to, target): (usize, &IpAddr)| if to == number { Ok(None) } else { ping(pod.netns(), *target, options) };
+            targets.iter().enumerate().map(cell).collect::<Result<Vec<_>>>()
+        };
+        let rows = std::thread::scope(|scope| {
+            let started: Vec<_> = pods.iter().enumerate().map(|(number, pod)| scope.spawn(move || row(number, pod))).collect();
+            let join =
+                |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| thread.join().unwrap_or_else(|_| bail!("a pinging thread panicked"));
+            started.into_iter().map(join).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(PingMatrix { names: pods.iter().map(|pod| pod.name().to_owned()).collect(), rows })
+    }
+
+    /// The pods' names, in the order of rows and columns.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The answer's time from one pod to another, by their numbers.
+    pub fn answer(&self, from: usize, to: usize) -> Option<Duration> {
+        self.rows.get(from)?.get(to).copied().flatten()
+    }
+
+    /// The pairs that did not reach each other.
+    pub fn silent(&self) -> Vec<(&str, &str)> {
+        let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
+        let pairs = named.iter().flat_map(|from| named.iter().map(move |to| (from, to))).filter(|(from, to)| from.0 != to.0);
+        pairs.filter(|(from, to)| self.answer(from.0, to.0).is_none()).map(|(from, to)| (from.1.as_str(), to.1.as_str())).collect()
+    }
+
+    /// Demands that each pod reaches each other pod.
+    ///
+    /// # Errors
+    /// When one does not; the error shows the matrix.
+    pub fn require_complete(&self) -> Result<()> {
+        if !self.silent().is_empty() {
+            bail!("not everybody reaches everybody:\n{self}");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PingMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.names.iter().map(String::len).max().unwrap_or(0).max(8);
+        write!(f, "{:width$}", "")?;
+        for name in &self.names {
+            write!(f, "  {name:>width$}")?;
+        }
+        for (from, name) in self.names.iter().enumerate() {
+            write!(f, "\n{name:width$}")?;
+            for to in 0..self.names.len() {
+                let cell = match self.answer(from, to) {
+                    _ if from == to => "-".to_owned(),
+                    Some(time) => format!("{:.2} ms", time.as_secs_f64() * 1000.0),
+                    None => "no".to_owned(),
+                };
+                write!(f, "  {cell:>width$}")?;
+            }
+        }
+        Ok(())
+    }
+}

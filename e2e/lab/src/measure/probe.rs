@@ -1,0 +1,282 @@
+//! A steady stream of numbered UDP packets, and who received which.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::host::pod::Pod;
+use crate::measure::report::{Passage, ProbeReport};
+use crate::net::netns::Netns;
+
+/// A probe's id and a packet's number.
+const HEADER: usize = 16;
+/// How long a packet may be under way after the last one was sent.
+const GRACE: Duration = Duration::from_millis(300);
+/// How often the receiver looks whether it should end.
+const GLANCE: Duration = Duration::from_millis(50);
+/// Bytes of received packets that wait for the receiver.
+const BUFFER: usize = 16 << 20;
+
+/// How packets are sent.
+#[derive(Debug, Clone)]
+pub struct ProbeOptions {
+    interval: Duration,
+    payload: usize,
+    v6: bool,
+    port: u16,
+    flow_each: bool,
+    seen_as: Option<IpAddr>,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> ProbeOptions {
+        ProbeOptions { interval: Duration::from_millis(5), payload: 64, v6: false, port: 0, flow_each: false, seen_as: None }
+    }
+}
+
+impl ProbeOptions {
+    /// The time between packets; 5 ms otherwise.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> ProbeOptions {
+        self.interval = interval;
+        self
+    }
+
+    /// The bytes of UDP payload, at least 16; 64 otherwise.
+    #[must_use]
+    pub fn payload(mut self, bytes: usize) -> ProbeOptions {
+        self.payload = bytes.max(HEADER);
+        self
+    }
+
+    /// Uses the pods' v6 addresses.
+    #[must_use]
+    pub fn v6(mut self) -> ProbeOptions {
+        self.v6 = true;
+        self
+    }
+
+    /// The receiver's port, free otherwise. On one port, probes to different pods see each other's stray packets as wrong ones.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> ProbeOptions {
+        self.port = port;
+        self
+    }
+
+    /// Sends each packet from a port of its own: each is a connection of its own to who translates addresses.
+    #[must_use]
+    pub fn flow_each(mut self) -> ProbeOptions {
+        self.flow_each = true;
+        self
+    }
+
+    /// The address under which packets arrive, when it is not the sender's: those under another one, the sender's too, are wrong ones.
+    #[must_use]
+    pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
+        self.seen_as = Some(address);
+        self
+    }
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    arrivals: Vec<(u64, Duration)>,
+    wrong: u64,
+}
+
+#[derive(Debug, Default)]
+struct Sent {
+    times: Vec<Duration>,
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct Progress {
+    start: Instant,
+    received: AtomicU64,
+    end_sending: AtomicBool,
+    end_receiving: AtomicBool,
+}
+
+/// A running stream, until [`Probe::finish`].
+#[derive(Debug)]
+pub struct Probe {
+    progress: Arc<Progress>,
+    sender: Option<JoinHandle<Sent>>,
+    receiver: Option<JoinHandle<Received>>,
+}
+
+impl Probe {
+    /// Starts a stream from one pod to another.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
+        let of = |pod: &Pod| if options.v6 { pod.v6().map(IpAddr::V6) } else { pod.address() };
+        Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
+    }
+
+    /// Starts a stream from an address in one namespace to an address in another.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn between(from: (&Netns, IpAddr), to: (&Netns, IpAddr), options: &ProbeOptions) -> Result<Probe> {
+        let bind = |netns: &Netns, address: IpAddr, port: u16| {
+            let made = netns.run(|| UdpSocket::bind((address, port)))?;
+            made.with_context(|| format!("binding UDP port {port} of {address} in {}", netns.name()))
+        };
+        let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
+        into.set_read_timeout(Some(GLANCE))?;
+        // After a pause of this machine all that is late comes at once.
+        setsockopt(&into, sockopt::RcvBufForce, &BUFFER).context("a large buffer for received packets")?;
+        let (source, target) = (out.local_addr()?, into.local_addr()?);
+        // A port of its own each time, or one that is chosen on the way, is not known here.
+        let expected = Expected {
+            address: options.seen_as.unwrap_or(source.ip()),
+            port: Some(source.port()).filter(|_| !options.flow_each && options.seen_as.is_none()),
+        };
+        let id: u64 = rand::random();
+        let progress = Arc::new(Progress {
+            start: Instant::now(),
+            received: AtomicU64::new(0),
+            end_sending: AtomicBool::new(false),
+            end_receiving: AtomicBool::new(false),
+        });
+        let (theirs, ours, options) = (Arc::clone(&progress), Arc::clone(&progress), options.clone());
+        let payload = options.payload;
+        let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
+        let netns = from.0.clone();
+        let sender = std::thread::spawn(move || {
+            // Sockets made on the way must be made inside.
+            netns.run(|| send(&out, target, id, &options, &ours)).unwrap_or_default()
+        });
+        Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
+    }
+
+    /// The time since its start, in which its report counts.
+    pub fn elapsed(&self) -> Duration {
+        self.progress.start.elapsed()
+    }
+
+    /// How many packets have arrived up to now.
+    pub fn received(&self) -> u64 {
+        self.progress.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until packets arrive that are sent from now on.
+    ///
+    /// # Errors
+    /// When none arrives before the deadline.
+    pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
+        let before = self.received();
+        // One may have been under way.
+        crate::wait::eventually(deadline, "the probe's packets arrive", || self.received() > before + 1)
+    }
+
+    /// Stops sending, waits for the last packets and gives the account.
+    ///
+    /// # Errors
+    /// When a thread of it panicked.
+    pub fn finish(mut self) -> Result<ProbeReport> {
+        let Some((sent, received)) = self.end() else { bail!("a thread of the probe panicked") };
+        let mut arrived: Vec<Option<Duration>> = vec![None; sent.times.len()];
+        let (mut duplicates, mut wrong) = (0, received.wrong);
+        for (number, time) in received.arrivals {
+            match usize::try_from(number).ok().and_then(|number| arrived.get_mut(number)) {
+                Some(slot @ None) => *slot = Some(time),
+                Some(Some(_)) => duplicates += 1,
+                None => wrong += 1,
+            }
+        }
+        let passage = |(number, (sent, received)): (u64, (Duration, Option<Duration>))| Passage { number, sent, received };
+        let passages = (0..).zip(sent.times.into_iter().zip(arrived)).map(passage).collect();
+        Ok(ProbeReport::new(passages, duplicates, wrong, sent.refused))
+    }
+
+    fn end(&mut self) -> Option<(Sent, Received)> {
+        self.progress.end_sending.store(true, Ordering::Relaxed);
+        let sent = self.sender.take()?.join();
+        if sent.as_ref().is_ok_and(|sent| sent.times.len() as u64 > self.received()) {
+            std::thread::sleep(GRACE);
+        }
+        self.progress.end_receiving.store(true, Ordering::Relaxed);
+        let received = self.receiver.take()?.join();
+        Some((sent.ok()?, received.ok()?))
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn send(socket: &UdpSocket, target: SocketAddr, id: u64, options: &ProbeOptions, progress: &Progress) -> Sent {
+    let mut sent = Sent::default();
+    let mut due = progress.start;
+    let mut number = 0u64;
+    while !progress.end_sending.load(Ordering::Relaxed) {
+        // After a pause of this machine the packets that are late follow at once: none is left out.
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let packet = packet(id, number, options.payload);
+        sent.times.push(progress.start.elapsed());
+        let result = match options.flow_each {
+            false => socket.send_to(&packet, target),
+            true => socket.local_addr().and_then(|own| UdpSocket::bind((own.ip(), 0))).and_then(|socket| socket.send_to(&packet, target)),
+        };
+        if result.is_err() {
+            sent.refused += 1;
+        }
+        number += 1;
+        due += options.interval;
+    }
+    sent
+}
+
+/// From where packets are to come; any port without one.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    address: IpAddr,
+    port: Option<u16>,
+}
+
+impl Expected {
+    fn fits(self, from: SocketAddr) -> bool {
+        from.ip() == self.address && self.port.is_none_or(|port| port == from.port())
+    }
+}
+
+fn receive(socket: &UdpSocket, expected: Expected, id: u64, payload: usize, progress: &Progress) -> Received {
+    let mut received = Received::default();
+    let mut buffer = vec![0; 65536];
+    while !progress.end_receiving.load(Ordering::Relaxed) {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let now = progress.start.elapsed();
+        let data = buffer.get(..length).unwrap_or_default();
+        match number_of(data).filter(|number| expected.fits(from) && data == packet(id, *number, payload)) {
+            Some(number) => {
+                received.arrivals.push((number, now));
+                progress.received.fetch_add(1, Ordering::Relaxed);
+            }
+            None => received.wrong += 1,
+        }
+    }
+    received
+}
+
+/// A packet's bytes: all of them follow from its probe and its number.
+fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
+    let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
+    let filling = (0..length.saturating_sub(HEADER)).map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);
+    bytes.extend(filling);
+    bytes
+}
+
+fn number_of(data: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(data.get(8..HEADER)?.try_into().ok()?))
+}

@@ -1,0 +1,149 @@
+//! Bulk data over TCP between pods: every byte is checked, the time is taken.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::host::pod::Pod;
+
+/// The content repeats after this many bytes: a prime, so that no segment or page looks like the one before.
+const PERIOD: usize = 65_521;
+
+/// How data is sent.
+#[derive(Debug, Clone)]
+pub struct TransferOptions {
+    v6: bool,
+    deadline: Duration,
+}
+
+impl Default for TransferOptions {
+    fn default() -> TransferOptions {
+        TransferOptions { v6: false, deadline: Duration::from_secs(30) }
+    }
+}
+
+impl TransferOptions {
+    /// Uses the pods' v6 addresses.
+    #[must_use]
+    pub fn v6(mut self) -> TransferOptions {
+        self.v6 = true;
+        self
+    }
+
+    /// How long all of it may take; 30 s otherwise.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
+        self.deadline = deadline;
+        self
+    }
+}
+
+/// What was sent, whole and correct, and how fast.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    /// The bytes that arrived.
+    pub bytes: u64,
+    /// From the connection to the last byte.
+    pub elapsed: Duration,
+    /// The sender's segment size: the path's MTU less 40, or 60 with v6, and less 12 for timestamps.
+    pub segment: u32,
+}
+
+impl Transfer {
+    /// Sends so many bytes from one pod to another.
+    ///
+    /// # Errors
+    /// When they do not arrive in time, or a byte is wrong.
+    pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
+        let target = if options.v6 { IpAddr::V6(to.v6()?) } else { to.address()? };
+        let listener = to.netns().run(|| TcpListener::bind((target, 0)))?.with_context(|| format!("listening on {target}"))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let end = Instant::now() + options.deadline;
+        let content = content();
+        let (start, segment) = std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| receive(&listener, bytes, &content, end));
+            let sent = from.netns().run(|| send(address, bytes, &content, end)).and_then(|sent| sent);
+            let received = receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
+            let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
+            // A sender that fails makes its receiver fail, and tells more about it.
+            let sent = sent.with_context(what)?;
+            received.with_context(what).map(|()| sent)
+        })?;
+        Ok(Transfer { bytes, elapsed: start.elapsed(), segment })
+    }
+
+    /// The rate in Mbit/s.
+    pub fn megabits(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.elapsed.as_secs_f64()
+    }
+}
+
+fn send(address: SocketAddr, bytes: u64, content: &[u8], end: Instant) -> Result<(Instant, u32)> {
+    let mut stream = TcpStream::connect_timeout(&address, left(end)?).context("connecting")?;
+    let start = Instant::now();
+    let mut rest = bytes;
+    while rest > 0 {
+        stream.set_write_timeout(Some(left(end)?))?;
+        let piece = content.get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD)).unwrap_or_default();
+        stream.write_all(piece).with_context(|| format!("sending, {rest} bytes left"))?;
+        rest -= piece.len() as u64;
+    }
+    let segment = getsockopt(&stream, sockopt::TcpMaxSeg)?;
+    Ok((start, segment))
+}
+
+fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> Result<()> {
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1).min(left(end)?)),
+            Err(error) => return Err(error).context("accepting"),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut place = 0u64;
+    loop {
+        stream.set_read_timeout(Some(left(end)?))?;
+        let length = stream.read(&mut buffer).with_context(|| format!("receiving after {place} of {bytes} bytes"))?;
+        if length == 0 {
+            break;
+        }
+        let mut data = buffer.get(..length).unwrap_or_default();
+        while !data.is_empty() {
+            let expected = content.get(usize::try_from(place % PERIOD as u64)?..).unwrap_or_default();
+            let count = data.len().min(expected.len());
+            if data.get(..count) != expected.get(..count) {
+                bail!("wrong bytes between {place} and {}", place + count as u64);
+            }
+            place += count as u64;
+            data = data.get(count..).unwrap_or_default();
+        }
+    }
+    if place != bytes {
+        bail!("{place} of {bytes} bytes arrived");
+    }
+    Ok(())
+}
+
+/// What is left until the deadline; never zero, which sockets take for "no limit".
+fn left(end: Instant) -> Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        bail!("the deadline has passed");
+    }
+    Ok(left)
+}
+
+fn content() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(PERIOD).collect()
+}

@@ -1,0 +1,7 @@
+//! Namespaces, what is in them, and the switches that connect them.
+
+pub(crate) mod http;
+pub(crate) mod multicast;
+pub(crate) mod netns;
+pub mod observe;
+pub(crate) mod switch;

@@ -1,0 +1,187 @@
+//! A named network namespace: made, entered, configured and deleted.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Where `ip netns` keeps the handles of named namespaces.
+pub(crate) const NETNS: &str = "/run/netns";
+
+/// A named network namespace. Clones name the same one; the lab removes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Names a namespace that exists already.
+    pub fn named(name: impl Into<String>) -> Netns {
+        Netns { name: name.into() }
+    }
+
+    /// Makes it, with the loopback interface up and without duplicate address detection.
+    pub(crate) fn create(name: impl Into<String>) -> Result<Netns> {
+        let netns = Netns::named(name);
+        command("ip", ["netns", "add", netns.name.as_str()])?;
+        netns.ip("link set lo up")?;
+        // A tentative v6 address cannot be bound for a second or two after it was set.
+        netns.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
+        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+        netns.sysctl("net/ipv6/conf/all/accept_ra", "0")?;
+        netns.sysctl("net/ipv6/conf/default/accept_ra", "0")?;
+        Ok(netns)
+    }
+
+    /// Its name, as `ip netns exec` wants it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        Path::new(NETNS).join(&self.name)
+    }
+
+    /// Whether it exists.
+    pub fn exists(&self) -> bool {
+        self.path().exists()
+    }
+
+    /// Runs a closure on a thread of its own inside; sockets it makes keep the namespace.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered, or the closure panicked.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let handle = self.open()?;
+        std::thread::scope(|scope| {
+            scope
+                .spawn(move || {
+                    setns(handle, CloneFlags::CLONE_NEWNET)?;
+                    Ok::<T, nix::Error>(work())
+                })
+                .join()
+        })
+        .map_err(|_| anyhow!("a closure in namespace {} panicked", self.name))?
+        .with_context(|| format!("entering namespace {}", self.name))
+    }
+
+    /// Runs a program inside and returns its standard output.
+    ///
+    /// # Errors
+    /// When it cannot be started or exits with another code than 0; the error holds its standard error.
+    pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
+        let output = self.output(program, args)?;
+        checked(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
+    }
+
+    /// Runs a program inside and returns whatever came of it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn output<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<Output> {
+        self.run(|| Command::new(program).args(args).stdin(Stdio::null()).output())?.with_context(|| format!("starting {program}"))
+    }
+
+    /// Runs a shell script inside and returns its standard output.
+    ///
+    /// # Errors
+    /// When it exits with another code than 0.
+    pub fn sh(&self, script: &str) -> Result<String> {
+        self.exec("sh", &["-ec", script])
+    }
+
+    /// Runs `ip` commands inside, one a line, in one process.
+    ///
+    /// # Errors
+    /// When one of them fails; the ones after it are not run.
+    pub fn ip(&self, batch: &str) -> Result<String> {
+        self.feed("ip", &["-batch", "-"], batch)
+    }
+
+    /// Runs a program inside with a text on its standard input.
+    ///
+    /// # Errors
+    /// When it cannot be started or exits with another code than 0.
+    pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+        let output = self.run(|| -> Result<Output> {
+            let mut child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(input.as_bytes())?;
+            }
+            Ok(child.wait_with_output()?)
+        })?;
+        checked(&format!("{} <<< {input:?}", describe(program, args)), &output?).with_context(|| format!("in {}", self.name))
+    }
+
+    /// Sets a value under `/proc/sys`, which is per namespace for everything below `net`.
+    ///
+    /// # Errors
+    /// When there is no such key, or the value is refused.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = Path::new("/proc/sys").join(key);
+        self.run(|| std::fs::write(&path, value))?.with_context(|| format!("writing {value} to {}", path.display()))
+    }
+
+    /// The processes that run inside.
+    pub fn pids(&self) -> Vec<i32> {
+        let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
+        found.lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
+
+    /// Kills every process inside and waits until they are gone from it.
+    pub(crate) fn kill_all(&self) {
+        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+        for _ in 0..200 {
+            let pids: Vec<i32> = self.pids().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+            if pids.is_empty() {
+                return;
+            }
+            for pid in pids {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Kills what runs inside and removes it with its interfaces.
+    pub(crate) fn delete(&self) -> Result<()> {
+        self.kill_all();
+        command("ip", ["netns", "del", self.name.as_str()]).map(drop)
+    }
+
+    pub(crate) fn open(&self) -> Result<File> {
+        File::open(self.path()).with_context(|| format!("namespace {} does not exist", self.name))
+    }
+}
+
+/// A killed child that its parent has not waited for is still listed.
+pub(crate) fn is_zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+}
+
+/// Runs a program here and returns its standard output.
+pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
+    let args: Vec<S> = args.into_iter().collect();
+    let output = Command::new(program).args(&args).stdin(Stdio::null()).output().with_context(|| format!("starting {program}"))?;
+    checked(&describe(program, &args), &output)
+}
+
+fn checked(what: &str, output: &Output) -> Result<String> {
+    if !output.status.success() {
+        bail!("{what}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn describe<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
+    let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+    format!("{program} {}", args.join(" "))
+}

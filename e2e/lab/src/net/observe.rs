@@ -1,0 +1,201 @@
+//! What the kernel of a namespace holds, as `ip -j` and `bridge -j` tell it.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::net::netns::Netns;
+
+/// An interface.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Link {
+    /// Its index.
+    pub ifindex: u32,
+    /// Its name.
+    pub ifname: String,
+    /// Its MTU.
+    #[serde(default)]
+    pub mtu: u32,
+    /// Its hardware address.
+    #[serde(default)]
+    pub address: String,
+    /// `UP`, `DOWN` or `UNKNOWN`.
+    #[serde(default)]
+    pub operstate: String,
+    /// `UP`, `LOWER_UP`, `BROADCAST`, …
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// `info_kind` and `info_data`, such as a VXLAN's `id`, `local` and `port`.
+    #[serde(default)]
+    pub linkinfo: Value,
+    /// All else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// The interface.
+    pub ifname: String,
+    /// The address with its prefix length.
+    pub net: String,
+    /// `global`, `link` or `host`.
+    pub scope: String,
+}
+
+/// A route.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Route {
+    /// The destination, or `default`; a host's route has no length.
+    pub dst: String,
+    /// The next hop.
+    #[serde(default)]
+    pub gateway: Option<String>,
+    /// The interface.
+    #[serde(default)]
+    pub dev: Option<String>,
+    /// Who made it: a name or a number.
+    #[serde(default)]
+    pub protocol: String,
+    /// `onlink`, `linkdown`, `dead`.
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// All else: `scope`, `prefsrc`, `metric`, `type`, `mtu`, …
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// A neighbour: an ARP or ND entry.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Neighbour {
+    /// The address.
+    pub dst: String,
+    /// The interface.
+    pub dev: String,
+    /// The hardware address.
+    #[serde(default)]
+    pub lladdr: Option<String>,
+    /// `PERMANENT`, `REACHABLE`, …
+    #[serde(default)]
+    pub state: Vec<String>,
+    /// All else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// An entry of a forwarding database.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Fdb {
+    /// The hardware address.
+    pub mac: String,
+    /// The interface.
+    pub ifname: String,
+    /// The remote VTEP.
+    #[serde(default)]
+    pub dst: Option<String>,
+    /// `permanent`, or empty for a learned entry.
+    #[serde(default)]
+    pub state: String,
+    /// `self`, `master`, …
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// All else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Netns {
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        self.json("ip", &["-d", "-j", "link", "show"])
+    }
+
+    /// The named interface, when it exists.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn link(&self, name: &str) -> Result<Option<Link>> {
+        Ok(self.links()?.into_iter().find(|link| link.ifname == name))
+    }
+
+    /// The addresses of all interfaces.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn addresses(&self) -> Result<Vec<Address>> {
+        #[derive(Deserialize)]
+        struct Interface {
+            ifname: String,
+            #[serde(default)]
+            addr_info: Vec<Info>,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            local: String,
+            prefixlen: u8,
+            scope: String,
+        }
+        let interfaces: Vec<Interface> = self.json("ip", &["-j", "address", "show"])?;
+        let of = |interface: Interface| {
+            let ifname = interface.ifname;
+            interface.addr_info.into_iter().map(move |info| Address {
+                ifname: ifname.clone(),
+                net: format!("{}/{}", info.local, info.prefixlen),
+                scope: info.scope,
+            })
+        };
+        Ok(interfaces.into_iter().flat_map(of).collect())
+    }
+
+    /// The v4 routes of the main table.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn routes(&self) -> Result<Vec<Route>> {
+        self.json("ip", &["-4", "-j", "route", "show"])
+    }
+
+    /// The v6 routes of the main table.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn v6_routes(&self) -> Result<Vec<Route>> {
+        self.json("ip", &["-6", "-j", "route", "show"])
+    }
+
+    /// The neighbours of both families on an interface; none when there is no such interface.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
+        // With `dev` the answer leaves the interface out.
+        let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
+        Ok(all.into_iter().filter(|neighbour| neighbour.dev == interface).collect())
+    }
+
+    /// The forwarding database of an interface; empty when there is no such interface.
+    ///
+    /// # Errors
+    /// When `bridge` fails.
+    pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
+        let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
+        Ok(all.into_iter().filter(|entry| entry.ifname == interface).collect())
+    }
+
+    fn json<T: DeserializeOwned>(&self, program: &str, args: &[&str]) -> Result<Vec<T>> {
+        let text = self.exec(program, args)?;
+        // An empty list is printed as nothing at all by some versions.
+        if text.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        // `ip -d -j` prints an empty object for each interface that it filters out.
+        let list: Vec<Value> = serde_json::from_str(&text).with_context(|| format!("the answer of {program} {}", args.join(" ")))?;
+        let list = list.into_iter().filter(|entry| entry.as_object().is_none_or(|fields| !fields.is_empty()));
+        list.map(|entry| serde_json::from_value(entry.clone()).with_context(|| format!("{program} says {entry}"))).collect()
+    }
+}

@@ -1,0 +1,84 @@
+//! A switch: a bridge in a namespace of its own, and the cables that lead to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::net::netns::Netns;
+use crate::wait::eventually;
+
+const BRIDGE: &str = "br0";
+
+/// A switch; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Switch {
+    netns: Netns,
+    ports: Arc<AtomicU32>,
+}
+
+impl Switch {
+    pub(crate) fn build(netns: Netns) -> Result<Switch> {
+        // Snooping would drop neighbour solicitations to groups that nobody has reported yet.
+        netns.ip(&format!("link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"))?;
+        // Nor does a switch know of filters; where the kernel has them for bridges, they cost time.
+        for family in ["iptables", "ip6tables", "arptables"] {
+            let _ = netns.sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0");
+        }
+        Ok(Switch { netns, ports: Arc::new(AtomicU32::new(0)) })
+    }
+
+    /// The namespace with its bridge `br0`.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Lays a cable to a namespace, where it ends in the named interface.
+    pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
+        let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
+        let to = netns.name();
+        self.netns.ip(&format!(
+            "link add {port} mtu {mtu} type veth peer name {interface} mtu {mtu} netns {to}\n\
+             link set {port} master {BRIDGE}\n\
+             link set {port} up"
+        ))?;
+        netns.ip(&format!("link set {interface} up"))?;
+        wait_connected(&self.netns, &port, netns, interface)?;
+        Ok(Port { switch: self.clone(), name: port, interface: interface.to_owned() })
+    }
+}
+
+/// The switch's end of a cable.
+#[derive(Debug, Clone)]
+pub(crate) struct Port {
+    switch: Switch,
+    name: String,
+    pub(crate) interface: String,
+}
+
+impl Port {
+    /// Drops what comes through, or stops to do so; the far end notices nothing.
+    pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
+        let master = if forwarding { format!("master {BRIDGE}") } else { "nomaster".to_owned() };
+        self.switch.netns.ip(&format!("link set {} {master}", self.name)).map(drop)
+    }
+
+    /// Pulls the plug or puts it back; the far end sees the carrier go and come.
+    pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
+        let state = if carrier { "up" } else { "down" };
+        self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
+    }
+
+    /// Takes the cable away, and the interface at its far end.
+    pub(crate) fn remove(&self) -> Result<()> {
+        self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
+    }
+}
+
+/// Waits until a bridge forwards on a port and the far end is up: the kernel notices a new cable's carrier up to a second late.
+pub(crate) fn wait_connected(bridge: &Netns, port: &str, netns: &Netns, interface: &str) -> Result<()> {
+    let says = |netns: &Netns, program, device, state| netns.exec(program, &["link", "show", "dev", device]).is_ok_and(|text| text.contains(state));
+    let is_connected = || says(bridge, "bridge", port, "state forwarding") && says(netns, "ip", interface, "state UP");
+    eventually(Duration::from_secs(10), "a new cable carries", is_connected).map(drop)
+}

@@ -1,0 +1,38 @@
+//! What hosts and processes know of the lab that they are part of: its name, its folder, and whether it stays.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::net::netns::Netns;
+use crate::site::name::LabName;
+
+pub(crate) mod name;
+pub(crate) mod sweep;
+
+/// What hosts and processes know of their lab.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) name: LabName,
+    pub(crate) kept: AtomicBool,
+}
+
+impl Site {
+    /// Makes one of the lab's namespaces.
+    pub(crate) fn netns(&self, host: &str) -> Result<Netns> {
+        let netns = Netns::create(self.name.netns(host))?;
+        Ok(netns)
+    }
+
+    /// A folder of the lab, made when it is not there.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.name.folder().join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+}

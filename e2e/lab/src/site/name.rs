@@ -1,0 +1,93 @@
+//! The names of labs and of their namespaces: `fl-<pid>-<id>-<host>`.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::net::netns::NETNS;
+
+/// Every lab's folder is in here.
+const LABS: &str = "/tmp/flannel-lab";
+/// In a lab's folder: nobody removes this lab but [`crate::remove_ended`].
+pub(crate) const KEPT: &str = "kept";
+/// In a lab's folder: which process made it.
+pub(crate) const OWNER: &str = "owner";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What is the same in all names of one lab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LabName {
+    pub(crate) pid: u32,
+    pub(crate) id: String,
+}
+
+impl LabName {
+    /// The next name of this process.
+    pub(crate) fn next() -> LabName {
+        // The random part keeps a lab apart from one that an earlier process with this pid was told to keep.
+        let id = format!("{}{:03x}", NEXT.fetch_add(1, Ordering::Relaxed), rand::random::<u16>() & 0xfff);
+        LabName { pid: std::process::id(), id }
+    }
+
+    /// Reads the lab's part of a namespace's or a folder's name.
+    pub(crate) fn parse(text: &str) -> Option<LabName> {
+        let mut parts = text.splitn(4, '-');
+        if parts.next() != Some("fl") {
+            return None;
+        }
+        let pid = parts.next()?.parse().ok()?;
+        let id = parts.next().filter(|id| !id.is_empty())?.to_owned();
+        Some(LabName { pid, id })
+    }
+
+    /// `fl-<pid>-<id>`.
+    pub(crate) fn prefix(&self) -> String {
+        format!("fl-{}-{}", self.pid, self.id)
+    }
+
+    pub(crate) fn netns(&self, host: &str) -> String {
+        format!("{}-{host}", self.prefix())
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        Path::new(LABS).join(self.prefix())
+    }
+}
+
+/// The labs of which a namespace or a folder exists.
+pub(crate) fn existing() -> Vec<LabName> {
+    let mut labs: Vec<LabName> = Vec::new();
+    for folder in [NETNS, LABS] {
+        for name in entries(Path::new(folder)) {
+            if let Some(lab) = LabName::parse(&name).filter(|lab| !labs.contains(lab)) {
+                labs.push(lab);
+            }
+        }
+    }
+    labs
+}
+
+/// The names in a folder; none when it does not exist.
+pub(crate) fn entries(folder: &Path) -> Vec<String> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_comes_back_from_its_namespace() {
+        let lab = LabName::next();
+        assert_eq!(LabName::parse(&lab.netns("h1-pod")), Some(lab.clone()));
+        assert_eq!(LabName::parse(&lab.prefix()), Some(lab));
+    }
+
+    #[test]
+    fn foreign_names_are_not_ours() {
+        for name in ["cni-1234", "fl", "fl-", "fl-x-1-h", "fl-12", "fl-12-", "flannel-1-2"] {
+            assert_eq!(LabName::parse(name), None, "{name}");
+        }
+    }
+}

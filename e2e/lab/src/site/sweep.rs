@@ -1,0 +1,167 @@
+//! Removing labs: one's own, those of dead processes, and those that were kept.
+//!
+//! A lab is its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes: those inside the namespaces, and those that
+//! have a part of the folder mounted as their `/run`, which finds them when the namespaces have lost their names. Cables end in
+//! the lab's namespaces only and go with them, mounts go with the processes that made them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::net::netns::{NETNS, Netns, is_zombie};
+use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
+
+/// So long killed processes have to end.
+const ENDS: Duration = Duration::from_secs(10);
+/// A program that the owner had started may add a namespace while its others are being deleted.
+const ROUNDS: usize = 3;
+
+/// Removes a lab's processes, namespaces and folder.
+pub(crate) fn remove(lab: &LabName) -> Result<()> {
+    let mut outcome = Ok(());
+    let names = || entries(Path::new(NETNS)).into_iter().filter(|name| LabName::parse(name).as_ref() == Some(lab)).collect::<Vec<_>>();
+    for _ in 0..ROUNDS {
+        outcome = Ok(());
+        // All processes first: a daemon whose peers vanish would only fill its log.
+        kill_all(|| {
+            let mut found = processes(lab);
+            found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
+            found
+        })?;
+        for name in names() {
+            outcome = Netns::named(name).delete().and(outcome);
+        }
+        match std::fs::remove_dir_all(lab.folder()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => outcome = outcome.and(Err(error.into())),
+            _ => {}
+        }
+        if names().is_empty() && !lab.folder().exists() {
+            return Ok(());
+        }
+    }
+    outcome
+}
+
+/// Removes all labs of this process: what a handler of SIGINT calls before it exits.
+///
+/// # Errors
+/// When a namespace or a folder resists.
+pub fn remove_of_process() -> Result<()> {
+    remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
+}
+
+/// Removes what dead processes left behind; tells how many labs that were.
+///
+/// # Errors
+/// When a namespace or a folder resists.
+pub fn remove_stale() -> Result<usize> {
+    remove_where(|lab| !is_alive(lab) && !is_kept(lab))
+}
+
+/// Removes every lab whose process has ended, whether it was kept on purpose or killed; tells how many that were.
+///
+/// # Errors
+/// When a process, a namespace or a folder resists.
+pub fn remove_ended() -> Result<usize> {
+    remove_where(|lab| !is_alive(lab))
+}
+
+fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
+    let mut outcome = Ok(());
+    let mut count = 0;
+    for lab in existing().iter().filter(|lab| chosen(lab)) {
+        outcome = remove(lab).and(outcome);
+        count += 1;
+    }
+    outcome.map(|()| count)
+}
+
+/// Who this process is, for the file [`OWNER`]: numbers of processes are used again, in this boot and in the next.
+pub(crate) fn owner() -> String {
+    identity(std::process::id()).unwrap_or_default()
+}
+
+/// When a process started and in which boot; none when it has ended, waited for or not.
+fn identity(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // proc_pid_stat(5): the third field is the state, the twenty-second the start in ticks since the boot.
+    let (state, start) = (fields.first()?, fields.get(19)?);
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    (!matches!(*state, "Z" | "X")).then(|| format!("{start} {}", boot.trim()))
+}
+
+/// Whether the process that made a lab still runs.
+fn is_alive(lab: &LabName) -> bool {
+    let noted = std::fs::read_to_string(lab.folder().join(OWNER)).unwrap_or_default();
+    // A lab without a note is just being made, or was killed at that: then the number has to do.
+    identity(lab.pid).is_some_and(|now| noted.is_empty() || noted.trim() == now)
+}
+
+fn is_kept(lab: &LabName) -> bool {
+    lab.folder().join(KEPT).exists()
+}
+
+/// The processes that have a part of the lab's folder mounted, as every one that a host runs has.
+fn processes(lab: &LabName) -> Vec<i32> {
+    let mark = format!("/flannel-lab/{}/", lab.prefix());
+    let own = std::fs::read_link("/proc/self/ns/mnt").ok();
+    let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
+    let others = pids.filter(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own));
+    others.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| is_mounted(&mounts, &mark))).collect()
+}
+
+/// Whether something below the marked folder is mounted; proc_pid_mountinfo(5) has the folder in the fourth field.
+fn is_mounted(mountinfo: &str, mark: &str) -> bool {
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains(mark))
+}
+
+/// Kills processes until none is found any more.
+fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    let end = Instant::now() + ENDS;
+    loop {
+        let pids: BTreeSet<i32> = find().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+        if pids.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            bail!("processes {pids:?} do not end; look what they wait for (/proc/PID/stack) and say it again");
+        }
+        for pid in pids {
+            // It may have ended meanwhile.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_is_told_from_who_ran() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let first = identity(pid).unwrap();
+        assert_eq!(identity(pid), Some(first));
+        child.kill().unwrap();
+        // Dead and not waited for: its entry in /proc is still there.
+        crate::wait::eventually(Duration::from_secs(10), "it is dead", || identity(pid).is_none()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(identity(pid), None);
+    }
+
+    #[test]
+    fn a_labs_process_is_known_by_what_it_has_mounted() {
+        let mountinfo = "22 1 8:1 / / rw - ext4 /dev/sda rw\n90 22 8:1 /tmp/flannel-lab/fl-12-0abc/h1/run /run rw - ext4 /dev/sda rw\n";
+        assert!(is_mounted(mountinfo, "/flannel-lab/fl-12-0abc/"));
+        assert!(!is_mounted(mountinfo, "/flannel-lab/fl-12-0ab/") && !is_mounted(mountinfo, "/flannel-lab/fl-1-0abc/"));
+        assert!(!is_mounted("1 1 8:1 / /tmp/flannel-lab/fl-12-0abc/x rw - ext4 /dev/sda rw\n", "/flannel-lab/fl-12-0abc/"));
+    }
+}

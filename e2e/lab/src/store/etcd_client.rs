@@ -1,0 +1,251 @@
+//! What an operator does with etcdctl.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
+use serde::Deserialize;
+
+use crate::net::netns::Netns;
+use crate::store::ca::Certificates;
+
+/// etcdctl in a namespace, with its endpoints and credentials; clones are equal.
+#[derive(Debug, Clone)]
+pub struct EtcdClient {
+    pub(crate) netns: Netns,
+    pub(crate) etcdctl: PathBuf,
+    /// Reached from the namespace of this client.
+    pub(crate) local: String,
+    /// Reached from everywhere: what daemons are told.
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) certificates: Option<Certificates>,
+    pub(crate) user: Option<(String, String)>,
+}
+
+/// A key as etcd stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// When it came to be.
+    pub create_revision: i64,
+    /// When it was last written.
+    pub mod_revision: i64,
+    /// How often it was written since it came to be.
+    pub version: i64,
+    /// The lease that it hangs on; 0 without.
+    pub lease: i64,
+}
+
+impl EtcdClient {
+    /// The endpoints that daemons are told.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    /// The certificates, with TLS.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// The same client as another user.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str) -> EtcdClient {
+        self.user = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Runs etcdctl and returns its standard output.
+    ///
+    /// # Errors
+    /// When it fails; the error holds its standard error.
+    pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
+        let output = self.netns.run(|| {
+            let mut command = Command::new(&self.etcdctl);
+            command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.local));
+            if let Some(files) = &self.certificates {
+                command.arg("--cacert").arg(files.ca()).arg("--cert").arg(files.client()).arg("--key").arg(files.client_key());
+            }
+            if let Some((name, password)) = &self.user {
+                command.arg(format!("--user={name}:{password}"));
+            }
+            command.args(args).output()
+        })?;
+        let output = output.with_context(|| format!("starting {}", self.etcdctl.display()))?;
+        if !output.status.success() {
+            bail!("etcdctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Writes a key without a lease.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.etcdctl(&["put", "--", key, value]).map(drop)
+    }
+
+    /// Writes a key that hangs on a lease.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn put_leased(&self, key: &str, value: &str, lease: i64) -> Result<()> {
+        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
+    }
+
+    /// A key, when it exists.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
+        Ok(self.read(&["get", "-w", "json", "--", key])?.into_iter().next())
+    }
+
+    /// The keys that begin so, in order.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn get_prefix(&self, prefix: &str) -> Result<Vec<KeyValue>> {
+        self.read(&["get", "-w", "json", "--prefix", "--", prefix])
+    }
+
+    /// Deletes a key; tells whether it was there.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn del(&self, key: &str) -> Result<bool> {
+        Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
+    }
+
+    /// The store's present revision.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn revision(&self) -> Result<i64> {
+        Ok(self.answer(&["get", "-w", "json", "no-such-key"])?.header.revision)
+    }
+
+    /// Forgets the history before the present revision, so that watches from there must list again.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn compact(&self) -> Result<i64> {
+        let revision = self.revision()?;
+        self.etcdctl(&["compact", "--physical", &revision.to_string()])?;
+        Ok(revision)
+    }
+
+    /// Grants a lease and returns its number.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn grant(&self, seconds: u32) -> Result<i64> {
+        let answer = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
+        let number = answer.split_whitespace().nth(1).with_context(|| format!("{answer:?}"))?;
+        i64::from_str_radix(number, 16).with_context(|| format!("lease {number}"))
+    }
+
+    /// Revokes a lease, and so deletes its keys.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn revoke(&self, lease: i64) -> Result<()> {
+        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
+    }
+
+    /// The seconds that a lease has left; none when it is gone.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn seconds_left(&self, lease: i64) -> Result<Option<i64>> {
+        #[derive(Deserialize)]
+        struct Left {
+            ttl: i64,
+        }
+        let left: Left = serde_json::from_str(&self.etcdctl(&["lease", "timetolive", "-w", "json", &format!("{lease:x}")])?)?;
+        Ok(Some(left.ttl).filter(|seconds| *seconds > 0))
+    }
+
+    /// Saves a snapshot of the whole store.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn snapshot(&self, file: &Path) -> Result<()> {
+        self.etcdctl(&["snapshot", "save", &file.to_string_lossy()]).map(drop)
+    }
+
+    /// Creates a user who may read and write below a prefix.
+    ///
+    /// # Errors
+    /// When etcdctl fails.
+    pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
+        self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
+        self.etcdctl(&["role", "add", name])?;
+        self.etcdctl(&["role", "grant-permission", name, "--prefix=true", "readwrite", prefix])?;
+        self.etcdctl(&["user", "grant-role", name, name]).map(drop)
+    }
+
+    pub(crate) fn daemon_args(&self) -> Vec<String> {
+        let mut args = vec![format!("--etcd-endpoints={}", self.endpoints.join(","))];
+        if let Some(files) = &self.certificates {
+            args.push(format!("--etcd-cafile={}", files.ca().display()));
+            args.push(format!("--etcd-certfile={}", files.client().display()));
+            args.push(format!("--etcd-keyfile={}", files.client_key().display()));
+        }
+        if let Some((name, password)) = &self.user {
+            args.push(format!("--etcd-username={name}"));
+            args.push(format!("--etcd-password={password}"));
+        }
+        args
+    }
+
+    fn read(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
+        self.answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
+    }
+
+    fn answer(&self, args: &[&str]) -> Result<Answer> {
+        serde_json::from_str(&self.etcdctl(args)?).context("reading etcdctl's answer")
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: i64,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    key: String,
+    #[serde(default)]
+    value: String,
+    create_revision: i64,
+    mod_revision: i64,
+    version: i64,
+    #[serde(default)]
+    lease: i64,
+}
+
+impl TryFrom<Entry> for KeyValue {
+    type Error = anyhow::Error;
+
+    fn try_from(entry: Entry) -> Result<KeyValue> {
+        let text = |encoded: &str| {
+            Ok::<_, anyhow::Error>(String::from_utf8_lossy(&BASE64.decode(encoded).with_context(|| format!("{encoded:?}"))?).into_owned())
+        };
+        let Entry { create_revision, mod_revision, version, lease, .. } = entry;
+        Ok(KeyValue { key: text(&entry.key)?, value: text(&entry.value)?, create_revision, mod_revision, version, lease })
+    }
+}

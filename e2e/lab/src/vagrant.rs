@@ -1,0 +1,50 @@
+//! The hosts that Vagrant and VirtualBox make, on which flannel announces 10.0.2.15 from each of them.
+
+use anyhow::Result;
+
+use crate::host::Host;
+use crate::host::nat::NatBox;
+use crate::host::uplink::Uplink;
+use crate::lab::Lab;
+use crate::net::switch::Switch;
+
+/// Hosts whose default route leads, on `enp0s3`, from 10.0.2.15 to a NAT box of their own.
+#[derive(Debug, Clone)]
+pub struct Vagrant {
+    /// Where `enp0s8` leads to: the host-only network, the only one on which the hosts reach each other.
+    pub lan: Switch,
+    /// Behind the NAT boxes.
+    pub world: Switch,
+    /// A host out there, 198.51.100.1.
+    pub internet: Host,
+    /// `h1`, `h2`, …
+    pub hosts: Vec<Host>,
+    /// The NAT box of each host, 10.0.2.2 to it and 198.51.100.101, … to the world.
+    pub nat_boxes: Vec<NatBox>,
+}
+
+impl Lab {
+    /// Hosts as Vagrant with VirtualBox makes them: all are 10.0.2.15 on `enp0s3`, and differ on `enp0s8` only.
+    ///
+    /// # Errors
+    /// When something cannot be built.
+    pub fn vagrant(&self, count: u8) -> Result<Vagrant> {
+        Vagrant::build(self, count)
+    }
+}
+
+impl Vagrant {
+    fn build(lab: &Lab, count: u8) -> Result<Vagrant> {
+        let (lan, world) = (lab.switch("lan")?, lab.switch("world")?);
+        let internet = lab.host("internet", &[Uplink::new(&world, "eth0").address("198.51.100.1/24")?])?;
+        let (mut hosts, mut nat_boxes) = (Vec::new(), Vec::new());
+        for number in 1..=count {
+            let wire = lab.switch(&format!("nat{number}"))?;
+            let outside = format!("198.51.100.{}/24", u16::from(number) + 100);
+            nat_boxes.push(lab.nat(&format!("nat{number}"), (&wire, "10.0.2.2/24"), (&world, &outside))?);
+            let nat = Uplink::new(&wire, "enp0s3").address("10.0.2.15/24")?.gateway("10.0.2.2")?;
+            hosts.push(lab.host(&format!("h{number}"), &[nat, Uplink::enp0s8(&lan, number)?])?);
+        }
+        Ok(Vagrant { lan, world, internet, hosts, nat_boxes })
+    }
+}

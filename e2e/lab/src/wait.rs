@@ -1,0 +1,74 @@
+//! Waiting for a condition, and watching that one holds: the only ways in which a test lets time pass.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks at what is to hold all the time.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
+
+/// Polls until the condition holds and returns how long that took.
+///
+/// # Errors
+/// When it still does not hold at the deadline; the error names `what`.
+pub fn eventually(deadline: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while !holds() {
+        if start.elapsed() >= deadline {
+            bail!("not within {deadline:?}: {what}");
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+    Ok(start.elapsed())
+}
+
+/// Repeats an attempt until it succeeds and returns its value.
+///
+/// # Errors
+/// The last failure, once the deadline has passed.
+pub fn eventually_ok<T>(deadline: Duration, what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) if start.elapsed() >= deadline => return Err(error).with_context(|| format!("not within {deadline:?}: {what}")),
+            Err(_) => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Checks again and again, for so long, that something holds: for what must not happen, which has no event to wait for.
+///
+/// # Errors
+/// The first failure, with the time at which it came.
+pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let over = start.elapsed() >= time;
+        check().with_context(|| format!("not throughout {time:?}, but after {:.1?}: {what}", start.elapsed()))?;
+        if over {
+            return Ok(());
+        }
+        std::thread::sleep(WATCH_PAUSE.min(time.saturating_sub(start.elapsed())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_at_first_only_does_not_hold_throughout() {
+        let start = Instant::now();
+        let short = |limit: u64| move || if start.elapsed() < Duration::from_millis(limit) { Ok(()) } else { bail!("it ended") };
+        throughout(Duration::from_millis(20), "a long one", short(60_000)).unwrap();
+        let error = throughout(Duration::from_secs(60), "a short one", short(50)).unwrap_err();
+        assert!(format!("{error:#}").contains("a short one: it ended"), "{error:#}");
+    }
+}

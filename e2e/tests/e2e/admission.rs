@@ -1,0 +1,138 @@
+//! Which leases are used: a pool that contains the nodes' own network works, and what is not used is told.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Bed, Lab, binaries, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A pool of four subnets around the nodes' own network, 192.168.56.0/24.
+fn around(backend: &str) -> String {
+    format!(r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#)
+}
+
+/// Pods reach each other in a network that contains the nodes' addresses, and no node refuses another.
+fn works_around_the_underlay(title: &str, backend: &str) -> Result<()> {
+    Lab::run(title, |lab| {
+        let bed = Bed::start(lab, 2, &around(backend), |_, options| options)?;
+        for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
+            let subnet = daemon.subnet_env()?.subnet.context("a subnet")?.trunc();
+            ensure!(!subnet.contains(&host.v4()?), "{} took {subnet}, in which it is itself", host.name());
+            eventually(DEADLINE, "a peer is served", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 1.0))?;
+            ensure!(!daemon.log().contains("a lease is not used"), "{}", daemon.log_tail(20));
+            // The way to the other node is the wire still.
+            let way = host.netns().sh("ip -4 route get 192.168.56.103")?;
+            ensure!(way.contains("dev enp0s8"), "{way}");
+        }
+        bed.require_no_errors()
+    })
+}
+
+#[test]
+fn vxlan_in_a_pool_around_the_underlay() {
+    works_around_the_underlay("around-vxlan", r#"{"Type":"vxlan"}"#).unwrap();
+}
+
+#[test]
+fn userspace_vxlan_in_a_pool_around_the_underlay() {
+    works_around_the_underlay("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
+}
+
+#[test]
+fn host_gw_in_a_pool_around_the_underlay() {
+    works_around_the_underlay("around-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
+}
+
+#[test]
+fn udp_in_a_pool_around_the_underlay() {
+    works_around_the_underlay("around-udp", r#"{"Type":"udp"}"#).unwrap();
+}
+
+/// A lease that a hand wrote.
+fn put(bed: &Bed, key: &str, value: &str) -> Result<()> {
+    std::fs::write(bed.leases.join("subnets").join(key), value).with_context(|| format!("writing {key}"))
+}
+
+/// What is refused is named by /readyz, /status and the log, and takes no healthy node down.
+#[test]
+fn what_is_refused_is_named() {
+    Lab::run("refused", |lab| {
+        let bed = Bed::start(lab, 2, &around(r#"{"Type":"host-gw"}"#), |_, options| options)?;
+        let value = |public: &str| format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"host-gw"}}"#);
+        let own = bed.daemons[0].subnet_env()?.subnet.context("a subnet")?.trunc();
+        let inside = own.hosts().nth(8).context("an address")?.to_string();
+        put(&bed, "192.168.56.0-24", &value("192.168.56.109"))?;
+        put(&bed, "192.168.99.0-24", &value(&inside))?;
+        for daemon in &bed.daemons {
+            let body = || daemon.get("/readyz").unwrap_or_default();
+            eventually(DEADLINE, "readyz names both", || ["192.168.56.0/24", "192.168.99.0/24"].iter().all(|subnet| body().1.contains(subnet)))?;
+            let (code, text) = body();
+            ensure!(code == 200 && text.starts_with("flanneld is ready\nrefused: "), "{code} {text}");
+            ensure!(text.contains("192.168.56.0/24, the network that carries the packets"), "{text}");
+            ensure!(text.contains(&format!("{inside}, which lies in")), "{text}");
+            let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
+            ensure!(status["refused"].as_array().is_some_and(|list| list.len() == 2), "{status}");
+        }
+        bed.reach()?;
+        for key in ["192.168.56.0-24", "192.168.99.0-24"] {
+            std::fs::remove_file(bed.leases.join("subnets").join(key))?;
+        }
+        for daemon in &bed.daemons {
+            eventually(DEADLINE, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
+        }
+        bed.require_no_errors()
+    })
+    .unwrap();
+}
+
+/// A node of another backend is told once, with both types, and marked; so is a key that is no text.
+#[test]
+fn a_peer_of_another_backend_is_told() {
+    Lab::run("other-backend", |lab| {
+        let bed = Bed::start(lab, 2, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#, |_, options| options)?;
+        put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
+        put(&bed, "10.5.4.0-24", r#"{"PublicIP":"192.168.56.104","PublicIPv6":null}"#)?;
+        put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
+        std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
+        let told = [
+            "10.5.3.0/24 of the node at 192.168.56.103 is of backend host-gw, this network is of vxlan",
+            "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
+            "10.5.5.0/24 is published without an address of its family",
+            "10.5.9.0-24\\xff",
+        ];
+        for daemon in &bed.daemons {
+            let named = |text: &str| told.iter().all(|line| text.contains(line));
+            eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
+            for line in told {
+                eventually(DEADLINE, "the log tells of it", || daemon.log().matches(line).count() == 1)?;
+            }
+            let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
+            let counts = (count("other-backend")?, count("reserved")?, count("no-address")?);
+            ensure!(counts == (1.0, 1.0, 1.0), "{counts:?}: {}", daemon.get("/metrics")?.1);
+            ensure!((daemon.metric("flannel_peers")?, daemon.metric("flannel_leases_unreadable")?) == (1.0, 1.0), "{}", daemon.get("/metrics")?.1);
+        }
+        let program = binaries::own("flannelctl")?;
+        let place = format!("--subnet-dir={}", bed.leases.display());
+        let listed = bed.hosts[0].netns().exec(&program.to_string_lossy(), &["leases", &place])?;
+        for line in told {
+            ensure!(listed.contains(line), "{line} is not in\n{listed}");
+        }
+        ensure!(listed.matches("not used: ").count() == 3, "{listed}");
+        bed.reach()?;
+        // It comes round: a peer again, without another word.
+        put(
+            &bed,
+            "10.5.4.0-24",
+            r#"{"PublicIP":"192.168.56.104","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:04"}}"#,
+        )?;
+        for daemon in &bed.daemons {
+            eventually(DEADLINE, "it is a peer", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
+            ensure!(daemon.log().matches(told[0]).count() == 1, "{}", daemon.log_tail(20));
+        }
+        bed.require_no_errors()
+    })
+    .unwrap();
+}

@@ -1,0 +1,99 @@
+//! `make bench` as a command: it measures Go flannel where it is named, and its mistakes read like messages.
+
+use std::process::{Command, Output};
+
+use lab::{Lab, binaries};
+
+/// Every flag of Go flannel v0.28 but the switches.
+const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \
+    subnet-file public-ip public-ipv6 subnet-lease-renew-margin healthz-ip healthz-port iptables-resync net-config-path v vmodule";
+
+fn bench(args: &[&str], go: &str) -> Output {
+    let flanneld = binaries::own("flanneld").unwrap();
+    Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(args)
+        .env("GO_FLANNELD", go)
+        .env(binaries::BIN_DIR, flanneld.parent().unwrap())
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap()
+}
+
+fn told(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A program that takes Go flannel's flags and no others, and then does what a flanneld does.
+fn stand_in(lab: &Lab) -> String {
+    let script = lab.folder("").unwrap().join("go-flanneld");
+    let flags = GO_FLAGS.split_whitespace().map(|flag| format!("--{flag}=*")).collect::<Vec<_>>().join("|");
+    let text = format!(
+        "#!/bin/sh\nfor arg; do case $arg in {flags}) ;; *) echo \"flag provided but not defined: $arg\" >&2; exit 2;; esac; done\n\
+         case \"$*\" in *--etcd-endpoints=*) ;; *) echo 'no etcd was named' >&2; exit 1;; esac\n\
+         echo \"$@\" >> {}.calls\nexec {} \"$@\"\n",
+        script.display(),
+        binaries::own("flanneld").unwrap().display()
+    );
+    // By another process: a file that this one holds open, if only in a child that another test is starting, cannot be run.
+    let host = lab.host("writer", &[]).unwrap();
+    host.netns().feed("sh", &["-ec", &format!("cat > {0}; chmod +x {0}", script.display())], &text).unwrap();
+    script.to_string_lossy().into_owned()
+}
+
+#[test]
+fn go_flannel_is_measured_where_it_is_named() {
+    let lab = Lab::new("bench-go").unwrap();
+    let go = stand_in(&lab);
+    let args = ["--datapath", "--streams", "--rounds=1", "--cable=veth", "--only=udp (Go flannel)", "--only=udp (plain)"];
+    let output = bench(&args, &go);
+    let told = told(&output);
+    assert!(output.status.success(), "{told}");
+    let rows: Vec<Vec<&str>> = told.lines().filter(|line| line.starts_with("| udp")).map(|line| line.split('|').map(str::trim).collect()).collect();
+    assert_eq!(rows.iter().map(|row| row[1]).collect::<Vec<_>>(), ["udp (plain)", "udp (Go flannel)"], "{told}");
+    // The rate of one stream, and what part of Go's it is: figures, not the sign for none.
+    for row in rows {
+        let rate: f64 = row[2].split(' ').next().unwrap().parse().unwrap();
+        let part: f64 = row[5].parse().unwrap();
+        assert!(rate > 0.0 && part > 0.0, "{told}");
+    }
+    let calls = std::fs::read_to_string(format!("{go}.calls")).unwrap();
+    assert_eq!(calls.lines().count(), 2, "both hosts ran it: {calls}");
+}
+
+#[test]
+fn mistakes_are_told_without_a_backtrace() {
+    for (args, go, part) in [
+        (vec!["--nonsense"], "", "unknown argument --nonsense"),
+        (vec!["--rounds=x"], "", "--rounds"),
+        (vec!["--rounds=0"], "", "--rounds"),
+        (vec!["--peers=many"], "", "--peers"),
+        (vec!["--datapath", "--only=nobody"], "", "nobody"),
+        (vec!["--cable=glass"], "", "--cable"),
+        (vec!["--datapath"], "/no/such/flanneld", "GO_FLANNELD"),
+    ] {
+        let output = bench(&args, go);
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+        assert!(told.starts_with("bench: ") && told.contains(part), "{args:?}: {told}");
+        for trace in ["backtrace", "panicked", "at /", "Error:", "Caused by"] {
+            assert!(!told.contains(trace), "{args:?}: {trace}: {told}");
+        }
+    }
+    let help = bench(&["--help"], "");
+    assert!(help.status.success() && told(&help).contains("--only=NAME"), "{}", told(&help));
+    assert!(told(&help).lines().all(|line| line.chars().count() <= 80), "{}", told(&help));
+}
+
+#[test]
+fn what_fails_later_has_no_backtrace_either() {
+    // Without flanneld nothing can be measured.
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["--datapath", "--only=host-gw", "--rounds=1"])
+        .env(binaries::BIN_DIR, "/nowhere")
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap();
+    let told = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("bench: host-gw: there is no flanneld") && !told.contains("backtrace") && !told.contains("panicked"), "{told}");
+}

@@ -1,0 +1,493 @@
+//! Proves that our own packet engine lets nothing in that is not from a peer to a pod, says why, and is not brought down by it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::craft::{changed, send_from, udp_packet, vxlan};
+use lab::{Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually, eventually_ok, holds, ping};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(10);
+/// What is in every crafted packet, and in no other.
+const MARK: &[u8; 16] = b"\xfe\xed hostile \x00\x01\x02\x03\x04";
+/// Each datagram is sent so often.
+const COPIES: usize = 3;
+
+/// A bed of three, and a machine beside it that is no node.
+struct Siege {
+    bed: Bed,
+    attacker: Host,
+    framing: Framing,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Framing {
+    Udp,
+    Vxlan,
+}
+
+/// One family's way into the first host.
+struct Way {
+    device: &'static str,
+    port: u16,
+    mac: [u8; 6],
+    framing: Framing,
+    /// Where datagrams go, and where a peer's and a stranger's come from.
+    to: IpAddr,
+    peer: IpAddr,
+    stranger: IpAddr,
+    /// The victim's pod, the sending peer's, and a third node's.
+    pod: IpAddr,
+    peers_pod: IpAddr,
+    others_pod: IpAddr,
+}
+
+impl Way {
+    fn frame(&self, packet: &[u8]) -> Vec<u8> {
+        match self.framing {
+            Framing::Udp => packet.to_vec(),
+            Framing::Vxlan => vxlan(1, self.mac, self.kind(), packet),
+        }
+    }
+
+    fn kind(&self) -> u16 {
+        if self.pod.is_ipv4() { 0x0800 } else { 0x86dd }
+    }
+
+    fn packet(&self, source: IpAddr, destination: IpAddr) -> Vec<u8> {
+        udp_packet(SocketAddr::new(source, 7777), SocketAddr::new(destination, 7777), 64, MARK)
+    }
+
+    /// What is right in every respect.
+    fn good(&self) -> Vec<u8> {
+        self.packet(self.peers_pod, self.pod)
+    }
+}
+
+fn dual(backend: &serde_json::Value) -> String {
+    json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
+}
+
+impl Siege {
+    fn lay(lab: &Lab, framing: Framing, checks: &str, hosts: u8) -> Result<Siege> {
+        let backend = match framing {
+            Framing::Udp => json!({ "Type": "udp", "Checks": checks }),
+            Framing::Vxlan => json!({ "Type": "vxlan", "Mode": "userspace", "Checks": checks }),
+        };
+        let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| options)?;
+        let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
+        Ok(Siege { bed, attacker, framing })
+    }
+
+    fn way(&self, ipv6: bool) -> Result<Way> {
+        let Siege { bed, attacker, framing } = self;
+        let vxlan = *framing == Framing::Vxlan;
+        // udp carries both families over IPv4.
+        let outer = |host: &Host| Ok::<_, anyhow::Error>(if ipv6 && vxlan { IpAddr::V6(host.v6()?) } else { IpAddr::V4(host.v4()?) });
+        let pod = |number: usize| Ok::<_, anyhow::Error>(if ipv6 { IpAddr::V6(bed.pods[number].v6()?) } else { IpAddr::V4(bed.pods[number].v4()?) });
+        let (device, port) = match (framing, ipv6) {
+            (Framing::Udp, _) => ("flannel0", 8285),
+            (Framing::Vxlan, false) => ("flannel.1", 8472),
+            (Framing::Vxlan, true) => ("flannel-v6.1", 8472),
+        };
+        let last = bed.hosts.len() - 1;
+        Ok(Way {
+            device,
+            port,
+            mac: if vxlan { self.mac(ipv6)? } else { [0; 6] },
+            framing: *framing,
+            to: outer(&bed.hosts[0])?,
+            peer: outer(&bed.hosts[1])?,
+            stranger: outer(attacker)?,
+            pod: pod(0)?,
+            peers_pod: pod(1)?,
+            others_pod: pod(last)?,
+        })
+    }
+
+    /// The first host's VTEP MAC, as it announces it.
+    fn mac(&self, ipv6: bool) -> Result<[u8; 6]> {
+        let own = self.bed.hosts[0].v4()?.to_string();
+        for (_, value) in self.bed.store.subnets()? {
+            let value: serde_json::Value = serde_json::from_str(&value)?;
+            if value["PublicIP"] == own {
+                let mac = value[if ipv6 { "BackendV6Data" } else { "BackendData" }]["VtepMAC"].as_str().context("a MAC")?;
+                let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<Vec<_>, _>>()?;
+                return bytes.try_into().ok().context("six bytes");
+            }
+        }
+        anyhow::bail!("the first host has no lease")
+    }
+
+    fn dropped(&self, way: &Way, reason: &str) -> u64 {
+        let labels = format!("{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}", way.device);
+        // No line is a zero.
+        self.bed.daemons[0].metric(&format!("flannel_datapath_dropped_packets_total{labels}")).unwrap_or(0.0) as u64
+    }
+
+    fn received(&self, way: &Way) -> Result<u64> {
+        let labels = format!("{{device=\"{}\",direction=\"received\"}}", way.device);
+        Ok(self.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{labels}"))? as u64)
+    }
+
+    fn send(&self, way: &Way, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
+        let (host, from, port) = if stranger { (&self.attacker, way.stranger, way.port) } else { (&self.bed.hosts[1], way.peer, 0) };
+        send_from(host.netns(), SocketAddr::new(from, port), SocketAddr::new(way.to, way.port), datagrams)
+    }
+
+    /// Sends datagrams, each several times; they are counted under one of the reasons, and none comes through.
+    fn repelled(&self, way: &Way, what: &str, stranger: bool, reasons: &[&str], datagrams: &[Vec<u8>]) -> Result<()> {
+        let before = (self.received(way)?, reasons.iter().map(|reason| self.dropped(way, reason)).sum::<u64>());
+        let copies: Vec<_> = std::iter::repeat_n(datagrams, COPIES).flatten().cloned().collect();
+        self.send(way, stranger, &copies)?;
+        let counted = || reasons.iter().map(|reason| self.dropped(way, reason)).sum::<u64>() - before.1;
+        let all = copies.len() as u64;
+        eventually(SOON, what, || counted() >= all)
+            .with_context(|| format!("{what} on {}: {} of {all} counted as {reasons:?}\n{}", way.device, counted(), self.metrics()))?;
+        ensure!(counted() == all, "{what}: {} counted instead of {all}", counted());
+        let received = self.received(way)? - before.0;
+        ensure!(received == 0, "{what} on {}: {received} packets came through", way.device);
+        Ok(())
+    }
+
+    /// The lines for a reader of a failure.
+    fn metrics(&self) -> String {
+        let (_, text) = self.bed.daemons[0].get("/metrics").unwrap_or_default();
+        text.lines().filter(|line| line.starts_with("flannel_datapath_")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Sends a datagram that comes through to the pod.
+    fn delivered(&self, way: &Way, what: &str, stranger: bool, datagram: Vec<u8>) -> Result<()> {
+        let capture = Capture::start(self.bed.pods[0].netns())?;
+        let before = self.received(way)?;
+        self.send(way, stranger, &[datagram])?;
+        eventually(SOON, what, || self.received(way).is_ok_and(|received| received > before)).with_context(|| self.metrics())?;
+        let frames = capture.finish()?;
+        ensure!(frames.iter().any(|frame| holds(frame, MARK)), "{what}: the pod did not get it");
+        Ok(())
+    }
+
+    /// All that is wrong in any mode of the checks.
+    fn malformed(&self, way: &Way) -> Result<()> {
+        let good = way.good();
+        let framed = way.frame(&good);
+        let cut: Vec<_> = (0..=60.min(framed.len() - 1)).map(|length| framed[..length].to_vec()).collect();
+        self.repelled(way, "cut off at each length", false, &["short", "malformed"], &cut)?;
+        let change = |change: fn(&mut [u8])| way.frame(&changed(&good, change));
+        let v4 = good[0] >> 4 == 4;
+        let mut wrong =
+            vec![change(|packet| packet[0] = packet[0] & 15 | 0x50), change(|packet| packet[0] &= 15), change(|packet| packet[0] |= 0xf0)];
+        if v4 {
+            wrong.extend([
+                change(|packet| packet[0] = 0x44),
+                change(|packet| packet[0] = 0x40),
+                change(|packet| packet[0] = 0x4f),
+                change(|packet| packet[3] += 1),
+                change(|packet| packet[2] = 0xff),
+                change(|packet| packet[2..4].fill(0)),
+            ]);
+        } else {
+            wrong.extend([change(|packet| packet[5] += 1), change(|packet| packet[4..6].fill(0xff))]);
+        }
+        if way.framing == Framing::Udp {
+            // In a frame this is padding.
+            wrong.push(if v4 { change(|packet| packet[3] -= 1) } else { change(|packet| packet[5] -= 1) });
+        }
+        self.repelled(way, "lying headers", false, &["malformed", "short"], &wrong)?;
+        let dead = if v4 { change(|packet| packet[8] = 0) } else { change(|packet| packet[7] = 0) };
+        self.repelled(way, "no hop left", false, &["ttl_exceeded"], &[dead])?;
+        if way.framing == Framing::Vxlan {
+            let head = |change: fn(&mut Vec<u8>)| {
+                let mut datagram = framed.clone();
+                change(&mut datagram);
+                datagram
+            };
+            self.repelled(way, "another network", false, &["bad_vni"], &[head(|d| d[6] = 2), head(|d| d[4] = 1), head(|d| d[5] = 0xff)])?;
+            self.repelled(way, "no network", false, &["bad_header"], &[head(|d| d[0] = 0), head(|d| d[0] = 0xf7)])?;
+            self.repelled(way, "another MAC", false, &["wrong_mac"], &[head(|d| d[13] ^= 1), head(|d| d[8..14].fill(0xff)), head(|d| d[8] |= 1)])?;
+            self.repelled(
+                way,
+                "ARP",
+                false,
+                &["not_ip"],
+                &[vxlan(1, way.mac, 0x0806, &good), vxlan(1, way.mac, 0x8100, &good), vxlan(1, way.mac, 60, &good)],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What the default checks refuse.
+    fn forged(&self, way: &Way) -> Result<()> {
+        let from = |source: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(source.parse()?, way.pod)));
+        let to = |destination: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(way.peers_pod, destination.parse()?)));
+        self.repelled(way, "a stranger's datagram", true, &["unknown_peer"], &[way.frame(&way.good())])?;
+        let of_other = way.frame(&way.packet(way.others_pod, way.pod));
+        let of_own = way.frame(&way.packet(way.pod, way.pod));
+        self.repelled(way, "another's source", false, &["spoofed"], &[of_other, of_own])?;
+        self.repelled(way, "another's destination", false, &["not_ours"], &[way.frame(&way.packet(way.peers_pod, way.others_pod))])?;
+        let (node, mut martians, sources) = if way.pod.is_ipv4() {
+            let node = self.bed.hosts[0].v4()?.to_string();
+            (node, vec!["127.0.0.1", "255.255.255.255", "224.0.0.251", "169.254.169.254", "0.0.0.0"], ["127.0.0.1", "0.0.0.0", "224.0.0.1"])
+        } else {
+            (self.bed.hosts[0].v6()?.to_string(), vec!["::1", "ff02::1", "fe80::1", "::ffff:10.5.1.2", "::"], ["::1", "::", "ff02::1"])
+        };
+        let broadcast = match way.pod {
+            IpAddr::V4(pod) => Ipv4Addr::from_bits(pod.to_bits() | 255).to_string(),
+            IpAddr::V6(_) => "ff02::2".to_owned(),
+        };
+        martians.push(&broadcast);
+        self.repelled(way, "the node itself", false, &["not_ours"], &[to(&node)?])?;
+        self.repelled(way, "addresses of no pod", false, &["martian"], &martians.iter().map(|ip| to(ip)).collect::<Result<Vec<_>>>()?)?;
+        self.repelled(way, "sources that cannot be", false, &["martian"], &sources.iter().map(|ip| from(ip)).collect::<Result<Vec<_>>>()?)?;
+        if way.pod.is_ipv6() {
+            // Told at most once a minute, and udp has one device for both families.
+            return Ok(());
+        }
+        let log = self.bed.daemons[0].log();
+        let told = [
+            format!("{}: dropped a packet from {}: unknown_peer: no lease names", way.device, way.stranger),
+            format!("{}: dropped a packet from {}, {} to {} inside: spoofed: ", way.device, way.peer, way.others_pod, way.pod),
+        ];
+        for line in told {
+            ensure!(log.contains(&line), "not told: {line}");
+        }
+        Ok(())
+    }
+
+    /// Nothing of the siege is left behind: packets pass, and no daemon complained of an error.
+    fn withstood(&self) -> Result<()> {
+        self.bed.reach()?;
+        self.bed.require_no_errors()?;
+        let (code, text) = self.bed.daemons[0].get("/readyz")?;
+        ensure!(code == 200, "{text}");
+        Ok(())
+    }
+}
+
+/// An address outside the network, of the way's family.
+fn outside(way: &Way) -> IpAddr {
+    if way.pod.is_ipv4() { [172, 31, 9, 9].into() } else { [0xfd31, 0, 0, 0, 0, 0, 0, 9].into() }
+}
+
+fn default_checks(framing: Framing) -> Result<()> {
+    Lab::run("hostile", |lab| {
+        let siege = Siege::lay(lab, framing, "cluster", 3)?;
+        let capture = Capture::start(siege.bed.pods[0].netns())?;
+        for ipv6 in [false, true] {
+            let way = siege.way(ipv6)?;
+            siege.malformed(&way)?;
+            siege.forged(&way)?;
+        }
+        let frames = capture.finish()?;
+        ensure!(!frames.is_empty() || siege.bed.reach().is_ok(), "the capture works");
+        ensure!(!frames.iter().any(|frame| holds(frame, MARK)), "the pod got a hostile packet");
+        for ipv6 in [false, true] {
+            let way = siege.way(ipv6)?;
+            // The same datagram, where nothing is wrong: it is not for another reason that nothing came through.
+            siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
+            siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
+        }
+        siege.withstood()
+    })
+}
+
+#[test]
+fn udp_lets_in_only_what_is_from_a_peer_to_a_pod() -> Result<()> {
+    default_checks(Framing::Udp)
+}
+
+#[test]
+fn vxlan_lets_in_only_what_is_from_a_peer_to_a_pod() -> Result<()> {
+    default_checks(Framing::Vxlan)
+}
+
+#[test]
+fn strict_checks_refuse_sources_outside_the_network_too() -> Result<()> {
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("strict", |lab| {
+            let siege = Siege::lay(lab, framing, "strict", 3)?;
+            for ipv6 in [false, true] {
+                let way = siege.way(ipv6)?;
+                siege.forged(&way)?;
+                siege.repelled(&way, "a source outside the network", false, &["spoofed"], &[way.frame(&way.packet(outside(&way), way.pod))])?;
+                siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
+            }
+            siege.withstood()
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn without_checks_only_wrong_packets_are_refused() -> Result<()> {
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("unchecked", |lab| {
+            let siege = Siege::lay(lab, framing, "off", 2)?;
+            for ipv6 in [false, true] {
+                let way = siege.way(ipv6)?;
+                siege.malformed(&way)?;
+                siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
+                siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
+            }
+            siege.withstood()
+        })?;
+    }
+    Ok(())
+}
+
+/// The largest datagrams there are: whole packets that no peer would send, and ends that belong to nothing.
+#[test]
+fn huge_datagrams_do_no_harm() -> Result<()> {
+    Lab::run("huge", |lab| {
+        let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
+        let way = siege.way(false)?;
+        let lies: Vec<_> = [1473, 1500, 9000, 65_507]
+            .into_iter()
+            .map(|length| {
+                let mut datagram = way.good();
+                datagram.resize(length, 0x55);
+                datagram
+            })
+            .collect();
+        siege.repelled(&way, "more than the header says", false, &["malformed"], &lies)?;
+        // What is right but too long, the host cuts for the pod, as it does with a long packet from anywhere.
+        let into = siege.bed.pods[0].netns().run(|| UdpSocket::bind((way.pod, 7777)))??;
+        into.set_read_timeout(Some(SOON))?;
+        let mut buffer = vec![0; 65_536];
+        for payload in [1480, 9000, 65_507 - 28] {
+            let payload = [MARK.to_vec(), vec![0x55; payload - MARK.len()]].concat();
+            let (from, to) = (SocketAddr::new(way.peers_pod, 7777), SocketAddr::new(way.pod, 7777));
+            siege.send(&way, false, &[udp_packet(from, to, 64, &payload)])?;
+            let length = into.recv(&mut buffer).with_context(|| format!("{} bytes never arrived", payload.len()))?;
+            ensure!(buffer[..length] == payload, "{length} of {} bytes arrived, or others", payload.len());
+        }
+        siege.withstood()
+    })
+}
+
+/// One hop less by udp, as on Go flannel's; none by vxlan, which is a link.
+#[test]
+fn hops_are_counted_and_who_has_none_left_is_told() -> Result<()> {
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("hops", |lab| {
+            let siege = Siege::lay(lab, framing, "cluster", 2)?;
+            let (pod, netns) = (&siege.bed.pods[0], siege.bed.pods[0].netns());
+            let subnets = siege.bed.daemons.iter().map(Flanneld::subnet_env).collect::<Result<Vec<_>>>()?;
+            // The tunnel's end has the subnet's own address: the near end for udp, the far end for vxlan.
+            let end = &subnets[if framing == Framing::Udp { 0 } else { 1 }];
+            let ends: [IpAddr; 2] = [end.subnet.unwrap().network().into(), end.v6_subnet.unwrap().network().into()];
+            for (target, end) in siege.bed.pods[1].addresses().into_iter().zip(ends) {
+                let try_with = |hops: &str| -> Result<String> {
+                    let output = netns.output("ping", &["-n", "-c1", "-W2", "-t", hops, &target.to_string()])?;
+                    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+                };
+                // The host takes one; then the tunnel, or the host at its far end.
+                let answer = try_with("2")?;
+                let wanted = format!("From {end}");
+                ensure!(answer.contains(&wanted) && answer.to_lowercase().contains("exceeded"), "{}: {wanted} expected in\n{answer}", pod.name());
+                // Host, tunnel, host: udp's tunnel is one more.
+                let enough = if framing == Framing::Udp { "4" } else { "3" };
+                eventually_ok(SOON, "enough hops", || {
+                    let answer = try_with(enough)?;
+                    ensure!(answer.contains("1 received"), "with {enough} hops to {target}:\n{answer}");
+                    Ok(())
+                })?;
+            }
+            if framing == Framing::Udp {
+                let told = siege.bed.daemons[0].metric("flannel_datapath_icmp_errors_total{device=\"flannel0\"}")?;
+                ensure!(told >= 2.0, "{told} errors");
+            }
+            siege.withstood()
+        })?;
+    }
+    Ok(())
+}
+
+/// A lease that would send the tunnel's own datagrams into the tunnel.
+#[test]
+fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
+    for framing in [Framing::Udp, Framing::Vxlan] {
+        Lab::run("loop", |lab| {
+            let siege = Siege::lay(lab, framing, "cluster", 2)?;
+            let way = siege.way(false)?;
+            let data = if framing == Framing::Vxlan { r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:11:22:33:44:55"}"# } else { "" };
+            let value = format!(r#"{{"PublicIP":"10.5.210.7","PublicIPv6":null{data}}}"#);
+            let honest = format!(r#"{{"PublicIP":"192.168.56.77","PublicIPv6":null{}}}"#, data.replace("55\"", "56\""));
+            let folder = siege.bed.leases.join("subnets");
+            let name = |subnet: u8| format!("10.5.{subnet}.0-24&fd00:5:0:{subnet:x}::-64");
+            let leases = || siege.bed.daemons[0].metric("flannel_leases");
+            let before = leases()?;
+            // Of a subnet and a node inside it the older lease holds.
+            std::fs::write(folder.join(name(210)), honest)?;
+            eventually(SOON, "the older lease is read", || leases().is_ok_and(|leases| leases >= before + 1.0))?;
+            std::fs::write(folder.join(name(200)), value)?;
+            eventually(SOON, "both leases are read", || leases().is_ok_and(|leases| leases >= before + 2.0))?;
+            let sent = || siege.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{{device=\"{}\",direction=\"sent\"}}", way.device));
+            let pings = |target: IpAddr| -> Result<f64> {
+                let before = sent()?;
+                for _ in 0..3 {
+                    ensure!(ping(siege.bed.pods[0].netns(), target, &PingOptions::default().timeout(Duration::from_millis(200)))?.is_none());
+                }
+                Ok(sent()? - before)
+            };
+            let to_honest = pings([10, 5, 210, 2].into())?;
+            ensure!(to_honest == 3.0, "{to_honest} packets left for an honest peer");
+            let to_loop = pings([10, 5, 200, 2].into())?;
+            ensure!(to_loop == 0.0, "{to_loop} packets left for a peer inside a leased subnet");
+            siege.withstood()
+        })?;
+    }
+    Ok(())
+}
+
+/// Junk from one core without a pause, while a known peer sends at a fixed rate.
+#[test]
+fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
+    Lab::run("flood", |lab| {
+        let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
+        let way = siege.way(false)?;
+        let junk = [way.frame(&way.good()), vec![0x55; 600], vec![0x45; 10]];
+        let socket = siege.attacker.netns().run(|| UdpSocket::bind((way.stranger, way.port)))??;
+        socket.connect(SocketAddr::new(way.to, way.port))?;
+        let end = AtomicBool::new(false);
+        let (report, sent, worst) = std::thread::scope(|scope| -> Result<_> {
+            let flood = scope.spawn(|| {
+                let mut sent = 0_u64;
+                while !end.load(Ordering::Relaxed) {
+                    for datagram in &junk {
+                        sent += u64::from(socket.send(datagram).is_ok());
+                    }
+                }
+                sent
+            });
+            let probe = Probe::start(&siege.bed.pods[1], &siege.bed.pods[0], &ProbeOptions::default().interval(Duration::from_micros(40)))?;
+            let mut worst = Duration::ZERO;
+            while probe.elapsed() < Duration::from_secs(3) {
+                let asked = Instant::now();
+                let (code, _) = siege.bed.daemons[0].get("/readyz")?;
+                ensure!(code == 200, "not ready under the flood");
+                worst = worst.max(asked.elapsed());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            // A lease that comes now is taken up as ever.
+            let leases = || siege.bed.daemons[0].metric("flannel_leases");
+            let (began, before) = (Instant::now(), leases()?);
+            let lease = r#"{"PublicIP":"192.168.56.77","PublicIPv6":null}"#;
+            std::fs::write(siege.bed.leases.join("subnets").join("10.5.210.0-24&fd00:5:0:210::-64"), lease)?;
+            eventually(SOON, "a new lease is read", || leases().is_ok_and(|leases| leases > before))?;
+            let learned = began.elapsed();
+            let report = probe.finish()?;
+            end.store(true, Ordering::Relaxed);
+            eprintln!("a lease was learned in {learned:?} under the flood");
+            Ok((report, flood.join().unwrap(), worst))
+        })?;
+        let dropped = siege.dropped(&way, "unknown_peer");
+        eprintln!("{sent} datagrams of junk, {dropped} of them seen by the engine; {report}; /readyz at most {worst:?}");
+        ensure!(sent > 10_000 && dropped > 0, "no flood: {sent}");
+        ensure!(report.wrong == 0, "{report}");
+        ensure!(report.lost * 5 <= report.sent, "{report}");
+        siege.withstood()
+    })
+}

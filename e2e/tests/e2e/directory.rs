@@ -1,0 +1,229 @@
+//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, people are told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The store's work has ten seconds for an answer.
+const HANG_DEADLINE: Duration = Duration::from_secs(100);
+const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+/// Probes on one way while the store is away.
+const PROBES: u32 = 400;
+
+/// How long the store is away; long enough for a removal to be seen (10 s) and damped (5 s).
+fn outage() -> Duration {
+    let seconds = std::env::var("FLANNEL_TEST_OUTAGE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(20))
+}
+
+/// Two hosts with daemons and probes between their pods.
+struct Cluster {
+    hosts: Vec<Host>,
+    daemons: Vec<Flanneld>,
+    options: FlanneldOptions,
+    /// Where the leases really are.
+    real: PathBuf,
+    /// Where the daemons look for them.
+    place: PathBuf,
+    mesh: Option<Mesh>,
+}
+
+impl Cluster {
+    fn start(lab: &Lab, mounted: bool) -> Result<Cluster> {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let real = lab.folder("leases")?;
+        Store::dir(&real).configure(NET_CONF)?;
+        let place = if mounted { lab.folder("mount")? } else { real.clone() };
+        let options = FlanneldOptions::new(&Store::dir(&place)).iface("enp0s8").arg("--audit-interval=0");
+        let daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
+        let mut cluster = Cluster { hosts, daemons, options, real, place, mesh: None };
+        if mounted {
+            cluster.mount()?;
+        }
+        cluster.ready()?;
+        let pods =
+            cluster.hosts.iter().zip(&cluster.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let options = ProbeOptions::default().interval(outage() / PROBES);
+        Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
+        let mesh = Mesh::start(&pods, &options)?;
+        mesh.wait_flowing(DEADLINE)?;
+        cluster.mesh = Some(mesh);
+        Ok(cluster)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
+    }
+
+    /// In the daemons' mount namespaces alone: nothing is left behind where the test runs.
+    fn in_each(&self, script: &str) -> Result<()> {
+        for daemon in &self.daemons {
+            let pid = daemon.pid().to_string();
+            let done = Command::new("nsenter").args(["-t", &pid, "-m", "sh", "-ec", script]).output()?;
+            ensure!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        Ok(())
+    }
+
+    fn mount(&self) -> Result<()> {
+        self.in_each(&format!("mount --bind {} {}", self.real.display(), self.place.display()))
+    }
+
+    /// Through the outage: alive, healthy, told and not ready.
+    fn endure(&mut self, why: &str) -> Result<()> {
+        let begun = Instant::now();
+        for daemon in &self.daemons {
+            eventually(DEADLINE, &format!("not ready, because of {why:?}"), || {
+                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(why))
+            })?;
+        }
+        while begun.elapsed() < outage() {
+            for daemon in &mut self.daemons {
+                ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
+                ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy: {:?}", daemon.get("/healthz"));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        for daemon in &self.daemons {
+            ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
+            ensure!(
+                daemon.log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count() <= 3,
+                "told again and again:\n{}",
+                daemon.log()
+            );
+        }
+        Ok(())
+    }
+
+    /// Ready again, nothing lost, nothing removed.
+    fn finish(mut self) -> Result<()> {
+        self.ready()?;
+        for (way, report) in self.mesh.take().into_iter().flat_map(|mesh| mesh.finish().unwrap()) {
+            println!("{way}: {} of {} lost over {:?}", report.lost, report.sent, outage());
+            report.require_clean()?;
+        }
+        for daemon in &mut self.daemons {
+            ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+            ensure!(daemon.metric("flannel_kernel_repairs_total")? == 0.0, "something had to be repaired");
+        }
+        Ok(())
+    }
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
+    Lab::run("dir-moved", |lab| {
+        let mut cluster = Cluster::start(lab, false)?;
+        let aside = lab.folder("")?.join("aside");
+        fs::rename(&cluster.place, &aside)?;
+        cluster.endure("is not there")?;
+        ensure!(!cluster.place.exists(), "it was made anew, with {:?}", entries(&cluster.place));
+        fs::rename(&aside, &cluster.place)?;
+        cluster.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_unmounted_directory_is_not_noticed_by_packets() {
+    Lab::run("dir-unmounted", |lab| {
+        let mut cluster = Cluster::start(lab, true)?;
+        cluster.in_each(&format!("umount -l {}", cluster.place.display()))?;
+        cluster.endure("another directory")?;
+        ensure!(entries(&cluster.place).is_empty(), "below the bare mount point there is {:?}", entries(&cluster.place));
+        cluster.mount()?;
+        cluster.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn another_directory_in_its_place_needs_a_restart() {
+    Lab::run("dir-replaced", |lab| {
+        let mut cluster = Cluster::start(lab, false)?;
+        let aside = lab.folder("")?.join("aside");
+        let before = entries(&cluster.place.join("subnets")).len();
+        fs::rename(&cluster.place, &aside)?;
+        // A backup that is a day old: the configuration, and no lease of today.
+        Store::dir(&cluster.place).configure(NET_CONF)?;
+        cluster.endure("restart flanneld")?;
+        ensure!(entries(&cluster.place.join("subnets")).is_empty(), "written to: {:?}", entries(&cluster.place.join("subnets")));
+        cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
+        for number in 0..2 {
+            cluster.daemons[number].terminate(DEADLINE)?;
+            cluster.daemons[number] = cluster.hosts[number].start_flanneld(&cluster.options)?;
+        }
+        cluster.ready()?;
+        ensure!(entries(&cluster.place.join("subnets")).len() == before, "the leases are not in the new directory");
+        cluster.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_directory_without_its_configuration_is_away() {
+    Lab::run("dir-config", |lab| {
+        let mut cluster = Cluster::start(lab, false)?;
+        let config = cluster.place.join("config");
+        fs::rename(&config, cluster.place.join(".config"))?;
+        cluster.endure("config")?;
+        // Nobody writes into the pipe: who opened it for reading alone would wait for ever.
+        nix_mkfifo(&config)?;
+        cluster.endure("config")?;
+        fs::rename(cluster.place.join(".config"), &config)?;
+        cluster.finish()
+    })
+    .unwrap();
+}
+
+fn nix_mkfifo(path: &Path) -> Result<()> {
+    let made = Command::new("mkfifo").arg(path).status()?;
+    ensure!(made.success(), "mkfifo {}", path.display());
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_hangs_holds_up_nothing_else() {
+    Lab::run("dir-hung", |lab| {
+        let mut cluster = Cluster::start(lab, false)?;
+        let threads = |daemon: &Flanneld| entries(&PathBuf::from(format!("/proc/{}/task", daemon.pid()))).len();
+        let before: Vec<usize> = cluster.daemons.iter().map(threads).collect();
+        let hang = Hang::of(&[&cluster.place, &cluster.place.join("subnets")])?;
+        for daemon in &cluster.daemons {
+            eventually(HANG_DEADLINE, "not ready, because the directory does not answer", || {
+                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains("does not answer"))
+            })?;
+        }
+        cluster.endure("does not answer")?;
+        // The reconciler works on.
+        let route = || cluster.hosts[0].netns().sh("ip route show proto 241").unwrap_or_default();
+        let routes = route();
+        ensure!(!routes.is_empty(), "there is no route");
+        cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
+        cluster.hosts[0].netns().sh("ip route flush proto 241")?;
+        eventually(DEADLINE, "the route is back", || route() == routes)?;
+        for (daemon, before) in cluster.daemons.iter().zip(before) {
+            let now = threads(daemon);
+            ensure!(now <= before + 1, "threads pile up: {now} after {before}");
+        }
+        // Stopping waits for nothing.
+        let status = cluster.daemons[1].terminate(DEADLINE)?;
+        ensure!(status.code() == Some(0), "{status}");
+        drop(hang);
+        cluster.daemons[1] = cluster.hosts[1].start_flanneld(&cluster.options)?;
+        cluster.ready()?;
+        ensure!(cluster.daemons[0].errors().is_empty(), "{:?}", cluster.daemons[0].errors());
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,154 @@
+//! How the daemon meets etcd: the right cluster, its certificates, and a signal to read them again.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually};
+use nix::sys::signal::Signal;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// The lines of a daemon's log that hold that text.
+fn count(daemon: &Flanneld, text: &str) -> usize {
+    daemon.log().lines().filter(|line| line.contains(text)).count()
+}
+
+/// Probes between pods of all hosts, flowing.
+fn probes(pods: &[Pod]) -> Result<Mesh> {
+    let options = ProbeOptions::default().interval(Duration::from_millis(10));
+    Mesh::start(pods, &options)?.wait_flowing(DEADLINE)?;
+    let mesh = Mesh::start(pods, &options)?;
+    mesh.wait_flowing(DEADLINE)?;
+    Ok(mesh)
+}
+
+#[test]
+fn an_outage_moves_nobody_into_a_foreign_cluster() {
+    Lab::run("foreign", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let (right_host, foreign_host) = (lab.host("right", &[Uplink::enp0s8(&lan, 98)?])?, lab.host("foreign", &[Uplink::enp0s8(&lan, 99)?])?);
+        let mut right = Etcd::start(&[&right_host], &EtcdOptions::default())?;
+        let foreign = Etcd::start(&[&foreign_host], &EtcdOptions::default())?;
+        let (store, elsewhere) = (right.store()?, foreign.store()?);
+        store.configure(VXLAN)?;
+        elsewhere.configure(VXLAN)?;
+        let untouched = foreign.client()?.revision()?;
+        let endpoints = [right.client()?.endpoints(), foreign.client()?.endpoints()].concat().join(",");
+        let options = FlanneldOptions::new(&store).iface("enp0s8").arg(&format!("--etcd-endpoints={endpoints}"));
+        let (mut daemons, mut pods) = (Vec::new(), Vec::new());
+        for host in &hosts {
+            let daemon = host.flanneld(&options)?;
+            pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+            daemons.push(daemon);
+        }
+        let mesh = probes(&pods)?;
+        right.kill(0)?;
+        for daemon in &daemons {
+            eventually(DEADLINE, "it is told why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
+        }
+        // It took 0.3 s: this is ten times as long, and more tries than there are endpoints.
+        let end = Instant::now() + Duration::from_secs(8);
+        while Instant::now() < end {
+            ensure!(elsewhere.subnets()?.is_empty(), "leases in the foreign cluster: {:?}", elsewhere.subnets()?);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        ensure!(foreign.client()?.revision()? == untouched, "something was written into the foreign cluster");
+        right.restart(0)?;
+        for daemon in &mut daemons {
+            eventually(DEADLINE, "the right one is used again", || count(daemon, "the watch of the leases goes on") > 0)?;
+            ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+            // Once by the watch, and once by the lease where a renewal came meanwhile.
+            let told = count(daemon, "belongs to another etcd cluster");
+            ensure!(told <= 2, "told {told} times:\n{}", daemon.log_tail(40));
+        }
+        ensure!(store.subnets()?.len() == 2 && elsewhere.subnets()?.is_empty());
+        mesh.require_clean()
+    })
+    .unwrap();
+}
+
+/// Puts another file in its place, as old as the one before: only who is told reads it.
+fn replace(path: &Path, with: &Path) -> Result<()> {
+    let age = std::fs::metadata(path)?.modified()?;
+    let new = path.with_extension("new");
+    std::fs::copy(with, &new)?;
+    std::fs::File::options().write(true).open(&new)?.set_modified(age)?;
+    Ok(std::fs::rename(&new, path)?)
+}
+
+#[test]
+fn a_hangup_reads_the_tls_files_again() {
+    Lab::run("hangup", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store_host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&store_host], &EtcdOptions::default().tls())?;
+        let store = etcd.store()?;
+        store.configure(VXLAN)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let (mut daemons, mut pods) = (Vec::new(), Vec::new());
+        for host in &hosts {
+            let daemon = host.flanneld(&options)?;
+            pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+            daemons.push(daemon);
+        }
+        let mesh = probes(&pods)?;
+        let client = etcd.client()?;
+        let files = client.certificates().unwrap();
+        for daemon in &daemons {
+            daemon.signal(Signal::SIGHUP)?;
+            eventually(DEADLINE, "it is told", || count(daemon, "SIGHUP") == 1)?;
+        }
+        // A client certificate of another authority, which etcd refuses.
+        let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
+        let stranger = lab::Certificates::create(&folder, &[])?;
+        let pairs = [(files.client(), stranger.client()), (files.client_key(), stranger.client_key())];
+        for (present, bad) in &pairs {
+            std::fs::copy(present, good.join(present.file_name().unwrap()))?;
+            replace(present, bad)?;
+        }
+        let refused = "etcd refuses this node's certificate";
+        for daemon in &daemons {
+            daemon.signal(Signal::SIGHUP)?;
+            eventually(DEADLINE, "the files were read", || count(daemon, refused) > 0)?;
+        }
+        // Some more tries: the watch repeats within seconds.
+        std::thread::sleep(Duration::from_secs(12));
+        for daemon in &mut daemons {
+            ensure!(daemon.is_running() && daemon.is_ready(), "{}", daemon.log_tail(20));
+            ensure!(count(daemon, "the watch of the leases is interrupted") == 1, "told again and again:\n{}", daemon.log_tail(40));
+            ensure!(count(daemon, refused) <= 2, "told again and again:\n{}", daemon.log_tail(40));
+        }
+        for (present, _) in &pairs {
+            replace(present, &good.join(present.file_name().unwrap()))?;
+        }
+        for daemon in &mut daemons {
+            daemon.signal(Signal::SIGHUP)?;
+            eventually(DEADLINE, "the watch stands again", || count(daemon, "the watch of the leases goes on") == 1)?;
+            ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+        }
+        mesh.require_clean()
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_hangup_is_ignored_where_leases_are_files() {
+    Lab::run("hangupdir", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 1)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(VXLAN)?;
+        let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
+        for turn in 1..=2 {
+            daemon.signal(Signal::SIGHUP)?;
+            eventually(DEADLINE, "it is told", || count(&daemon, "SIGHUP is ignored") == turn)?;
+        }
+        ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{}", daemon.log_tail(20));
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,30 @@
+//! The tests on hosts in network namespaces: one program, so that those that wait run beside each other and it is linked once.
+//!
+//! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::a_name`.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+
+mod admission;
+mod bench;
+mod checks;
+mod cleanup;
+mod datapath;
+mod datapath_cables;
+mod datapath_hostile;
+mod datapath_restart;
+mod directory;
+mod etcd;
+mod files;
+mod fire;
+mod flannelctl;
+mod go_like;
+mod golden;
+mod healing;
+mod lab;
+mod lab_killed;
+mod lease;
+mod rules;
+mod traffic;
+mod two_networks;
+mod underlay;
+mod vagrant;

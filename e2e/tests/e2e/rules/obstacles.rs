@@ -1,0 +1,255 @@
+//! What prevents rules from being written: a lock that is held for ever, programs that are missing, a limit of processes. The node works but
+//! for its rules, says so once, and goes on by itself afterwards.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{FlanneldOptions, Lab, PingOptions, Programs, Uplink, Xtables, eventually, ping, throughout};
+
+use super::node::{Applier, DEADLINE, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about, told};
+
+/// What failed is tried again after 30 s at the latest.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Several attempts of a daemon that finds an obstacle.
+const ATTEMPTS: Duration = Duration::from_secs(4);
+
+/// Somebody holds xtables' lock: the start, packets and the other family's rules are not held up by it.
+#[test]
+fn a_lock_that_is_held_for_ever_holds_up_nothing_else() {
+    Lab::run("lock", |lab| {
+        let lan = lab.switch("lan")?;
+        let calls = lab.folder("")?.join("calls");
+        let mut programs = Programs::all(lab, "h1", Xtables::Legacy)?;
+        for family in ["iptables", "ip6tables"] {
+            let count =
+                format!("#!/bin/sh\n/usr/sbin/{family}-legacy-restore \"$@\"\nstatus=$?\necho $status >> {}\nexit $status\n", calls.display());
+            programs = programs.with_script(&format!("{family}-restore"), &count)?.with_script(&format!("{family}-legacy-restore"), &count)?;
+        }
+        let one = Node::with(lab, &lan, 1, IptablesLegacy, &programs)?;
+        let mut two = Node::build(lab, &lan, 2, IptablesLegacy)?;
+        two.options = FlanneldOptions::new(&one.store).iface("enp0s8").deadline(DEADLINE);
+        // Each host has a /run of its own.
+        let run = one.host.folder()?.join("run");
+        std::fs::create_dir_all(&run)?;
+        let lock = std::fs::File::create(run.join("xtables.lock"))?;
+        lock.lock()?;
+        let daemon = one.host.start_flanneld(&one.options)?;
+        let other = two.start()?;
+        eventually(DEADLINE, "subnet.env is there", || daemon.subnet_env().is_ok())?;
+        let here = one.host.pod("p1", &daemon.subnet_env()?)?;
+        let there = two.host.pod("p1", &other.subnet_env()?)?;
+        for (to, what) in there.addresses().into_iter().zip(["IPv4", "IPv6"]) {
+            let reaches = || ping(here.netns(), to, &PingOptions::default()).is_ok_and(|answer| answer.is_some());
+            eventually(DEADLINE, &format!("pods reach each other by {what} while the lock is held"), reaches)?;
+        }
+        eventually(DEADLINE, "the log names the lock", || !complaints_about(&daemon, "/run/xtables.lock").is_empty())?;
+        let ended = || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count());
+        let first = ended();
+        // Both families, or one of them waits for the lock when it becomes free.
+        eventually(AGAIN, "it was tried again", || ended() >= first + 2)?;
+        let (code, page) = daemon.get("/readyz")?;
+        ensure!(code != 200 && page.contains("/run/xtables.lock"), "/readyz: {code} {page}");
+        ensure!(!one.has_rules(IptablesLegacy), "the lock does not hold up the rules: this test proves nothing");
+        ensure!(complaints(&daemon).len() == 1 && told(&daemon.log(), "/run/xtables.lock") == 1, "{}", daemon.log());
+        lock.unlock()?;
+        let time = eventually(AGAIN, "the rules come when the lock is free", || one.has_rules(IptablesLegacy))?;
+        println!("told: {}\nthe rules came {time:.1?} after the lock was free", complaints(&daemon)[0]);
+        eventually(AGAIN, "it is ready", || daemon.is_ready())?;
+        ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
+        ensure!(told(&daemon.log(), "the traffic rules are in place") == 1, "{}", daemon.log());
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Without the programs the node works but for its rules and says what to install; once they are there, it goes on.
+fn missing_programs(applier: Applier, present: impl Fn(Programs) -> Result<Programs>, package: &str, missing: impl Fn(Programs) -> Result<Programs>) {
+    Lab::run("missing", |lab| {
+        let lan = lab.switch("lan")?;
+        let programs = present(Programs::none(lab, "programs")?)?;
+        let node = Node::with(lab, &lan, 1, applier, &programs)?;
+        let daemon = node.host.start_flanneld(&node.options)?;
+        eventually(DEADLINE, "subnet.env is there", || daemon.subnet_env().is_ok())?;
+        let remedy = format!("install the package {package}");
+        eventually(DEADLINE, "the remedy is in the log", || !complaints_about(&daemon, &remedy).is_empty())?;
+        throughout(ATTEMPTS, "it is said once, and readiness says it too", || {
+            ensure!(complaints(&daemon).len() == 1 && told(&daemon.log(), &remedy) == 1, "{:#?}", complaints(&daemon));
+            let (code, page) = daemon.get("/readyz")?;
+            ensure!(code != 200 && page.contains(&remedy), "/readyz: {code} {page}");
+            Ok(())
+        })?;
+        println!("told: {}", complaints(&daemon)[0]);
+        missing(programs)?;
+        eventually(AGAIN, "the rules come when the programs do", || node.has_rules(applier))?;
+        eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
+        ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn missing_programs_of_iptables_are_told_once_and_used_when_they_come() {
+    missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_iptables(Xtables::Nft));
+}
+
+/// As a host has them that lacks the alternatives' names: the variant's own are enough.
+#[test]
+fn programs_of_a_variant_are_used_when_they_come() {
+    missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_variant(Xtables::Nft));
+}
+
+#[test]
+fn a_missing_nft_is_told_once_and_used_when_it_comes() {
+    missing_programs(Nftables, |programs| programs.with_iptables(Xtables::Nft), "nftables", Programs::with_nft);
+    missing_programs(Nftables, Ok, "nftables", Programs::with_nft);
+}
+
+/// nftables needs nothing of iptables, and does not ask for it.
+#[test]
+fn nftables_does_without_iptables() {
+    Lab::run("nft only", |lab| {
+        let lan = lab.switch("lan")?;
+        let node = Node::with(lab, &lan, 1, Nftables, &Programs::none(lab, "nft-only")?.with_nft()?)?;
+        let daemon = node.start()?;
+        throughout(ATTEMPTS, "nothing is missed", || {
+            ensure!(node.has_rules(Nftables) && complaints(&daemon).is_empty() && !daemon.log().contains("iptables"), "{}", daemon.log());
+            Ok(())
+        })
+    })
+    .unwrap();
+}
+
+/// A control group that limits processes; on a machine that has none mounted, in a mount namespace with one.
+struct ProcessLimit {
+    folder: PathBuf,
+    _holder: Option<Holder>,
+}
+
+/// A process that keeps a mount namespace.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl ProcessLimit {
+    fn create(lab: &Lab) -> Result<ProcessLimit> {
+        let mut reasons = String::new();
+        for parent in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
+            match ProcessLimit::below(Path::new(parent), lab) {
+                Ok(folder) => return Ok(ProcessLimit { folder, _holder: None }),
+                Err(error) => reasons.push_str(&format!("{parent}: {error:#}; ")),
+            }
+        }
+        for kind in ["-t cgroup -o pids", "-t cgroup2"] {
+            let script = format!("mount {kind} none /mnt && echo ready && exec sleep 3600");
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--mount", "--propagation", "private", "sh", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut holder = Holder(unshare.spawn()?);
+            let mut line = String::new();
+            let stdout = holder.0.stdout.take().context("no output")?;
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
+            let parent = PathBuf::from(format!("/proc/{}/root/mnt", holder.0.id()));
+            match ProcessLimit::below(&parent, lab) {
+                Ok(folder) if line == "ready\n" => return Ok(ProcessLimit { folder, _holder: Some(holder) }),
+                Ok(folder) => drop(std::fs::remove_dir(folder)),
+                Err(error) => reasons.push_str(&format!("mount {kind}: {error:#}; ")),
+            }
+        }
+        bail!("{reasons}")
+    }
+
+    fn below(parent: &Path, lab: &Lab) -> Result<PathBuf> {
+        let folder = parent.join(lab.prefix());
+        std::fs::create_dir(&folder)?;
+        if let Err(error) = std::fs::metadata(folder.join("pids.max")) {
+            let _ = std::fs::remove_dir(&folder);
+            return Err(error).context("there is no limit of processes");
+        }
+        Ok(folder)
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.folder.join(file);
+        std::fs::write(&path, text).with_context(|| format!("{text} to {}", path.display()))
+    }
+
+    /// Nobody in it gets another process or thread.
+    fn close(&self) -> Result<()> {
+        self.write("pids.max", "0")
+    }
+
+    fn open(&self) -> Result<()> {
+        self.write("pids.max", "max")
+    }
+}
+
+impl Drop for ProcessLimit {
+    fn drop(&mut self) {
+        // Its processes have been killed by now.
+        let gone = || std::fs::remove_dir(&self.folder).is_ok();
+        let _ = eventually(Duration::from_secs(5), "the cgroup is empty", gone);
+    }
+}
+
+/// The system gives no more processes: the daemon stays, says so once, serves newcomers all the same, and has its rules again when it does.
+fn without_processes(applier: Applier) {
+    Lab::run("processes", |lab| {
+        let limit = ProcessLimit::create(lab).context("no cgroup can be made that limits processes")?;
+        let lan = lab.switch("lan")?;
+        let node = Node::build(lab, &lan, 1, applier)?;
+        let mut daemon = node.start()?;
+        let dump = node.dump()?;
+        // What is done once after the start shall be done.
+        throughout(Duration::from_secs(3), "there is nothing to complain about", || {
+            ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
+            Ok(())
+        })?;
+        limit.write("cgroup.procs", &daemon.pid().to_string())?;
+        limit.close()?;
+        node.run("nft", &["flush", "ruleset"])?;
+        eventually(DEADLINE, "the log says so", || !complaints(&daemon).is_empty())?;
+        let (code, page) = daemon.get("/readyz")?;
+        ensure!(code != 200 && page.contains("no more processes"), "/readyz: {code} {page}");
+        let stays = |time: Duration| {
+            throughout(time, "it says so once, and has no rules", || {
+                let told = complaints(&daemon);
+                ensure!(told.len() == 1 && told[0].contains("no more processes") && !told[0].contains("install"), "{told:#?}");
+                ensure!(!node.has_rules(applier), "the limit limits nothing: this test proves nothing");
+                Ok(())
+            })
+        };
+        // Threads that wait for work end after 10 s, and no new ones can be had; then there is work.
+        stays(Duration::from_secs(12))?;
+        let mut options = node.options.clone().arg("--audit-interval=0");
+        options = options.env("PATH", &Programs::all(lab, "other", applier.xtables())?.path());
+        let other = lab.host("other", &[Uplink::enp0s8(&lan, 20)?])?.flanneld(&options)?;
+        stays(Duration::from_secs(1))?;
+        ensure!(daemon.is_running(), "it ended: {}", daemon.log_tail(20));
+        limit.open()?;
+        let route = other.subnet_env()?.subnet.context("no v4 subnet")?.trunc().to_string();
+        let routed = || node.host.netns().routes().is_ok_and(|routes| routes.iter().any(|found| found.dst == route));
+        eventually(AGAIN, "a node that came meanwhile has a route", routed)?;
+        eventually(AGAIN, "the rules come when there are processes again", || node.dump().is_ok_and(|now| now == dump))?;
+        eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
+        ensure!(complaints(&daemon).len() == 1 && daemon.errors().is_empty(), "{:#?}", complaints(&daemon));
+        daemon.terminate(DEADLINE).map(drop)
+    })
+    .unwrap();
+}
+
+#[test]
+fn without_processes_iptables_stays_and_says_so_once() {
+    without_processes(IptablesNft);
+}
+
+#[test]
+fn without_processes_nftables_stays_and_says_so_once() {
+    without_processes(Nftables);
+}

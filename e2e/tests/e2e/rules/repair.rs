@@ -1,0 +1,179 @@
+//! Repairs: whatever somebody does to the rules is undone, at once where the kernel reports it, and not for ever.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use lab::{Lab, Launch, eventually, throughout};
+
+use super::node::{
+    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES, Nftables, Node, Stream, complaints, difference, told,
+};
+
+/// Each damage to a host's rules is repaired, and counted as one repair.
+fn damage_is_repaired(config: &str, damages: &[&str]) {
+    Lab::run("damage", |lab| {
+        let mut node = Node::alone(lab, config)?;
+        if config.contains("vxlan") {
+            node.options = node.options.arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1]);
+        }
+        // A family at a time: which of the two tables is made first is nobody's business.
+        let list = || node.host.netns().sh("nft -s list ruleset ip; nft -s list ruleset ip6");
+        for damage in damages {
+            // Three repairs a minute are made at once; this test makes more, so each has a daemon of its own.
+            let daemon = node.start()?;
+            let right = list()?;
+            ensure!(right.contains("10.244.0.0/16"), "{right}");
+            // Stopped meanwhile, or it is repaired before we look.
+            daemon.stop()?;
+            node.host.netns().sh(damage)?;
+            ensure!(list()? != right, "{damage} damages nothing");
+            daemon.cont()?;
+            eventually(DEADLINE, &format!("repaired after {damage}"), || list().is_ok_and(|now| now == right))?;
+            eventually(DEADLINE, "it is counted", || daemon.metric("flannel_rule_repairs_total").is_ok_and(|repairs| repairs == 1.0))?;
+            ensure!(daemon.metric("flannel_rules_at_war")? == 0.0);
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn damage_to_guarded_iptables_is_repaired() {
+    damage_is_repaired(
+        GUARDED_IPTABLES,
+        &[
+            "iptables -t raw -F FLANNEL-ENCAP",
+            "ip6tables -t raw -D PREROUTING 1",
+            "iptables -t raw -D OUTPUT 1",
+            "iptables -t raw -D FLANNEL-ENCAP -s 192.168.56.101 -m comment --comment 'flanneld encap' -j RETURN",
+        ],
+    );
+}
+
+#[test]
+fn damage_to_guarded_nftables_is_repaired() {
+    damage_is_repaired(
+        GUARDED_NFTABLES,
+        &[
+            "nft delete element ip flannel-ipv4 peers '{ 192.168.56.101 }'",
+            "nft add element ip6 flannel-ipv6 peers '{ fd00::1 }'",
+            "nft flush chain ip flannel-ipv4 encap-in",
+            "nft delete chain ip6 flannel-ipv6 encap-out",
+            "nft flush ruleset",
+        ],
+    );
+}
+
+#[test]
+fn damage_to_iptables_is_repaired() {
+    damage_is_repaired(
+        IPTABLES,
+        &["iptables -t nat -F", "iptables -F FLANNEL-FWD", "iptables -t nat -D FLANNEL-POSTRTG 2", "iptables -F", "nft flush ruleset"],
+    );
+}
+
+#[test]
+fn damage_to_nftables_is_repaired() {
+    damage_is_repaired(
+        NFTABLES,
+        &[
+            "nft flush ruleset",
+            "nft delete table ip flannel-ipv4",
+            "nft flush chain ip flannel-ipv4 postrtg",
+            "nft add rule ip flannel-ipv4 postrtg drop",
+        ],
+    );
+}
+
+/// The goal of a repair that the kernel's notice brings about; this machine may be busy, so each may take longer, and the fastest not.
+const GOAL: Duration = Duration::from_secs(1);
+const BUSY: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_deleted_table_is_back_at_once() {
+    Lab::run("deleted", |lab| {
+        let lan = lab.switch("lan")?;
+        let mut node = Node::build(lab, &lan, 1, Nftables)?;
+        // Nothing but the notice brings it back: the next look by itself is minutes away.
+        node.options = node.options.arg("--iptables-resync=600");
+        let daemon = node.start()?;
+        let stream = Stream::start(lab, &lan, &node, &daemon)?;
+        let dump = node.dump()?;
+        let mut times = Vec::new();
+        // A fourth time within a minute would be a war.
+        for damage in ["delete table ip flannel-ipv4", "flush chain ip flannel-ipv4 postrtg", "flush ruleset"] {
+            let start = Instant::now();
+            node.run("nft", &damage.split(' ').collect::<Vec<_>>())?;
+            eventually(DEADLINE, &format!("repaired after {damage}"), || node.dump().is_ok_and(|now| now == dump))?;
+            times.push(start.elapsed());
+            stream.probe.wait_flowing(DEADLINE)?;
+        }
+        let report = stream.probe.finish()?;
+        println!("repaired after {times:.0?}; {} packets under the pod's own address; {report}", report.wrong);
+        ensure!(times.iter().all(|time| *time < BUSY) && times.iter().any(|time| *time < GOAL), "{times:?}");
+        ensure!(report.wrong > 0, "nothing was ever not masqueraded: this test proves nothing");
+        ensure!(report.wrong < 5000 && report.lost == report.wrong, "{report}");
+        ensure!(daemon.metric("flannel_rule_repairs_total")? == 3.0, "{}", daemon.log_tail(20));
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Somebody else's transactions come all the time, and those that meet ours make the kernel ask for another try.
+#[test]
+fn a_busy_writer_holds_up_no_repair() {
+    Lab::run("busy", |lab| {
+        let lan = lab.switch("lan")?;
+        for (number, applier, damage) in [(1, IptablesNft, "delete table ip nat"), (2, Nftables, "delete table ip flannel-ipv4")] {
+            let node = Node::build(lab, &lan, number, applier)?;
+            let daemon = node.start_as(applier)?;
+            let dump = node.dump()?;
+            let writes = "while :; do nft 'add table ip busy; add chain ip busy c; delete table ip busy'; sleep 0.01; done";
+            let mut writer = node.host.spawn("writer", &Launch::new("sh").args(["-c", writes]))?;
+            let before = daemon.cpu_seconds()?;
+            let start = Instant::now();
+            for _ in 0..3 {
+                node.run("nft", &damage.split(' ').collect::<Vec<_>>())?;
+                let healed = || node.has_rules(applier);
+                eventually(DEADLINE, "healed in spite of the other writer", healed)?;
+            }
+            println!("{applier:?}: three repairs in {:.0?}, {:.2} s of processor time", start.elapsed(), daemon.cpu_seconds()? - before);
+            writer.kill()?;
+            if eventually(DEADLINE, "all is as it was", || node.dump().is_ok_and(|now| now == dump)).is_err() {
+                bail!("{applier:?}: not all is as it was:\n{}", difference(&dump, &node.dump()?));
+            }
+            ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Somebody changes the rules as fast as they are repaired: that is reported once, and not fought.
+fn a_war_is_told_and_not_fought(config: &str, damage: &str) {
+    Lab::run("war", |lab| {
+        let node = Node::alone(lab, config)?;
+        let daemon = node.start()?;
+        let attack = || -> Result<()> { node.host.netns().sh(damage).map(drop) };
+        eventually(2 * DEADLINE, "at war", || attack().is_ok() && daemon.metric("flannel_rules_at_war").is_ok_and(|war| war == 1.0))?;
+        let repairs = daemon.metric("flannel_rule_repairs_total")?;
+        throughout(Duration::from_secs(2), "it repairs once a minute from now on", || {
+            attack()?;
+            ensure!(daemon.metric("flannel_rule_repairs_total")? == repairs);
+            Ok(())
+        })?;
+        ensure!(told(&daemon.log(), "again and again") == 1, "{}", daemon.log());
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_war_over_iptables_is_told_and_not_fought() {
+    a_war_is_told_and_not_fought(IPTABLES, "iptables -F FLANNEL-FWD");
+}
+
+#[test]
+fn a_war_over_nftables_is_told_and_not_fought() {
+    a_war_is_told_and_not_fought(NFTABLES, "nft flush chain ip flannel-ipv4 forward");
+}
