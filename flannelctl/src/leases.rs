@@ -191,7 +191,7 @@ fn state(item: &Item, sign: Option<&Sign>) -> String {
     }
     match sign.map(|sign| sign.heard) {
         Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("heard {} ago", span(heard))),
-        Some(None) if item.pulse() != 0 => parts.push("its etcd lease is gone".to_owned()),
+        Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}
     }
     parts.join(", ")

@@ -16,7 +16,7 @@ use crate::protocol::acquire::{Tenure, acquire, stored};
 use crate::protocol::coroutine::Coroutine;
 use crate::protocol::drive::{Registry, drive, forward};
 use crate::protocol::hold::hold;
-use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
+use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request, Unanswered};
 use crate::table::LeaseEvent;
 use crate::{Subnets, reading};
 use async_trait::async_trait;
@@ -72,7 +72,7 @@ impl DirManager {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub async fn list(&self) -> Result<Listing, Failure> {
+    pub async fn list(&self) -> Result<Listing, Unanswered> {
         self.ask(|files| files.list(None)).await.map(|whole| whole.listing)
     }
 
@@ -80,16 +80,16 @@ impl DirManager {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub async fn heard(&self, key: &str) -> Result<Option<Duration>, Failure> {
+    pub async fn last_seen(&self, key: &str) -> Result<Option<Duration>, Unanswered> {
         let key = key.to_owned();
-        self.ask(move |files| files.heard(&key)).await
+        self.ask(move |files| files.last_seen(&key)).await
     }
 
     /// Deletes a lease's file, unless it changed since it was listed.
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub async fn release(&self, entry: &Entry) -> Result<bool, Failure> {
+    pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
         use crate::protocol::registry::{Compare, Write};
         let compare = [Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
         let key = entry.key.clone();
@@ -100,7 +100,7 @@ impl DirManager {
     }
 
     /// Has something done with the files, and notes whether the directory is there.
-    async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Failure> {
+    async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Unanswered> {
         let files = self.files.clone();
         let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| {
             Err(Trouble::Away(match silence {
@@ -112,10 +112,10 @@ impl DirManager {
         });
         match done {
             Ok(done) => Ok(done),
-            Err(Trouble::Failed(why)) => Err(Failure(why.into())),
+            Err(Trouble::Failed(why)) => Err(Unanswered(why.into())),
             Err(Trouble::Away(why)) => {
                 self.counters.away(&why);
-                Err(Failure(why.into()))
+                Err(Unanswered(why.into()))
             }
         }
     }
@@ -148,19 +148,19 @@ impl DirManager {
 
 #[async_trait]
 impl Registry for DirManager {
-    async fn request(&self, request: Request) -> Result<Answer, Failure> {
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         self.counters.call(match &request {
             Request::List => "list",
             Request::Txn { .. } => "txn",
             Request::KeepAlive { .. } => "touch",
             Request::Inherit { .. } => return Ok(Answer::Alive(false)),
-            Request::Heard { .. } => "stat",
+            Request::LastSeen { .. } => "stat",
             Request::Grant => return Ok(Answer::Granted(0)),
             Request::Revoke { .. } => return Ok(Answer::Revoked),
         });
         self.ask(move |files| match request {
             Request::List => files.list(None).map(|whole| Answer::Listing(whole.listing)),
-            Request::Heard { key, .. } => files.heard(&key).map(Answer::Heard),
+            Request::LastSeen { key, .. } => files.last_seen(&key).map(Answer::LastSeen),
             Request::Txn { compare, write, key } => files.txn(&compare, &write, &key),
             Request::KeepAlive { key, .. } => files.touch(&key).map(Answer::Alive),
             Request::Grant => Ok(Answer::Granted(0)),
@@ -174,13 +174,13 @@ impl Registry for DirManager {
 #[async_trait]
 impl SubnetManager for DirManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        let text = self.ask(Files::config).await.map_err(|Failure(why)| Error::Unavailable(why))?;
+        let text = self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
         NetworkConfig::parse(&String::from_utf8_lossy(&text))
             .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.join("config").display()).into()))
     }
 
     async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
-        self.list().await.map_err(|Failure(text)| Error::Unavailable(text))?;
+        self.list().await.map_err(|Unanswered(text)| Error::Unavailable(text))?;
         let (claim, config) = (claim.clone(), config.clone());
         self.drive(Coroutine::new(move |io| stored(io, claim, config)), None).await.map_err(Error::Refused)
     }
@@ -271,7 +271,7 @@ impl<'a> Peers<'a> {
         }
     }
 
-    fn interrupt(&mut self, Failure(why): Failure) {
+    fn interrupt(&mut self, Unanswered(why): Unanswered) {
         if self.told.is_empty() && self.known.is_some() {
             self.ready.push_back(LeaseEvent::Interrupted);
         }

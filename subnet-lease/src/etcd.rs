@@ -15,7 +15,7 @@ use crate::protocol::acquire::{Tenure, acquire, stored};
 use crate::protocol::coroutine::Coroutine;
 use crate::protocol::drive::{Registry, drive, forward};
 use crate::protocol::hold::hold;
-use crate::protocol::registry::{Answer, Entry, Failure, Listing, Notice, Request};
+use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request, Unanswered};
 use crate::reading;
 use crate::reason::{Kind, Reason, Told};
 use crate::table::LeaseEvent;
@@ -35,7 +35,7 @@ pub struct LeaseTime {
     /// When it ends unless it is renewed.
     pub left: Duration,
     /// How long ago it was granted or renewed last.
-    pub heard: Duration,
+    pub last_seen: Duration,
 }
 
 /// Keeps leases in etcd.
@@ -54,7 +54,7 @@ impl EtcdManager {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn list(&self) -> Result<Listing, Failure> {
+    pub async fn list(&self) -> Result<Listing, Unanswered> {
         self.registry.list().await
     }
 
@@ -62,7 +62,7 @@ impl EtcdManager {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn release(&self, entry: &Entry) -> Result<bool, Failure> {
+    pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
         use crate::protocol::registry::{Compare, Write};
         let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
         let write = vec![Write::Delete { key: entry.key.clone() }];
@@ -76,7 +76,7 @@ impl EtcdManager {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Failure> {
+    pub async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
             return Ok(None);
@@ -88,16 +88,16 @@ impl EtcdManager {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 let text = format!("etcd at {} does not tell of a lease: {}", connection.endpoint, errors::words(&error));
-                return Err(Failure(Reason::new(errors::kind(&error), text)));
+                return Err(Unanswered(Reason::new(errors::kind(&error), text)));
             }
             Err(_) => {
                 let text = format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint);
-                return Err(Failure(Reason::new(Kind::Unreachable, text)));
+                return Err(Unanswered(Reason::new(Kind::Unreachable, text)));
             }
         };
         let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
         let (left, granted) = (answer.ttl(), answer.granted_ttl());
-        Ok((left > 0).then(|| LeaseTime { left: seconds(left), heard: seconds(granted.saturating_sub(left)) }))
+        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
     }
 
     /// Reads an entry into a lease, counting and telling what cannot be read.
@@ -114,7 +114,7 @@ impl SubnetManager for EtcdManager {
             .registry
             .get("config")
             .await
-            .map_err(|Failure(why)| if why.kind.has(&Kind::Credentials) { Error::Refused(why.text) } else { Error::Unavailable(why) })?;
+            .map_err(|Unanswered(why)| if why.kind.has(&Kind::Credentials) { Error::Refused(why.text) } else { Error::Unavailable(why) })?;
         let Some(value) = value else {
             return Err(Error::Unavailable(format!(
                 "the network configuration {prefix}/config is not in etcd (v3): put it there with \
@@ -125,7 +125,7 @@ impl SubnetManager for EtcdManager {
     }
 
     async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self.registry.list().await.map_err(|Failure(why)| Error::Unavailable(why))?;
+        let listing = self.registry.list().await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
         let (claim, config) = (claim.clone(), config.clone());
         let reuse = Reuse { registry: &self.registry, first: Mutex::new(Some(listing.clone())), last: Mutex::new(None) };
         let (_keep, mut notices) = mpsc::unbounded_channel();
@@ -270,7 +270,7 @@ impl Peers<'_> {
                 }
                 match broken {
                     Broken::Renewed => {}
-                    Broken::Stream(Failure(why)) => {
+                    Broken::Stream(Unanswered(why)) => {
                         // A first try that fails is no news: the next endpoint may be well.
                         if self.attempt > 0 && self.told.news(Some(&why)) {
                             tracing::warn!("the watch of the leases is interrupted, everything stays as it is: {why}");
@@ -337,7 +337,7 @@ struct Reuse<'a> {
 
 #[async_trait]
 impl Registry for Reuse<'_> {
-    async fn request(&self, request: Request) -> Result<Answer, Failure> {
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         if request == Request::List
             && let Some(listing) = self.first.lock().await.take()
         {

@@ -18,9 +18,9 @@ pub mod wire;
 #[cfg(feature = "protocol")]
 pub mod admission;
 #[cfg(feature = "protocol")]
-pub mod damper;
-#[cfg(feature = "protocol")]
 pub mod feed;
+#[cfg(feature = "protocol")]
+pub mod hold_down;
 #[cfg(feature = "protocol")]
 pub mod manager;
 #[cfg(feature = "protocol")]

@@ -1,8 +1,8 @@
 //! Getting a lease: our own where there is one, else a new one, by compare-and-swap throughout.
 
 use super::coroutine::Io;
-use super::decide::{Decision, Keep, Pulses, decide, heard_lately};
-use super::registry::{Answer, Compare, Failure, Listing, Request, Write};
+use super::decide::{Decision, Keep, LastSeen, decide, seen_lately};
+use super::registry::{Answer, Compare, Listing, Request, Unanswered, Write};
 use super::view::{Item, View};
 use super::words;
 use crate::alloc::candidates;
@@ -38,8 +38,8 @@ pub struct Tenure {
     /// The store's lease that it hangs on; 0 for a reservation.
     pub lease: i64,
     /// What is kept alive: the same, or for a reservation a lease of its own without a key.
-    pub pulse: i64,
-    /// When the pulse was last renewed.
+    pub keepalive: i64,
+    /// When the keepalive was last renewed.
     pub renewed: Duration,
 }
 
@@ -62,11 +62,11 @@ impl Tenure {
 /// What this node publishes last time, if a key is found to be its own; refuses as [`acquire`] would.
 pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, String> {
     let view = list(&io).await;
-    let mut pulses = Pulses::new();
+    let mut last_seen = LastSeen::new();
     loop {
-        return match decide(&claim, &config, &view, &pulses) {
-            Decision::Listen(key) => {
-                listen(&io, &view, key, &mut pulses).await;
+        return match decide(&claim, &config, &view, &last_seen) {
+            Decision::AskLastSeen(key) => {
+                ask_last_seen(&io, &view, key, &mut last_seen).await;
                 continue;
             }
             Decision::Refuse(text) => Err(text),
@@ -91,15 +91,15 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
         }
         attempt += 1;
         let view = list(&io).await;
-        let mut pulses = Pulses::new();
+        let mut last_seen = LastSeen::new();
         let decision = loop {
-            match decide(&claim, &config, &view, &pulses) {
-                Decision::Listen(key) => listen(&io, &view, key, &mut pulses).await,
+            match decide(&claim, &config, &view, &last_seen) {
+                Decision::AskLastSeen(key) => ask_last_seen(&io, &view, key, &mut last_seen).await,
                 decision => break decision,
             }
         };
         let (tenure, new) = match decision {
-            Decision::Listen(_) => continue,
+            Decision::AskLastSeen(_) => continue,
             Decision::Refuse(text) => return Err(text),
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
@@ -108,7 +108,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                     io.show(|held| held.trouble = Some(Reason::new(Kind::Contested, text)));
                     io.sleep(CONTEST).await;
                     patient = true;
-                    if reports(&io, item, CONTEST).await {
+                    if seen_within(&io, item, CONTEST).await {
                         return Err(words::contested(&claim, item));
                     }
                     continue;
@@ -149,22 +149,22 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
 
 /// Writes our attributes to a key that is ours.
 async fn keep(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item) -> Option<Tenure> {
-    let (pulse, granted) = inherit(io, claim, item).await;
-    let lease = if item.reserved() { 0 } else { pulse };
-    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, pulse, false);
+    let (keepalive, granted) = inherit(io, claim, item).await;
+    let lease = if item.reserved() { 0 } else { keepalive };
+    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, keepalive, false);
     let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }];
     let write = vec![put(&item.entry.key, &attrs, lease)];
     let done = commit(io, compare, write, &item.entry.key, granted).await?;
     let key = item.entry.key.clone();
-    let renewed = renewed(io, &key, pulse, granted).await;
-    Some(Tenure { key, subnets: item.subnets, attrs, created: item.entry.created, modified: done, lease, pulse, renewed })
+    let renewed = renewed(io, &key, keepalive, granted).await;
+    Some(Tenure { key, subnets: item.subnets, attrs, created: item.entry.created, modified: done, lease, keepalive, renewed })
 }
 
 /// Moves our key to one with a family more or less.
 async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item, subnets: Subnets) -> Option<Tenure> {
-    let (pulse, granted) = inherit(io, claim, item).await;
-    let lease = if item.reserved() { 0 } else { pulse };
-    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, pulse, false);
+    let (keepalive, granted) = inherit(io, claim, item).await;
+    let lease = if item.reserved() { 0 } else { keepalive };
+    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, keepalive, false);
     let key = wire::render_key(&subnets);
     let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }, Compare::NoneUnder(key.clone())];
     // The longer key is not there yet; where the new key is the shorter one, the old one lies under it and is ours.
@@ -172,12 +172,12 @@ async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: 
     let compare = if shorter { compare.into_iter().take(1).collect() } else { compare };
     let write = vec![Write::Delete { key: item.entry.key.clone() }, put(&key, &attrs, lease)];
     let done = commit(io, compare, write, &key, granted).await?;
-    let renewed = renewed(io, &key, pulse, granted).await;
-    Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, pulse, renewed })
+    let renewed = renewed(io, &key, keepalive, granted).await;
+    Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, keepalive, renewed })
 }
 
 /// The lease to hang our key on: the one it hangs on already, when a former instance of this node was granted that, since every start would leave
-/// one behind else. Beside it what was granted anew. Not for a reservation: its pulse is what tells a living instance from an operator's copy.
+/// one behind else. Beside it what was granted anew. Not for a reservation: its keepalive is what tells a living instance from an operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -191,11 +191,11 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
 
 /// When the lease was renewed: one that was granted just now, now. An inherited one is renewed once the key bears our name, since whoever asks
 /// takes a lease that was renewed lately for the sign of a living holder; what does not come through is due at once.
-async fn renewed(io: &Io, key: &str, pulse: i64, granted: Option<i64>) -> Duration {
+async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
     }
-    match io.ask(Request::KeepAlive { key: key.to_owned(), lease: pulse }).await {
+    match io.ask(Request::KeepAlive { key: key.to_owned(), lease: keepalive }).await {
         Ok(Answer::Alive(true)) => io.now(),
         _ => io.now().saturating_sub(super::hold::RENEWAL),
     }
@@ -226,16 +226,16 @@ async fn allocate(
     if order.is_empty() {
         return Allocation::Exhausted;
     }
-    let pulse = grant(io).await;
-    let attrs = signed(claim, attrs, None, view.revision, pulse, pulse, false);
+    let keepalive = grant(io).await;
+    let attrs = signed(claim, attrs, None, view.revision, keepalive, keepalive, false);
     for subnets in order {
         let key = wire::render_key(&subnets);
         let compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
-        match txn(io, compare, vec![put(&key, &attrs, pulse)], &key).await {
+        match txn(io, compare, vec![put(&key, &attrs, keepalive)], &key).await {
             Ok((true, revision, _)) => {
                 let renewed = io.now();
-                let lease = pulse;
-                return Allocation::Got(Box::new(Tenure { key, subnets, attrs, created: revision, modified: revision, lease, pulse, renewed }));
+                let lease = keepalive;
+                return Allocation::Got(Box::new(Tenure { key, subnets, attrs, created: revision, modified: revision, lease, keepalive, renewed }));
             }
             Ok((false, ..)) => {
                 refused.insert(subnets);
@@ -246,7 +246,7 @@ async fn allocate(
             }
         }
     }
-    revoke(io, pulse).await;
+    revoke(io, keepalive).await;
     Allocation::Unsure
 }
 
@@ -276,7 +276,7 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
     if new && !claim.shared_address {
         let others = view.items.iter().filter(earlier).filter(|item| item.publishes(&claim.public));
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
-            if reports(io, item, super::decide::SILENCE).await {
+            if seen_within(io, item, super::decide::SILENCE).await {
                 give_up(io, tenure).await;
                 return Settled::Refused(words::trap(claim, item));
             }
@@ -295,7 +295,7 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
         if !(item.publishes(&claim.public) || ours) {
             continue;
         }
-        let gone = ours && item.publishes(&claim.public) || !reports(io, item, super::decide::SILENCE).await;
+        let gone = ours && item.publishes(&claim.public) || !seen_within(io, item, super::decide::SILENCE).await;
         if gone {
             let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }];
             let _ = txn(io, compare, vec![Write::Delete { key: item.entry.key.clone() }], &item.entry.key).await;
@@ -307,29 +307,29 @@ async fn give_up(io: &Io, tenure: &Tenure) {
     let gone = txn(io, tenure.unchanged(), vec![Write::Delete { key: tenure.key.clone() }], &tenure.key).await;
     // Written by another meanwhile, the key may hang on this very lease.
     if matches!(gone, Ok((true, ..))) {
-        revoke(io, tenure.pulse).await;
+        revoke(io, tenure.keepalive).await;
     }
 }
 
-/// Whether the holder of a key was heard of within that time.
-pub(super) async fn reports(io: &Io, item: &Item, within: Duration) -> bool {
-    pulse_of(io, item).await.is_some_and(|ago| ago < within)
+/// Whether the holder of a key was seen within that time.
+pub(super) async fn seen_within(io: &Io, item: &Item, within: Duration) -> bool {
+    last_seen_of(io, item).await.is_some_and(|ago| ago < within)
 }
 
-async fn listen(io: &Io, view: &View, key: String, pulses: &mut Pulses) {
-    let heard = match view.get(&key) {
-        Some(item) => pulse_of(io, item).await,
+async fn ask_last_seen(io: &Io, view: &View, key: String, last_seen: &mut LastSeen) {
+    let seen = match view.get(&key) {
+        Some(item) => last_seen_of(io, item).await,
         None => None,
     };
-    debug_assert!(view.get(&key).is_none_or(|item| heard_lately(item, pulses).is_none()));
-    pulses.insert(key, heard);
+    debug_assert!(view.get(&key).is_none_or(|item| seen_lately(item, last_seen).is_none()));
+    last_seen.insert(key, seen);
 }
 
-async fn pulse_of(io: &Io, item: &Item) -> Option<Duration> {
-    let request = Request::Heard { key: item.entry.key.clone(), lease: item.pulse() };
+async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
+    let request = Request::LastSeen { key: item.entry.key.clone(), lease: item.keepalive() };
     loop {
         match io.ask(request.clone()).await {
-            Ok(Answer::Heard(heard)) => return heard,
+            Ok(Answer::LastSeen(seen)) => return seen,
             Ok(_) => return None,
             Err(failure) => pause(io, &failure, 2).await,
         }
@@ -378,10 +378,10 @@ pub(super) async fn txn(
     compare: Vec<Compare>,
     write: Vec<Write>,
     key: &str,
-) -> Result<(bool, i64, Option<super::registry::Entry>), Failure> {
+) -> Result<(bool, i64, Option<super::registry::Entry>), Unanswered> {
     match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
         Answer::Txn { done, revision, present } => Ok((done, revision, present)),
-        other => Err(Failure(format!("the store answered a transaction with {other:?}").into())),
+        other => Err(Unanswered(format!("the store answered a transaction with {other:?}").into())),
     }
 }
 
@@ -400,11 +400,11 @@ async fn commit(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str, gr
     }
 }
 
-pub(super) fn complain(io: &Io, failure: &Failure) {
+pub(super) fn complain(io: &Io, failure: &Unanswered) {
     io.show(|held| held.trouble = Some(failure.0.clone()));
 }
 
-pub(super) async fn pause(io: &Io, failure: &Failure, attempt: u32) {
+pub(super) async fn pause(io: &Io, failure: &Unanswered, attempt: u32) {
     complain(io, failure);
     let (least, most) = BACK_OFF;
     io.sleep((least * (1 << attempt.min(10))).min(most)).await;
@@ -432,7 +432,7 @@ pub(super) fn signed(
     present: Option<&LeaseAttrs>,
     rank: i64,
     lease: i64,
-    pulse: i64,
+    keepalive: i64,
     contested: bool,
 ) -> LeaseAttrs {
     let mut attrs = attrs.clone();
@@ -441,7 +441,7 @@ pub(super) fn signed(
     }
     let mut node = claim.node.clone();
     node.rank = rank;
-    node.lease = (lease == 0 && pulse != 0).then_some(pulse);
+    node.lease = (lease == 0 && keepalive != 0).then_some(keepalive);
     node.contested = contested;
     attrs.node = Some(node);
     attrs

@@ -9,17 +9,17 @@ use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A holder that was heard of within this time lives; holders report every 60 s.
+/// A holder that was seen within this time lives; holders report every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were heard of, by key; none: never, or not to be told.
-pub type Pulses = BTreeMap<String, Option<Duration>>;
+/// How long ago holders were last seen, by key; none: never, or not to be told.
+pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask how long ago the holder of this key was heard of, and decide again.
-    Listen(String),
+    /// Ask how long ago the holder of this key was seen, and decide again.
+    AskLastSeen(String),
     /// This key is ours: write our attributes to it.
     Keep(Keep),
     /// Our key gains or loses a family: from this key to these subnets.
@@ -42,9 +42,9 @@ pub struct Keep {
 }
 
 /// Decides, or says what must be known first.
-pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulses) -> Decision {
-    match owner(claim, view, pulses) {
-        Owner::Listen(key) => Decision::Listen(key),
+pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &LastSeen) -> Decision {
+    match owner(claim, view, last_seen) {
+        Owner::AskLastSeen(key) => Decision::AskLastSeen(key),
         Owner::Refuse(text) => Decision::Refuse(text),
         Owner::Nobody => Decision::Allocate(wishes(claim, config, view)),
         Owner::Ours(item, ours) => fate(claim, config, view, item, ours),
@@ -53,19 +53,19 @@ pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulse
 
 enum Owner<'a> {
     Ours(&'a Item, bool),
-    Listen(String),
+    AskLastSeen(String),
     Refuse(String),
     Nobody,
 }
 
-fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
+fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let by_id = best(claim, view.items.iter().filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)));
     if let Some(item) = by_id {
         if evidence(claim, item) || item.publishes(&claim.public) {
             return Owner::Ours(item, true);
         }
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
             Some(true) => Owner::Refuse(words::clone(claim, item)),
         };
@@ -81,8 +81,8 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
         return Owner::Ours(item, true);
     }
     if item.node().is_some() {
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
             Some(true) => Owner::Refuse(words::trap(claim, item)),
         };
@@ -139,8 +139,8 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
 }
 
 /// Whether a holder reported lately; none while nobody asked.
-pub fn heard_lately(item: &Item, pulses: &Pulses) -> Option<bool> {
-    pulses.get(&item.entry.key).map(|heard| heard.is_some_and(|ago| ago < SILENCE))
+pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
+    last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
 /// What becomes of a key that is ours.

@@ -1,8 +1,8 @@
 //! Keeping a lease: renewed, proven, defended or given up, by the rules for each way in which the key can change under us.
 
-use super::acquire::{Settled, Tenure, complain, grant, jitter, list, pause, put, reports, revoke, settle, signed, sweep, txn};
+use super::acquire::{Settled, Tenure, complain, grant, jitter, list, pause, put, revoke, seen_within, settle, signed, sweep, txn};
 use super::coroutine::Io;
-use super::registry::{Answer, Compare, Entry, Failure, Notice, Request, TTL};
+use super::registry::{Answer, Compare, Entry, Notice, Request, TTL, Unanswered};
 use super::view::{Item, publishes};
 use super::words;
 use crate::config::NetworkConfig;
@@ -49,11 +49,11 @@ pub enum Verdict {
     /// Another's.
     Taken,
     /// To be decided once it is known whether the writer lives.
-    Listen,
+    AskLastSeen,
 }
 
-/// Judges what stands at our key. `heard`: whether the writer was heard of lately, once that is known.
-pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, heard: Option<bool>) -> Verdict {
+/// Judges what stands at our key. `alive`: whether the writer was seen lately, once that is known.
+pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else { return Verdict::WriteBack { contested: false } };
     let published = publishes(attrs, &claim.public);
     let Some(node) = &attrs.node else {
@@ -78,9 +78,9 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, heard: Option<bool>)
         return Verdict::Taken;
     }
     if item.reserved() && published {
-        // A live instance keeps a pulse beside a reservation; an operator's copy of an old value has none.
-        match heard {
-            None => return Verdict::Listen,
+        // A live instance keeps a keepalive beside a reservation; an operator's copy of an old value has none.
+        match alive {
+            None => return Verdict::AskLastSeen,
             Some(false) => return Verdict::Reserve,
             Some(true) => {}
         }
@@ -195,7 +195,7 @@ impl Holder {
     }
 
     async fn renew(&mut self) -> Result<(), Lost> {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
+        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
         let now = self.io.now();
         match self.io.ask(request).await {
             Ok(Answer::Alive(true)) => {
@@ -210,8 +210,8 @@ impl Holder {
                 // The store's lease is gone, and the key with it: the proof finds out.
                 self.renewal = now + RENEWAL;
                 self.proof = now;
-                if self.tenure.lease == 0 && self.tenure.pulse != 0 {
-                    self.tenure.pulse = grant(&self.io).await;
+                if self.tenure.lease == 0 && self.tenure.keepalive != 0 {
+                    self.tenure.keepalive = grant(&self.io).await;
                     return self.tell().await;
                 }
             }
@@ -267,9 +267,9 @@ impl Holder {
             return Ok(());
         }
         let mut judged = verdict(&self.claim, &self.tenure, &item, None);
-        if judged == Verdict::Listen {
-            let heard = reports(&self.io, &item, super::decide::SILENCE).await;
-            judged = verdict(&self.claim, &self.tenure, &item, Some(heard));
+        if judged == Verdict::AskLastSeen {
+            let alive = seen_within(&self.io, &item, super::decide::SILENCE).await;
+            judged = verdict(&self.claim, &self.tenure, &item, Some(alive));
         }
         let now = self.io.now();
         match judged {
@@ -300,11 +300,11 @@ impl Holder {
                 self.distrusted_until = now + DISTRUST;
                 self.defend(&item, false, None).await
             }
-            Verdict::Listen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
+            Verdict::AskLastSeen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
                 self.proof = self.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::Listen => Err(Lost::Displaced(words::displaced(&self.tenure.key, &item))),
+            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(words::displaced(&self.tenure.key, &item))),
             Verdict::Taken => Err(Lost::Taken(words::taken(&self.tenure.key, Some(&item)))),
         }
     }
@@ -342,15 +342,15 @@ impl Holder {
     /// Puts our attributes over what stands at our key, by compare-and-swap; whether that was done. `news`: what to tell then.
     async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
-            let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
+            let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
             if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
-                self.tenure.pulse = grant(&self.io).await;
-                self.tenure.lease = self.tenure.pulse;
+                self.tenure.keepalive = grant(&self.io).await;
+                self.tenure.lease = self.tenure.keepalive;
                 self.tenure.renewed = self.io.now();
             }
         }
         let contested = contested || self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.pulse, contested);
+        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.keepalive, contested);
         let compare = vec![Compare::Unchanged { key: self.tenure.key.clone(), modified: item.entry.modified }];
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
         match txn(&self.io, compare, write, &self.tenure.key).await {
@@ -388,7 +388,7 @@ impl Holder {
     }
 
     /// A write without an answer: it may have been done.
-    fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Failure) {
+    fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {
             if self.unsure.len() == UNSURE {
@@ -405,7 +405,7 @@ impl Holder {
     /// What the daemon wants, as it is written.
     fn publication(&self) -> LeaseAttrs {
         let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.pulse, contested)
+        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.keepalive, contested)
     }
 
     /// Publishes other attributes.
@@ -463,10 +463,10 @@ impl Holder {
                 let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
                 return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
             }
-            let pulse = self.pulse().await;
-            let lease = if self.tenure.lease == 0 { 0 } else { pulse };
+            let keepalive = self.keepalive().await;
+            let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
             let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, pulse, contested);
+            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, keepalive, contested);
             let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
             let write = vec![put(&self.tenure.key, &attrs, lease)];
             match txn(&self.io, compare, write, &self.tenure.key).await {
@@ -474,7 +474,7 @@ impl Holder {
                     let now = self.io.now();
                     let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
                     self.io.warn(words::put_back(&self.tenure.key, expired));
-                    (self.tenure.created, self.tenure.lease, self.tenure.pulse, self.tenure.renewed) = (revision, lease, pulse, now);
+                    (self.tenure.created, self.tenure.lease, self.tenure.keepalive, self.tenure.renewed) = (revision, lease, keepalive, now);
                     self.stands(attrs, revision);
                     return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
                         Settled::Ours(_) => Ok(()),
@@ -484,18 +484,18 @@ impl Holder {
                 }
                 Ok((false, ..)) => {
                     attempt += 1;
-                    self.tenure.pulse = pulse;
+                    self.tenure.keepalive = keepalive;
                     // Refused twice although the list shows nobody: something below our prefix that is no lease.
                     if attempt > 2 {
-                        revoke(&self.io, pulse).await;
+                        revoke(&self.io, keepalive).await;
                         return Err(Lost::Taken(words::taken(&self.tenure.key, None)));
                     }
                 }
                 Err(failure) => {
                     self.tenure.attrs = attrs;
-                    self.tenure.pulse = pulse;
+                    self.tenure.keepalive = keepalive;
                     if self.tenure.lease != 0 {
-                        self.tenure.lease = pulse;
+                        self.tenure.lease = keepalive;
                     }
                     pause(&self.io, &failure, 3).await;
                 }
@@ -504,10 +504,10 @@ impl Holder {
     }
 
     /// The lease that is kept alive; a new one where it is gone.
-    async fn pulse(&self) -> i64 {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
-        if self.tenure.pulse != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
-            return self.tenure.pulse;
+    async fn keepalive(&self) -> i64 {
+        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
+        if self.tenure.keepalive != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
+            return self.tenure.keepalive;
         }
         grant(&self.io).await
     }

@@ -84,7 +84,7 @@ impl Item {
     }
 
     /// The store's lease by which its holder shows that it lives; 0 for none.
-    pub fn pulse(&self) -> i64 {
+    pub fn keepalive(&self) -> i64 {
         if self.reserved() { self.node().and_then(|node| node.lease).unwrap_or(0) } else { self.entry.lease }
     }
 

@@ -8,7 +8,7 @@ use subnet_lease::manager::{Claim, Lost};
 use subnet_lease::protocol::acquire::{Tenure, acquire};
 use subnet_lease::protocol::coroutine::{Coroutine, Step, Told};
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Failure, Notice, Request, Write};
+use subnet_lease::protocol::registry::{Notice, Request, Unanswered, Write};
 use subnet_lease::{Dual, LeaseAttrs, NodeId, wire};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
@@ -100,7 +100,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(Failure("no answer".into()))
+                            Err(Unanswered("no answer".into()))
                         }
                     });
                 }

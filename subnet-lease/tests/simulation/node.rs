@@ -10,7 +10,7 @@ use subnet_lease::manager::{Claim, Lost};
 use subnet_lease::protocol::acquire::{Tenure, acquire};
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Answer, Failure, Request};
+use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
 use subnet_lease::{Dual, Lease, LeaseAttrs, NetworkConfig, NodeId, Subnets};
 
 /// What runs on the machine.
@@ -24,7 +24,7 @@ enum Travel {
     /// On its way to the store.
     Out(Request),
     /// Carried out; the answer is on its way back.
-    Back(Result<Answer, Failure>),
+    Back(Result<Answer, Unanswered>),
 }
 
 pub struct Node {
@@ -152,17 +152,17 @@ impl Node {
                 match travel {
                     Travel::Out(request) => {
                         let answer = if rng.random_bool(0.02) && self.healthy(now) {
-                            Err(Failure("connection reset".into()))
+                            Err(Unanswered("connection reset".into()))
                         } else if self.cut > now {
-                            Err(Failure("deadline exceeded".into()))
+                            Err(Unanswered("deadline exceeded".into()))
                         } else {
                             store.carry_out(&request, now)
                         };
-                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::Heard { .. }) {
+                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::LastSeen { .. }) {
                             println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(Failure("connection reset".into())) } else { answer };
+                        let answer = if lost { Err(Unanswered("connection reset".into())) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((now + Duration::from_millis(rng.random_range(1..40)), Travel::Back(answer)));
                         }
