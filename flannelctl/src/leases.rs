@@ -94,7 +94,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         if let Some(reason) = unreadable(item) {
             say(format!("unreadable: {reason}"));
         }
-        if let Some(config) = config.filter(|config| !item.admissible(config)) {
+        if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
             say(format!("no subnet of {}", config.networks));
         }
         for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {

@@ -21,8 +21,9 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::backoff::Backoff;
 use subnet_lease::feed::{Feed, Reading};
-use subnet_lease::manager::{Claim, Error, Held, Lost, SubnetManager};
+use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, SubnetManager};
 use subnet_lease::reason::Told;
 use subnet_lease::{Dual, Lease, LeaseTable, NetworkConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +32,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+/// Between two questions to a store that does not answer yet.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long tasks may take to end.
 const FAREWELL: Duration = Duration::from_millis(1_500);
 
@@ -106,7 +109,10 @@ async fn live(settings: Settings, inherited: Arc<Inherited>, hangup: Signal, sto
         let server = insist(|| Server::bind(address, health.clone())).await?;
         tasks.spawn(finish(server.serve(stop.clone())));
     }
-    let manager = store::open(&settings);
+    let manager = tokio::select! {
+        opened = patiently(&health, "store", || store::open(&settings)) => opened?,
+        () = stop.cancelled() => return Ok(()),
+    };
     tasks.spawn(finish(heed(hangup, manager.clone(), stop.clone())));
     let started = tokio::select! {
         started = start(&settings, manager, &health, &inherited) => started?,
@@ -287,7 +293,7 @@ async fn run_set(
         forward: settings.rules.forward,
         set: settings.set_sysctls,
     };
-    let mut checks = Checks::new(subject, underlay.clone(), leases.clone(), claim.via_underlay.clone(), health.clone(), written);
+    let mut checks = Checks::new(subject, underlay.clone(), leases.clone(), claim.host.via_underlay.clone(), health.clone(), written);
     checks.begin();
 
     let env = SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq: settings.ip_masq };
@@ -417,7 +423,7 @@ async fn insist<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(attem
 /// Asks the store until it answers; says why it waits, once for each reason.
 async fn patiently<T, F: Future<Output = Result<T, Error>>>(health: &Health, name: &str, ask: impl Fn() -> F) -> Result<T, End> {
     let mut told = Told::default();
-    let mut pause = Duration::from_millis(100);
+    let mut failures = 0;
     loop {
         match ask().await {
             Ok(answer) => {
@@ -433,8 +439,8 @@ async fn patiently<T, F: Future<Output = Result<T, Error>>>(health: &Health, nam
                 }
             }
         }
-        tokio::time::sleep(pause.mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
+        tokio::time::sleep(RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
+        failures += 1;
     }
 }
 
@@ -446,9 +452,7 @@ async fn claim(settings: &Settings, config: &NetworkConfig, node: subnet_lease::
         warn!("{}: {warning}", settings.subnet_file.display());
     }
     let leading = found.clone();
-    Claim {
-        node,
-        public: underlay.public,
+    let host = HostFacts {
         previous: Dual::from_options(previous.subnet, previous.v6_subnet),
         macs: identity::flannel_macs().await,
         named: found.chosen.named,
@@ -462,5 +466,6 @@ async fn claim(settings: &Settings, config: &NetworkConfig, node: subnet_lease::
             found.chosen.why,
             found.advice()
         ),
-    }
+    };
+    Claim { node, public: underlay.public, host }
 }

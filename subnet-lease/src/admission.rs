@@ -11,7 +11,6 @@ use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
 use crate::json::excerpt;
 use crate::lease::{Lease, Term};
-use crate::protocol::view::admissible;
 use crate::table::LeaseTable;
 use ipnet::IpNet;
 pub use standing::Standing;
@@ -162,7 +161,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
 /// The subnets of a lease that are in force where it stands among the older ones; else why it is refused.
 fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
     let named = lease.subnets;
-    let Some(subnets) = trimmed(&named, terms).filter(|_| admissible(&named, &terms.config)) else {
+    let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
         return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
     };
     let own = terms.own.as_ref().map(|own| own.subnets);

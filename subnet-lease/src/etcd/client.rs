@@ -11,7 +11,6 @@ use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOp
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use tokio::sync::Mutex;
 
 /// No answer within this time counts as none.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -22,8 +21,6 @@ const ENOUGH: Duration = Duration::from_secs(60);
 const PAGE: i64 = 5_000;
 /// The client's limit for one answer: 64 values at their limit, and far more of usual size.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
-/// How long a list may serve a second reader.
-const FRESH: Duration = Duration::from_secs(3);
 
 /// etcd as the protocol sees it.
 pub struct EtcdRegistry {
@@ -32,13 +29,12 @@ pub struct EtcdRegistry {
     /// What was called.
     pub counters: Arc<Counters>,
     page: AtomicI64,
-    recent: Mutex<Option<(std::time::Instant, Listing)>>,
 }
 
 impl EtcdRegistry {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE), recent: Mutex::new(None) }
+        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE) }
     }
 
     /// The key of a lease, or the beginning of all of them.
@@ -82,16 +78,6 @@ impl EtcdRegistry {
         let key = self.key("");
         let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
         Ok(response.header().map_or(0, ResponseHeader::revision))
-    }
-
-    /// A list that the next reader may have within a moment.
-    pub async fn keep_recent(&self, listing: Listing) {
-        *self.recent.lock().await = Some((std::time::Instant::now(), listing));
-    }
-
-    /// The kept list, once, while it is fresh.
-    pub async fn take_recent(&self) -> Option<Listing> {
-        self.recent.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
     }
 
     /// All leases at one revision, page by page.

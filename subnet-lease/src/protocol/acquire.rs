@@ -6,6 +6,7 @@ use super::registry::{Answer, Compare, Listing, Request, Unanswered, Write};
 use super::view::{Item, View};
 use super::words;
 use crate::alloc::candidates;
+use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
@@ -19,8 +20,10 @@ use std::time::Duration;
 pub const CONTEST: Duration = Duration::from_secs(66);
 /// How often a full pool is looked at again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
-/// Bounds of the back-off while the store does not answer.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Between two requests while the store does not answer.
+const NO_ANSWER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+/// Before the state of the store is read again, because an attempt came to nothing.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
 /// A lease in hand: what is known of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +89,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
     let mut attempt = 0u32;
     loop {
         if attempt > 0 {
-            let pause = jitter(&claim, attempt, Duration::from_millis(20u64 << attempt.min(6)));
+            let pause = jitter(&claim, attempt, AGAIN.after(attempt));
             io.sleep(pause).await;
         }
         attempt += 1;
@@ -265,15 +268,15 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
     };
     tenure.created = own.entry.created;
     let earlier = |item: &&Item| item.entry.key != tenure.key && item.entry.created < tenure.created;
-    let overlap = view.items.iter().filter(earlier).any(|item| item.admissible(config) && item.subnets.overlaps(&tenure.subnets));
+    let overlap = view.items.iter().filter(earlier).any(|item| config.contains(&item.subnets) && item.subnets.overlaps(&tenure.subnets));
     // Of a subnet and a node inside it the older lease holds too. One that has carried pods stays: the others decide by age.
     let holds = |item: &Item| item.addresses().any(|address| tenure.subnets.nets().any(|net| net.contains(&address)));
-    let holds_node = new && view.items.iter().filter(earlier).any(|item| item.admissible(config) && holds(item));
+    let holds_node = new && view.items.iter().filter(earlier).any(|item| config.contains(&item.subnets) && holds(item));
     if (overlap || holds_node) && tenure.lease != 0 {
         give_up(io, tenure).await;
         return Settled::Yielded;
     }
-    if new && !claim.shared_address {
+    if new && !claim.host.shared_address {
         let others = view.items.iter().filter(earlier).filter(|item| item.publishes(&claim.public));
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
             if seen_within(io, item, super::decide::SILENCE).await {
@@ -287,7 +290,7 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
 
 /// Deletes keys of our own address that we do not use: never a reservation, only silent ones or this host's.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
-    if claim.shared_address {
+    if claim.host.shared_address {
         return;
     }
     for item in view.items.iter().filter(|item| item.entry.key != tenure.key && !item.reserved()) {
@@ -406,8 +409,7 @@ pub(super) fn complain(io: &Io, failure: &Unanswered) {
 
 pub(super) async fn pause(io: &Io, failure: &Unanswered, attempt: u32) {
     complain(io, failure);
-    let (least, most) = BACK_OFF;
-    io.sleep((least * (1 << attempt.min(10))).min(most)).await;
+    io.sleep(NO_ANSWER.after(attempt)).await;
 }
 
 /// A pause that differs between nodes and attempts, between one and two times `base`.

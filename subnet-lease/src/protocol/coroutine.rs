@@ -166,6 +166,11 @@ impl<T> Coroutine<T> {
 
     /// How the lease stands.
     pub fn held(&self) -> Held {
-        self.io.mailbox().held.clone()
+        self.with_held(Held::clone)
+    }
+
+    /// Looks at how the lease stands.
+    pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
+        look(&self.io.mailbox().held)
     }
 }

@@ -73,7 +73,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if let Some(item) = named_but_unreadable(claim, view) {
         return Owner::Ours(item, true);
     }
-    if claim.shared_address {
+    if claim.host.shared_address {
         return Owner::Nobody;
     }
     let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
@@ -89,8 +89,8 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
     // Go flannel or an operator wrote it: ours when the address really is the one by which nodes reach each other.
     let reached = || {
-        claim.named
-            || claim.store_via_underlay
+        claim.host.named
+            || claim.host.store_via_underlay
             || view
                 .items
                 .iter()
@@ -98,7 +98,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .filter_map(|other| other.attrs.as_ref())
                 .flat_map(|attrs| [attrs.public_for(false), attrs.public_for(true)])
                 .flatten()
-                .any(|address| !is_own(claim, address) && (claim.via_underlay)(address))
+                .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
 }
@@ -121,12 +121,12 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
         data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
-    named_here(claim, &item.subnets) || claim.macs.iter().any(carried)
+    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried)
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
-    let Some(previous) = &claim.previous else { return false };
+    let Some(previous) = &claim.host.previous else { return false };
     match (previous.v4(), subnets.v4()) {
         (Some(a), Some(b)) => a == b,
         (None, None) => previous.v6() == subnets.v6(),
@@ -150,7 +150,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     if config.fits(&item.subnets) {
         return keep;
     }
-    if item.reserved() && item.subnets.same_families(&config.pools) && item.admissible(config) {
+    if item.reserved() && item.subnets.same_families(&config.pools) && config.contains(&item.subnets) {
         return keep;
     }
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
@@ -180,7 +180,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
 
 /// The subnets to try first: the one that subnet.env names, when it is free and fits.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
-    let Some(previous) = &claim.previous else { return Vec::new() };
+    let Some(previous) = &claim.host.previous else { return Vec::new() };
     let taken = view.taken(claim);
     let wanted = match (&config.pools, previous) {
         (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),

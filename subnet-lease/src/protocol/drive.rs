@@ -48,13 +48,14 @@ pub async fn drive<T>(
             }
         }
         if let Some(state) = state {
-            let held = coroutine.held();
             state.send_if_modified(|present| {
-                let news = *present != held;
-                if news {
-                    *present = held;
-                }
-                news
+                coroutine.with_held(|held| {
+                    let news = present != held;
+                    if news {
+                        present.clone_from(held);
+                    }
+                    news
+                })
             });
         }
         match step {

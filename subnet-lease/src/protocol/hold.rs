@@ -5,6 +5,7 @@ use super::coroutine::Io;
 use super::registry::{Answer, Compare, Entry, Notice, Request, TTL, Unanswered};
 use super::view::{Item, publishes};
 use super::words;
+use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
@@ -19,10 +20,12 @@ pub const RENEWAL: Duration = Duration::from_secs(60);
 const PROOF: Duration = Duration::from_secs(600);
 /// How often a key that another keeps overwriting is written back.
 const DEFENCE: Duration = Duration::from_secs(60);
-/// The same where a hand did it, which has no reason to do it again: at first; doubled with each time up to [`DEFENCE`].
-const CORRECTION: Duration = Duration::from_secs(1);
-/// Bounds of the back-off while changed attributes cannot be told.
-const TELLING: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The same where a hand did it, which has no reason to do it again.
+const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
+/// Between two attempts to publish changed attributes.
+const PUBLICATION: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+/// Between two attempts to renew or to prove.
+const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// How many writes without an answer are remembered.
 const UNSURE: usize = 16;
 /// How long after a foreign overwrite the node is not to be trusted.
@@ -74,7 +77,7 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
             _ => Verdict::WriteBack { contested: false },
         };
     }
-    if node.id != claim.node.id && (!published || claim.shared_address) {
+    if node.id != claim.node.id && (!published || claim.host.shared_address) {
         return Verdict::Taken;
     }
     if item.reserved() && published {
@@ -218,7 +221,7 @@ impl Holder {
             Err(failure) => {
                 complain(&self.io, &failure);
                 self.renewal_failures += 1;
-                self.renewal = now + Duration::from_secs(1 << self.renewal_failures.min(3));
+                self.renewal = now + NO_ANSWER.after(self.renewal_failures);
             }
         }
         Ok(())
@@ -236,7 +239,7 @@ impl Holder {
             Err(failure) => {
                 complain(&self.io, &failure);
                 self.renewal_failures += 1;
-                self.proof = self.io.now() + Duration::from_secs(1 << self.renewal_failures.min(3));
+                self.proof = self.io.now() + NO_ANSWER.after(self.renewal_failures);
                 return Ok(());
             }
             Ok((true, ..)) => self.proof = self.io.now() + PROOF,
@@ -333,7 +336,7 @@ impl Holder {
             self.corrections = 0;
         }
         if self.write(item, false, Some(news)).await? {
-            self.may_defend = now + (CORRECTION * (1 << self.corrections.min(10))).min(DEFENCE);
+            self.may_defend = now + CORRECTION.after(self.corrections);
             self.corrections += 1;
         }
         Ok(())
@@ -433,7 +436,7 @@ impl Holder {
         let compare = self.tenure.unchanged();
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
         let answer = txn(&self.io, compare, write, &self.tenure.key).await;
-        let pause = jitter(&self.claim, self.telling_failures, (TELLING.0 * (1 << self.telling_failures.min(10))).min(TELLING.1));
+        let pause = jitter(&self.claim, self.telling_failures, PUBLICATION.after(self.telling_failures));
         self.telling = self.io.now() + pause;
         match answer {
             Ok((true, revision, _)) => self.stands(attrs, revision),
@@ -459,7 +462,7 @@ impl Holder {
                 let entry = item.entry.clone();
                 return self.changed_back(entry).await;
             }
-            if view.items.iter().any(|item| item.admissible(&self.config) && item.subnets.overlaps(&self.tenure.subnets)) {
+            if view.items.iter().any(|item| self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)) {
                 let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
                 return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
             }

@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Error, Held, Lost, SubnetManager};
+use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, SubnetManager};
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
 use tokio::sync::watch;
 
@@ -22,14 +22,7 @@ fn claim(name: &str, last: u8) -> Claim {
             ..NodeId::default()
         },
         public: Dual::V4(Ipv4Addr::new(192, 168, 56, last)),
-        previous: None,
-        macs: Vec::new(),
-        named: false,
-        store_via_underlay: false,
-        via_underlay: Arc::new(|_| false),
-        underlay: Vec::new(),
-        shared_address: false,
-        advice: "use --iface=enp0s8".to_owned(),
+        host: HostFacts { advice: "use --iface=enp0s8".to_owned(), ..HostFacts::default() },
     }
 }
 
@@ -182,7 +175,7 @@ pub async fn a_moved_node_keeps_its_subnet(bed: Bed) {
     bed.configure(CONFIG);
     let first = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     let mut moved = claim("one", 102);
-    moved.previous = Some(first.subnets);
+    moved.host.previous = Some(first.subnets);
     let again = acquire(&bed.manager(), &moved).await.unwrap();
     assert_eq!(again.subnets, first.subnets);
     assert!(bed.get(&key(&again)).unwrap().contains("192.168.56.102"));
@@ -214,10 +207,10 @@ pub async fn a_clone_is_refused(bed: Bed) {
 pub async fn what_subnet_env_names_is_wished_for(bed: Bed) {
     bed.configure(CONFIG);
     let mut one = claim("one", 101);
-    one.previous = Some(subnets("10.5.77.0-24"));
+    one.host.previous = Some(subnets("10.5.77.0-24"));
     assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.77.0-24");
     let mut two = claim("two", 102);
-    two.previous = Some(subnets("10.9.77.0-24"));
+    two.host.previous = Some(subnets("10.9.77.0-24"));
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
@@ -228,8 +221,8 @@ pub async fn no_lease_holds_a_node(bed: Bed) {
     bed.put("192.168.99.0-24", &value("192.168.55.9"));
     let manager = bed.manager();
     let mut first = claim("n1", 1);
-    first.underlay = vec!["192.168.57.0/24".parse().unwrap()];
-    first.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
+    first.host.underlay = vec!["192.168.57.0/24".parse().unwrap()];
+    first.host.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
     // 55 has another node, 56 this one, 57 is the underlay's.
     assert_eq!(key(&acquire(&manager, &first).await.unwrap()), "192.168.58.0-24");
 }
@@ -260,7 +253,7 @@ pub async fn a_go_lease_is_adopted_when_the_underlay_was_named(bed: Bed) {
     let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 101)).await else { panic!("nothing says that it is ours") };
     assert!(text.contains("Go flannel"), "{text}");
     let mut named = claim("one", 101);
-    named.named = true;
+    named.host.named = true;
     let manager = bed.manager();
     let stored = manager.stored(&named, &config(&manager).await).await.unwrap().unwrap();
     assert!(stored.data.unwrap().as_str().contains("aa:bb:cc:dd:ee:ff"));
@@ -271,7 +264,7 @@ pub async fn unknown_fields_survive(bed: Bed) {
     bed.configure(CONFIG);
     bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"Future":{"a":[1e999]},"Rack":"7 & 8"}"#);
     let mut named = claim("one", 101);
-    named.named = true;
+    named.host.named = true;
     let lease = acquire(&bed.manager(), &named).await.unwrap();
     let value = bed.get(&key(&lease)).unwrap();
     assert!(value.contains(r#""Future":{"a":[1e999]},"Rack":"7 \u0026 8","NodeID""#), "{value}");
@@ -332,7 +325,7 @@ pub async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
     bed.configure(CONFIG);
     bed.put("10.5.9.0-24", "{broken");
     let mut one = claim("one", 101);
-    one.previous = Some(subnets("10.5.9.0-24"));
+    one.host.previous = Some(subnets("10.5.9.0-24"));
     assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.9.0-24");
 }
 
@@ -426,7 +419,7 @@ pub async fn reservations_stay(bed: Bed) {
     bed.configure(CONFIG);
     bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#);
     let mut named = claim("one", 101);
-    named.named = true;
+    named.host.named = true;
     for _ in 0..2 {
         let manager = bed.manager();
         let lease = acquire(&manager, &named).await.unwrap();
@@ -439,7 +432,7 @@ pub async fn reservations_stay(bed: Bed) {
     acquire(&manager, &named).await.unwrap();
     let _holding = hold(&manager, &named).await;
     let mut other = claim("two", 101);
-    other.named = true;
+    other.host.named = true;
     assert!(matches!(acquire(&bed.manager(), &other).await, Err(Error::Refused(_))));
 }
 

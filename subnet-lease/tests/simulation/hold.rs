@@ -4,7 +4,7 @@ use super::store::Store;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Lost};
+use subnet_lease::manager::{Claim, HostFacts, Lost};
 use subnet_lease::protocol::acquire::{Tenure, acquire};
 use subnet_lease::protocol::coroutine::{Coroutine, Step, Told};
 use subnet_lease::protocol::hold::hold;
@@ -38,14 +38,7 @@ fn claim(instance: &str) -> Claim {
     Claim {
         node: NodeId { id: "one".into(), name: "n1".into(), instance: instance.into(), ..NodeId::default() },
         public: Dual::V4(OWN),
-        previous: None,
-        macs: Vec::new(),
-        named: true,
-        store_via_underlay: true,
-        via_underlay: Arc::new(|_| true),
-        underlay: Vec::new(),
-        shared_address: false,
-        advice: String::new(),
+        host: HostFacts { named: true, store_via_underlay: true, via_underlay: Arc::new(|_| true), ..HostFacts::default() },
     }
 }
 

@@ -6,12 +6,12 @@ use rand::rngs::StdRng;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Lost};
+use subnet_lease::manager::{Claim, HostFacts, Lost};
 use subnet_lease::protocol::acquire::{Tenure, acquire};
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
-use subnet_lease::{Dual, Lease, LeaseAttrs, NetworkConfig, NodeId, Subnets};
+use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
 
 /// What runs on the machine.
 pub enum Process {
@@ -76,14 +76,13 @@ impl Node {
                 ..NodeId::default()
             },
             public: Dual::V4(self.address),
-            previous: self.previous,
-            macs: Vec::new(),
-            named,
-            store_via_underlay: named,
-            via_underlay: Arc::new(move |_| named),
-            underlay: Vec::new(),
-            shared_address: false,
-            advice: String::new(),
+            host: HostFacts {
+                previous: self.previous,
+                named,
+                store_via_underlay: named,
+                via_underlay: Arc::new(move |_| named),
+                ..HostFacts::default()
+            },
         }
     }
 
@@ -92,9 +91,9 @@ impl Node {
     }
 
     /// What the node believes to hold.
-    pub fn held(&self) -> Option<Lease> {
+    pub fn held(&self) -> Option<Subnets> {
         match &self.process {
-            Process::Holding(coroutine, _) => coroutine.held().lease,
+            Process::Holding(coroutine, _) => coroutine.with_held(|held| held.lease.as_ref().map(|lease| lease.subnets)),
             _ => None,
         }
     }
