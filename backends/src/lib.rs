@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod datapath;
 mod desired;
 pub mod host_gw;
+pub mod identity;
 pub mod kernel;
 mod peers;
 pub mod plan;

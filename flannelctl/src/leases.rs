@@ -134,10 +134,11 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         local: Vec::new(),
         underlay: Vec::new(),
         accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.0))),
+        identity: Arc::new(backends::identity::identity_of),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameHardware));
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity));
     refused
 }
 

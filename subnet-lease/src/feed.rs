@@ -224,6 +224,7 @@ mod tests {
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             accepts: Arc::new(|_| Ok(())),
+            identity: Arc::new(|_, _| None),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
         let events = futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }]).boxed();

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::admission::{Reason, Standing, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
+use subnet_lease::json::Object;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
 
 fn cases() -> ProptestConfig {
@@ -110,7 +111,13 @@ fn terms() -> Terms {
         accepts: Arc::new(
             |lease| if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) { Err("bad MAC".into()) } else { Ok(()) },
         ),
+        identity: Arc::new(vtep_mac),
     }
+}
+
+fn vtep_mac(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+    let data = if ipv6 { &attrs.v6_data } else { &attrs.data };
+    Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
 }
 
 proptest! {
