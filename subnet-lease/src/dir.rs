@@ -141,9 +141,9 @@ impl KeyStore for Directory {
     }
 
     /// Tells whenever the file is not what it was: the proof looks at what is there now.
-    async fn watch_key(&self, key: &str, _modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
+    async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
-        let mut known = None;
+        let mut known = Some(modified);
         loop {
             let (key, watch) = (key.to_owned(), changes.watch());
             let look = self.ask(move |files| files.mark_of(&key, &watch)).await;
@@ -152,10 +152,10 @@ impl KeyStore for Directory {
                 tokio::time::sleep(RETRY).await;
                 continue;
             };
-            if known.is_some_and(|known| known != present) {
+            if known != present {
                 let _ = notices.send(Notice::Reconnected);
             }
-            known = Some(present);
+            known = present;
             changes.within(if watched { LOOK } else { RETRY }).await;
         }
     }
