@@ -6,6 +6,7 @@
 //! drives it with a real store; `tests/simulation.rs` drives many at once with a model store, under faults, by seed.
 
 pub mod acquire;
+mod ask;
 pub mod coroutine;
 pub mod decide;
 pub mod drive;
@@ -16,5 +17,8 @@ pub mod keys;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod reading;
 pub mod registry;
+mod settle;
+pub mod tenure;
+pub mod verdict;
 pub mod view;
 pub mod words;

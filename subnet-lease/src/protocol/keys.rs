@@ -1,10 +1,11 @@
 //! The manager of every store of keys: the protocol, driven on that store.
 
-use super::acquire::{Tenure, acquire, stored};
+use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
 use super::drive::{Registry, drive, forward};
 use super::hold::hold;
 use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
+use super::tenure::Tenure;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};

@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{Claim, HostFacts, Lost};
-use subnet_lease::protocol::acquire::{Tenure, acquire};
+use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step, Told};
 use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::registry::{Notice, Request, Unanswered, Write};
+use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{Dual, LeaseAttrs, NodeId, wire};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);

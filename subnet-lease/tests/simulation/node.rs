@@ -7,10 +7,11 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{Claim, HostFacts, Lost};
-use subnet_lease::protocol::acquire::{Tenure, acquire};
+use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
+use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
 
 /// What runs on the machine.
