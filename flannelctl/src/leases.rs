@@ -94,7 +94,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         if let Some(reason) = unreadable(item) {
             say(format!("unreadable: {reason}"));
         }
-        if let Some(config) = config.filter(|config| !item.admissible(config)) {
+        if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
             say(format!("no subnet of {}", config.networks));
         }
         for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
@@ -133,10 +133,11 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         local: Vec::new(),
         underlay: Vec::new(),
         accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.0))),
+        identity: Arc::new(backends::identity_of),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameHardware));
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity));
     refused
 }
 
@@ -190,7 +191,7 @@ fn state(item: &Item, sign: Option<&Sign>) -> String {
     }
     match sign.map(|sign| sign.heard) {
         Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("heard {} ago", span(heard))),
-        Some(None) if item.pulse() != 0 => parts.push("its etcd lease is gone".to_owned()),
+        Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}
     }
     parts.join(", ")

@@ -77,7 +77,7 @@ fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
 /// What would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
     let Some(item) = item else { return format!("{}: the key of no subnet", printable::value(&entry.key)) };
-    let kind = if item.pulse() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
+    let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
     let node = match (item.node(), item.attrs.is_some()) {
         (Some(node), _) => format!("by node {} (id {})", printable::value(&holder(item)), printable::value(&node.id)),
         (None, true) => "by a node of Go flannel, or written by hand".to_owned(),

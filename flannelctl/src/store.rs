@@ -154,13 +154,13 @@ impl Store {
     pub async fn sign(&self, item: &Item) -> Result<Sign> {
         match &self.kind {
             Kind::Dir(manager) => {
-                let heard = manager.heard(&item.entry.key).await;
+                let heard = manager.last_seen(&item.entry.key).await;
                 Ok(Sign { heard: heard.with_context(|| format!("asking after the holder of {}", item.subnets))?, left: None })
             }
             Kind::Etcd(manager) => {
-                let time = manager.lease_time(item.pulse()).await.with_context(|| format!("asking after the lease of {}", item.subnets))?;
+                let time = manager.lease_time(item.keepalive()).await.with_context(|| format!("asking after the lease of {}", item.subnets))?;
                 let left = time.filter(|_| !item.reserved()).map(|time| time.left);
-                Ok(Sign { heard: time.map(|time| time.heard), left })
+                Ok(Sign { heard: time.map(|time| time.last_seen), left })
             }
         }
     }

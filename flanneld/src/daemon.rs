@@ -13,6 +13,7 @@ mod vitals;
 use crate::cli::Settings;
 use crate::handover::Inherited;
 use crate::health::Health;
+use crate::health::condition::Condition;
 use crate::health::server::Server;
 use crate::{store, systemd};
 use attrs::Following;
@@ -83,9 +84,9 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
-        let manager = self.open_store(hangup);
         let stop = self.stop.clone();
         // What can be waited for is waited for, unless the daemon is stopped.
+        let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
         let Some(host) = stop.run_until_cancelled(self.claim_host(&manager)).await.transpose()? else { return Ok(()) };
         let Some(node) = stop.run_until_cancelled(self.take_lease(manager, host)).await.transpose()? else { return Ok(()) };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
@@ -109,10 +110,10 @@ impl Daemon {
         Ok(())
     }
 
-    fn open_store(&mut self, hangup: Signal) -> Arc<dyn SubnetManager> {
-        let manager = store::open(&self.settings);
+    async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
+        let manager = retry::until_available(&self.health, Condition::Store, || store::open(&self.settings)).await?;
         self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
-        manager
+        Ok(manager)
     }
 
     /// Starts a task that has no error of its own.

@@ -2,13 +2,12 @@
 
 use crate::health::Health;
 use crate::health::condition::Condition;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use futures_util::future::FutureExt;
+use futures_util::stream::StreamExt;
+use inotify::{EventStream, Inotify, WatchMask};
 use run_dir::subnet_env::{SubnetEnv, says, write};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -17,6 +16,8 @@ use tracing::{debug, info, warn};
 const AUDIT: Duration = Duration::from_secs(5);
 /// How long after a failed writing the next is tried.
 const RETRY: Duration = Duration::from_secs(1);
+/// Room for some dozen events; what does not fit is read next.
+const BUFFER: usize = 4096;
 /// Least time between two writings, so that a fight with whoever deletes the file stays cheap.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -55,7 +56,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
             folder.watch(&path);
             if path.exists() || !trouble.is_empty() {
                 tokio::select! {
-                    changed = env.changed() => if changed.is_err() { ended(&folder).await },
+                    changed = env.changed() => if changed.is_err() { ended(&mut folder).await },
                     () = folder.changed() => {}
                     () = tokio::time::sleep(if trouble.is_empty() { AUDIT } else { RETRY }) => {}
                 }
@@ -67,35 +68,17 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
 }
 
 /// Waits as the loop does, once nobody can change the wanted text any more.
-async fn ended(folder: &Folder) {
+async fn ended(folder: &mut Folder) {
     tokio::select! {
         () = folder.changed() => {}
         () = tokio::time::sleep(AUDIT) => {}
     }
 }
 
-/// An inotify that tokio can wait for: nix gives it only the newer trait.
-struct Events(Inotify);
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl Events {
-    /// Hands the descriptor to tokio.
-    #[allow(unsafe_code)]
-    fn registered(self) -> std::io::Result<AsyncFd<Self>> {
-        // SAFETY: the descriptor belongs to `self`, which gives it to nobody and closes it only when it is dropped, after tokio let go of it.
-        unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }.map_err(Into::into)
-    }
-}
-
 /// A watch on the file's folder.
 #[derive(Default)]
 struct Folder {
-    inotify: Option<AsyncFd<Events>>,
+    events: Option<EventStream<Vec<u8>>>,
     trouble: bool,
 }
 
@@ -103,7 +86,7 @@ impl Folder {
     /// Watches the folder as it is now; watching the same folder twice is one watch.
     fn watch(&mut self, path: &Path) {
         if let Err(error) = self.try_watch(path) {
-            self.inotify = None;
+            self.events = None;
             if !self.trouble {
                 debug!("the folder of {} cannot be watched, looking every {} s instead: {error}", path.display(), AUDIT.as_secs());
                 self.trouble = true;
@@ -112,28 +95,23 @@ impl Folder {
     }
 
     fn try_watch(&mut self, path: &Path) -> std::io::Result<()> {
-        let inotify = match self.inotify.take() {
-            Some(inotify) => inotify,
-            None => Events(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?).registered()?,
+        let events = match self.events.take() {
+            Some(events) => events,
+            None => Inotify::init()?.into_event_stream(vec![0; BUFFER])?,
         };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let events = AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_MOVED_FROM
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ONLYDIR;
-        inotify.get_ref().0.add_watch(folder, events)?;
-        self.inotify = Some(inotify);
+        let mask = WatchMask::DELETE | WatchMask::MOVED_FROM | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF | WatchMask::ONLYDIR;
+        events.watches().add(folder, mask)?;
+        self.events = Some(events);
         Ok(())
     }
 
     /// Returns when something was removed from the folder; never where it is not watched.
-    async fn changed(&self) {
-        let Some(inotify) = &self.inotify else { return std::future::pending().await };
-        let Ok(mut ready) = inotify.readable().await else { return std::future::pending().await };
+    async fn changed(&mut self) {
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        let Some(Ok(_)) = events.next().await else { return std::future::pending().await };
         // Which file it was does not matter: the loop looks at ours.
-        while inotify.get_ref().0.read_events().is_ok_and(|events| !events.is_empty()) {}
-        ready.clear_ready();
+        while let Some(Some(Ok(_))) = events.next().now_or_never() {}
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::backoff::Backoff;
 use subnet_lease::{LeaseTable, Subnets};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -34,8 +35,10 @@ const CALM: Duration = Duration::from_millis(200);
 /// More repairs a minute than this are a war, which is told and not fought.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// How soon what failed is tried again, at first and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Before what failed is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// Before the set of the other kind, which could not be removed, is looked at again.
+const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// What of ours is in use, and what of others stays.
 type InUse = ([Kept; 2], Others);
@@ -103,7 +106,8 @@ pub struct Keeper {
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
     trouble: String,
-    again: Duration,
+    /// Passes in a row that failed.
+    failures: u32,
     at_war: bool,
     writes: u64,
     repaired: u64,
@@ -131,7 +135,7 @@ impl Keeper {
             appliers,
             repairs: Vec::new(),
             trouble: String::new(),
-            again: AGAIN.0,
+            failures: 0,
             at_war: false,
             writes: 0,
             repaired: 0,
@@ -198,11 +202,11 @@ impl Keeper {
     /// How long until the next look, unless something happens before.
     fn pause(&mut self, noticed: bool) -> Duration {
         if !self.trouble.is_empty() {
-            let pause = self.again;
-            self.again = (pause * 2).min(AGAIN.1);
+            let pause = RETRY.after(self.failures);
+            self.failures += 1;
             return pause;
         }
-        self.again = AGAIN.0;
+        self.failures = 0;
         match (self.at_war, noticed) {
             (true, _) => MINUTE,
             (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
@@ -361,7 +365,7 @@ async fn tell_bare(networks: Subnets, own: Subnets) {
 /// shall not keep ours from being repaired meanwhile.
 async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
-    let mut pause = AGAIN.0;
+    let mut failures = 0;
     loop {
         let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else { return };
         let Some((in_use, others)) = in_use else { continue };
@@ -376,7 +380,7 @@ async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
             return;
         }
         complaints = cleared.complaints;
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(10 * MINUTE);
+        tokio::time::sleep(RETRY_CLEAR.after(failures)).await;
+        failures += 1;
     }
 }

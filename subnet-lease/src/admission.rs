@@ -10,8 +10,7 @@ mod taken;
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets, nets_overlap};
 use crate::json::excerpt;
-use crate::lease::{Lease, Term};
-use crate::protocol::view::admissible;
+use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::table::LeaseTable;
 use ipnet::IpNet;
 pub use standing::Standing;
@@ -19,10 +18,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 pub(crate) use taken::Ground;
-use taken::{Hardware, Nodes, addresses};
+use taken::{Identities, Nodes, addresses};
 
 /// Decides whether the backend can use a lease; says why not.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
+
+/// What of a lease's backend data only one node can have (a MAC, a key), in a canonical form: by the attributes and whether IPv6 is meant.
+pub type Identity = Arc<dyn Fn(&LeaseAttrs, bool) -> Option<String> + Send + Sync>;
 
 /// What admission rests on beside the leases.
 #[derive(Clone)]
@@ -37,6 +39,8 @@ pub struct Terms {
     pub underlay: Vec<IpNet>,
     /// What the backend can use.
     pub accepts: Accepts,
+    /// What identifies a node to the backend.
+    pub identity: Identity,
 }
 
 /// Why a lease is not in force here.
@@ -66,8 +70,8 @@ pub enum Reason {
     Reserved,
     /// The backend cannot use its data.
     Unusable,
-    /// Uses the MAC or key of an older lease or of ours.
-    SameHardware,
+    /// Has the identity (a MAC, a key) of an older lease or of ours.
+    SameIdentity,
 }
 
 impl Terms {
@@ -93,7 +97,7 @@ impl Reason {
             Reason::OtherBackend => "other-backend",
             Reason::Reserved => "reserved",
             Reason::Unusable => "unusable-data",
-            Reason::SameHardware => "duplicate-mac",
+            Reason::SameIdentity => "duplicate-mac",
         }
     }
 }
@@ -115,7 +119,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
     let mut ground = Ground::default();
     let mut nodes = Nodes::default();
-    let mut hardware = Hardware::of(terms.own.as_ref());
+    let mut identities = Identities::of(terms);
     let mut refused = Vec::new();
     let mut kept = Vec::with_capacity(by_age.len());
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
@@ -137,14 +141,14 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
         let usable = match (terms.accepts)(lease) {
             Err(why) => Err((Reason::Unusable, why)),
-            Ok(()) => hardware.take(lease).map_err(|why| (Reason::SameHardware, why)),
+            Ok(()) => identities.take(lease).map_err(|why| (Reason::SameIdentity, why)),
         };
         let in_force = match usable {
             Ok(()) if subnets == lease.subnets => Some(lease.clone()),
             Ok(()) => Some(Arc::new(Lease { subnets, ..Lease::clone(lease) })),
             Err((reason, why)) => {
                 refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
-                before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && hardware.take(good).is_ok()).cloned()
+                before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && identities.take(good).is_ok()).cloned()
             }
         };
         ground.take(&subnets);
@@ -162,7 +166,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
 /// The subnets of a lease that are in force where it stands among the older ones; else why it is refused.
 fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
     let named = lease.subnets;
-    let Some(subnets) = trimmed(&named, terms).filter(|_| admissible(&named, &terms.config)) else {
+    let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
         return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
     };
     let own = terms.own.as_ref().map(|own| own.subnets);

@@ -1,8 +1,8 @@
 //! From the manager's events to the leases in force: folded, admitted, damped, published as one value.
 
 use crate::admission::{Reason, Refused, Standing, Terms};
-use crate::damper::Damper;
 use crate::dual::Subnets;
+use crate::hold_down::HoldDown;
 use crate::lease::Term;
 use crate::manager::boot_time;
 use crate::table::{LeaseEvent, LeaseTable};
@@ -52,7 +52,7 @@ pub struct Feed<'a> {
     standing: Standing,
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
-    damper: Damper,
+    hold_down: HoldDown,
     told: BTreeSet<(Subnets, String)>,
     reading: Reading,
 }
@@ -74,7 +74,7 @@ impl<'a> Feed<'a> {
             terms,
             standing: Standing::default(),
             changed: None,
-            damper: Damper::default(),
+            hold_down: HoldDown::default(),
             told: BTreeSet::new(),
             reading: Reading::default(),
         };
@@ -161,9 +161,9 @@ impl<'a> Feed<'a> {
             self.reading.refused = Arc::new(self.standing.refused().to_vec());
         }
         let now = boot_time();
-        let published = self.damper.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
+        let published = self.hold_down.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
         self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
-        self.reading.waiting = self.damper.waiting();
+        self.reading.waiting = self.hold_down.waiting();
         published
     }
 
@@ -224,6 +224,7 @@ mod tests {
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             accepts: Arc::new(|_| Ok(())),
+            identity: Arc::new(|_, _| None),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
         let events = futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }]).boxed();

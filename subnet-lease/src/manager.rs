@@ -1,50 +1,17 @@
 //! What every keeper of leases offers: a few methods, each implemented whole by every manager.
 
+pub use crate::claim::{Claim, HostFacts};
 use crate::config::NetworkConfig;
-use crate::dual::{Addresses, Subnets};
-use crate::lease::{Lease, LeaseAttrs, NodeId};
+use crate::lease::{Lease, LeaseAttrs};
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-
-/// Who asks for a lease, and what this host knows that tells its own lease from another's.
-#[derive(Clone)]
-pub struct Claim {
-    /// This node; `rank` and `lease` are filled in by the protocol.
-    pub node: NodeId,
-    /// The addresses that peers are told.
-    pub public: Addresses,
-    /// The subnet that subnet.env on this host names.
-    pub previous: Option<Subnets>,
-    /// MACs of flannel devices present on this host, lower-case with colons.
-    pub macs: Vec<String>,
-    /// Whether a flag or its environment named the underlay or the public address.
-    pub named: bool,
-    /// Whether the route to the store leaves by the underlay (or the store is on this host).
-    pub store_via_underlay: bool,
-    /// Whether the route to an address leaves by the underlay.
-    pub via_underlay: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
-    /// Networks of the underlay interface: no subnet may overlap them.
-    pub underlay: Vec<IpNet>,
-    /// Whether several nodes may publish one address (wireguard behind NAT).
-    pub shared_address: bool,
-    /// This host's interfaces and the flag to type, for the text of a refusal.
-    pub advice: String,
-}
-
-impl fmt::Debug for Claim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim").field("node", &self.node).field("public", &self.public).field("previous", &self.previous).finish_non_exhaustive()
-    }
-}
 
 /// How a held lease stands, published whenever it changes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -122,8 +89,8 @@ pub trait SubnetManager: Send + Sync {
     /// Dropping the future leaves the key as it is.
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost;
 
-    /// This host has these addresses now: what goes out from another one gets no answer, and is begun anew from one of these.
-    fn readdressed(&self, local: &[IpAddr]);
+    /// This host has these addresses now: a connection that goes out from another one gets no answer and is made again.
+    fn readdressed(&self, _local: &[IpAddr]) {}
 
     /// Counters of calls to the store by kind, and of what was met while reading.
     fn counters(&self) -> Arc<Counters>;

@@ -153,7 +153,7 @@ impl LeaseTable {
     }
 
     /// Puts another lease under these subnets, or none.
-    #[cfg(feature = "protocol")]
+    #[cfg(feature = "managers")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
             Some(lease) => self.leases.insert(*subnets, lease.clone()),

@@ -24,6 +24,7 @@ use rand::Rng;
 use report::Report;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::backoff::Backoff;
 use subnet_lease::{LeaseTable, Subnets};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -34,11 +35,11 @@ const QUIET: Duration = Duration::from_millis(20);
 /// ... and at most this long.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How much longer than the work the pause after it is: after a whole pass, and after a change.
-const REST: (u32, u32) = (2, 20);
+const REST: (u32, u32) = (2, 40);
 /// The pause between repairs while somebody undoes them again and again.
 const TRUCE: Duration = Duration::from_millis(500);
 /// Back-off after failures.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// How long a first pass that would delete many routes waits: the snapshot may be of a store that was just emptied.
 const RESERVE: Duration = Duration::from_secs(60);
 /// How often the first pass is tried before the data plane counts as impossible.
@@ -407,8 +408,7 @@ fn rest(began: Instant, times: u32) -> Instant {
 
 /// 50 ms, doubled with each failure up to 5 s, a quarter more or less.
 fn backoff(failures: u32) -> Duration {
-    let base = RETRY.0.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY.1);
-    base.mul_f64(rand::rng().random_range(0.75..1.25))
+    RETRY.after(failures.saturating_sub(1)).mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
 /// The lowest network there is: routes begin here.

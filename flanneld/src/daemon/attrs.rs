@@ -51,6 +51,7 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: 
         local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public)).collect(),
         underlay: underlay_networks(config, underlay),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
+        identity: Arc::new(backends::identity_of),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::underlay::Found;
 use crate::underlay::read::{Wish, wait_for};
 use run_dir::subnet_env;
 use std::sync::Arc;
-use subnet_lease::manager::{Claim, Held, SubnetManager};
+use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
 use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -60,9 +60,7 @@ impl Daemon {
             warn!("{}: {warning}", subnet_file.display());
         }
         let leading = found.clone();
-        Claim {
-            node,
-            public: underlay.public,
+        let host = HostFacts {
             previous: Dual::from_options(previous.subnet, previous.v6_subnet),
             macs: identity::flannel_macs().await,
             named: found.chosen.named,
@@ -76,6 +74,7 @@ impl Daemon {
                 found.chosen.why,
                 found.advice()
             ),
-        }
+        };
+        Claim { node, public: underlay.public, host }
     }
 }

@@ -5,9 +5,13 @@ use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::systemd;
 use std::time::Duration;
+use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::Error;
 use subnet_lease::reason::Told;
 use tracing::warn;
+
+/// Between two questions to a store that does not answer yet.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Tries for a moment what a predecessor that is just ending may still hold.
 ///
@@ -30,7 +34,7 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() 
 /// The store refuses, and would refuse again.
 pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &Health, condition: Condition, ask: impl Fn() -> F) -> Result<T, End> {
     let mut told = Told::default();
-    let mut pause = Duration::from_millis(100);
+    let mut failures = 0;
     loop {
         match ask().await {
             Ok(answer) => {
@@ -46,7 +50,7 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
                 }
             }
         }
-        tokio::time::sleep(pause.mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
+        tokio::time::sleep(RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
+        failures += 1;
     }
 }

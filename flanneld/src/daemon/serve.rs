@@ -95,7 +95,7 @@ impl Daemon {
             forward: self.settings.rules.forward,
             set: self.settings.set_sysctls,
         };
-        let mut checks = Checks::new(subject, underlay.clone(), leases.table.clone(), claim.via_underlay.clone(), self.health.clone(), written);
+        let mut checks = Checks::new(subject, underlay.clone(), leases.table.clone(), claim.host.via_underlay.clone(), self.health.clone(), written);
         checks.begin();
         self.spawn(checks.keep(self.stop.clone()));
 

@@ -3,7 +3,7 @@
 //! While every lease of the store is in force just as it stands there, none is in another's way, and who is older does not matter. A changed
 //! lease that is in nobody's way either leaves it so. In all other cases everything is admitted anew; both lead to the same result.
 
-use super::taken::{Ground, Hardware, Nodes};
+use super::taken::{Ground, Identities, Nodes};
 use super::{Refused, Terms, admitted, halves_left_out, placed, spoken_here};
 use crate::dual::Subnets;
 use crate::lease::Lease;
@@ -24,7 +24,7 @@ struct Clear {
     terms: Arc<Terms>,
     ground: Ground,
     nodes: Nodes,
-    hardware: Hardware,
+    identities: Identities,
 }
 
 impl Standing {
@@ -75,11 +75,11 @@ impl Clear {
         if !refused.is_empty() || !raw.unreadable().is_empty() || !others().all(|lease| is_in_force(&lease)) {
             return None;
         }
-        let mut clear = Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), hardware: Hardware::of(terms.own.as_ref()) };
+        let mut clear = Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), identities: Identities::of(terms) };
         for lease in others() {
             clear.ground.take(&lease.subnets);
             clear.nodes.take(lease);
-            clear.hardware.take(lease).ok()?;
+            clear.identities.take(lease).ok()?;
         }
         Some(clear)
     }
@@ -87,7 +87,7 @@ impl Clear {
     fn free(&mut self, lease: &Lease) {
         self.ground.free(&lease.subnets);
         self.nodes.free(lease);
-        self.hardware.free(lease);
+        self.identities.free(lease);
     }
 
     /// Whether a lease is in nobody's way, whoever is older, and can be used as it stands; then it holds what is its.
@@ -98,7 +98,7 @@ impl Clear {
             && spoken_here(lease, &lease.subnets, terms).is_ok()
             && halves_left_out(lease, &lease.subnets, terms).is_empty()
             && (terms.accepts)(lease).is_ok()
-            && self.hardware.take(lease).is_ok();
+            && self.identities.take(lease).is_ok();
         if usable {
             self.ground.take(&lease.subnets);
             self.nodes.take(lease);
@@ -110,6 +110,7 @@ impl Clear {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::Object;
     use crate::lease::{LeaseAttrs, RawJson, Term};
     use crate::{Dual, NetworkConfig};
 
@@ -120,12 +121,18 @@ mod tests {
         Lease { subnets, attrs, term: Term::Leased, since: i64::from(third) }
     }
 
+    fn vtep_mac(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+        let data = if ipv6 { &attrs.v6_data } else { &attrs.data };
+        Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
+    }
+
     /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
     #[test]
     fn who_is_in_nobodys_way_costs_nobody_anything() {
         let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
         let own = Some(lease(1, 1));
-        let terms = Arc::new(Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())) });
+        let terms =
+            Arc::new(Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())), identity: Arc::new(vtep_mac) });
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = Standing::default();
         standing.update(&raw, None, &terms);

@@ -8,7 +8,7 @@ use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
 use super::errors;
 use super::tls::Tls;
-use crate::protocol::registry::Failure;
+use crate::protocol::registry::Unanswered;
 use crate::reason::{Kind, Reason};
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use std::collections::BTreeMap;
@@ -64,13 +64,13 @@ impl Connection {
     ///
     /// # Errors
     /// Its local address is gone.
-    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, Failure>> + 'a {
+    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, Unanswered>> + 'a {
         // The futures of etcd's client are large, and this is awaited inside of many others.
         let answer = Box::pin(answer);
         async move {
             self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
                 let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
-                Failure(Reason::new(Kind::Unreachable, text))
+                Unanswered(Reason::new(Kind::Unreachable, text))
             })
         }
     }
@@ -112,7 +112,7 @@ impl Connections {
     ///
     /// # Errors
     /// Names every endpoint and what it said.
-    pub async fn get(&self) -> Result<Connection, Failure> {
+    pub async fn get(&self) -> Result<Connection, Unanswered> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
         if let Some(connection) = &present.connection
@@ -154,7 +154,7 @@ impl Connections {
         // In the order of the configuration, wherever this round began.
         let texts: Vec<String> = complaints.iter().map(|(at, why)| format!("{}: {why}", endpoints.get(*at).map_or("", String::as_str))).collect();
         let kinds = complaints.into_values().map(|why| why.kind).collect();
-        Err(Failure(Reason::new(Kind::Endpoints(kinds), format!("cannot reach etcd at {}", texts.join("; ")))))
+        Err(Unanswered(Reason::new(Kind::Endpoints(kinds), format!("cannot reach etcd at {}", texts.join("; ")))))
     }
 
     /// Leaves a connection that proved bad; the next one goes to the next endpoint.
@@ -198,7 +198,7 @@ impl Connections {
     ///
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
-    pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), Failure> {
+    pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), Unanswered> {
         if cluster == 0 {
             // etcd's own proxy leaves it out of some answers.
             return Ok(());
@@ -210,7 +210,7 @@ impl Connections {
             present.connection = None;
             present.next += 1;
         }
-        judged.map_err(|why| Failure(Reason { text: format!("the endpoint {}: {why}", connection.endpoint), kind: why.kind }))
+        judged.map_err(|why| Unanswered(Reason { text: format!("the endpoint {}: {why}", connection.endpoint), kind: why.kind }))
     }
 
     /// When the TLS files were changed last.

@@ -75,17 +75,17 @@ pub struct Dialed {
     pub channel: Channel,
     /// The address of this host that it goes out from; none for a unix socket.
     pub local: Option<IpAddr>,
-    heard: Heard,
+    noted: Noted,
 }
 
 impl Dialed {
     /// What the server said by TLS after the handshake: there it refuses certificates.
     pub fn complaint(&self) -> Option<rustls::Error> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-type Heard = Arc<Mutex<Option<rustls::Error>>>;
+type Noted = Arc<Mutex<Option<rustls::Error>>>;
 
 /// Connects.
 ///
@@ -93,11 +93,11 @@ type Heard = Arc<Mutex<Option<rustls::Error>>>;
 /// What stands in the way, and which side refuses what.
 pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> {
     let (stream, local) = reach(target).await?;
-    let heard = Heard::default();
+    let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
         (Target::Host(uri, true), Some(tls)) => match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
             Err(_) => return Err(Reason::new(Kind::Unreachable, format!("no answer to the TLS handshake within {CONNECT:?}"))),
-            Ok(Ok(stream)) => Box::new(Listening { stream, heard: heard.clone(), failed: None, ended: false }),
+            Ok(Ok(stream)) => Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false }),
             Ok(Err(error)) => return Err(explained(&error, target, tls).await),
         },
         _ => stream,
@@ -110,7 +110,7 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
     let channel = channel.map_err(|_| Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}")))?;
     let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, super::errors::with_causes(&error)))?;
-    Ok(Dialed { channel, local, heard })
+    Ok(Dialed { channel, local, noted })
 }
 
 /// A connection without TLS, and the address of this host that it goes out from.
@@ -217,7 +217,7 @@ impl Service<Uri> for Once {
 /// Keeps what TLS complains of: the layers above pass on words at most.
 struct Listening<S> {
     stream: S,
-    heard: Heard,
+    noted: Noted,
     /// Why the last write failed, while the server's last words are read.
     failed: Option<io::Error>,
     /// Whether reading has come to its end, so that nothing more is waited for.
@@ -228,7 +228,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
     fn note(&mut self, error: &io::Error) {
         self.ended = true;
         if let Some(error) = spoken(error) {
-            self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
+            self.noted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
         }
     }
 

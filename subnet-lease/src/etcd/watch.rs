@@ -3,7 +3,7 @@
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
 use super::errors::{kind, of_words, words};
-use crate::protocol::registry::{Entry, Failure, key_text};
+use crate::protocol::registry::{Entry, Unanswered, key_text};
 use crate::reason::{Kind, Reason};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Change {
 #[derive(Debug)]
 pub enum Broken {
     /// Connect and resume.
-    Stream(Failure),
+    Stream(Unanswered),
     /// Nothing is wrong: the connection is to be made anew.
     Renewed,
     /// What was seen is not part of the store's history any more, or is compacted: read everything anew.
@@ -187,7 +187,7 @@ impl<'a> Watch<'a> {
                 // Some versions call everything a missing permission here: a read finds out, and renews a log-in that is no longer valid.
                 let _ = self.registry.revision().await;
             }
-            return Err(Broken::Stream(Failure(Reason::new(kind, text))));
+            return Err(Broken::Stream(Unanswered(Reason::new(kind, text))));
         }
         Ok(())
     }
@@ -242,5 +242,5 @@ fn reason(error: &etcd_client::Error) -> Reason {
 
 async fn lost(registry: &EtcdRegistry, connection: u64, why: Reason) -> Broken {
     registry.connections.leave(connection).await;
-    Broken::Stream(Failure(why))
+    Broken::Stream(Unanswered(why))
 }

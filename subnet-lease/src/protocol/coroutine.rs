@@ -3,7 +3,7 @@
 //! The code in the coroutine can await two things only: the answer to one request ([`Io::ask`]) and the next notice or
 //! point in time ([`Io::wait`]). [`Coroutine::step`] runs it until it needs either, and says which.
 
-use super::registry::{Answer, Failure, Notice, Request};
+use super::registry::{Answer, Notice, Request, Unanswered};
 use crate::manager::Held;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -36,7 +36,7 @@ pub struct Told {
 struct Mailbox {
     now: Duration,
     request: Option<Request>,
-    answer: Option<Result<Answer, Failure>>,
+    answer: Option<Result<Answer, Unanswered>>,
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
@@ -61,7 +61,7 @@ impl Io {
     ///
     /// # Errors
     /// The store did not answer; it may have done what was asked all the same.
-    pub async fn ask(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
         self.mailbox().request = Some(request);
         std::future::poll_fn(|_| match self.mailbox().answer.take() {
             Some(answer) => Poll::Ready(answer),
@@ -150,7 +150,7 @@ impl<T> Coroutine<T> {
     }
 
     /// The answer to the request asked for last.
-    pub fn answer(&mut self, answer: Result<Answer, Failure>) {
+    pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
         self.io.mailbox().answer = Some(answer);
     }
 
@@ -166,6 +166,11 @@ impl<T> Coroutine<T> {
 
     /// How the lease stands.
     pub fn held(&self) -> Held {
-        self.io.mailbox().held.clone()
+        self.with_held(Held::clone)
+    }
+
+    /// Looks at how the lease stands.
+    pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
+        look(&self.io.mailbox().held)
     }
 }

@@ -9,17 +9,17 @@ use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A holder that was heard of within this time lives; holders report every 60 s.
+/// A holder that was seen within this time lives; holders report every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were heard of, by key; none: never, or not to be told.
-pub type Pulses = BTreeMap<String, Option<Duration>>;
+/// How long ago holders were last seen, by key; none: never, or not to be told.
+pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask how long ago the holder of this key was heard of, and decide again.
-    Listen(String),
+    /// Ask how long ago the holder of this key was seen, and decide again.
+    AskLastSeen(String),
     /// This key is ours: write our attributes to it.
     Keep(Keep),
     /// Our key gains or loses a family: from this key to these subnets.
@@ -42,9 +42,9 @@ pub struct Keep {
 }
 
 /// Decides, or says what must be known first.
-pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulses) -> Decision {
-    match owner(claim, view, pulses) {
-        Owner::Listen(key) => Decision::Listen(key),
+pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &LastSeen) -> Decision {
+    match owner(claim, view, last_seen) {
+        Owner::AskLastSeen(key) => Decision::AskLastSeen(key),
         Owner::Refuse(text) => Decision::Refuse(text),
         Owner::Nobody => Decision::Allocate(wishes(claim, config, view)),
         Owner::Ours(item, ours) => fate(claim, config, view, item, ours),
@@ -53,19 +53,19 @@ pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulse
 
 enum Owner<'a> {
     Ours(&'a Item, bool),
-    Listen(String),
+    AskLastSeen(String),
     Refuse(String),
     Nobody,
 }
 
-fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
+fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let by_id = best(claim, view.items.iter().filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)));
     if let Some(item) = by_id {
         if evidence(claim, item) || item.publishes(&claim.public) {
             return Owner::Ours(item, true);
         }
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
             Some(true) => Owner::Refuse(words::clone(claim, item)),
         };
@@ -73,7 +73,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
     if let Some(item) = named_but_unreadable(claim, view) {
         return Owner::Ours(item, true);
     }
-    if claim.shared_address {
+    if claim.host.shared_address {
         return Owner::Nobody;
     }
     let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
@@ -81,16 +81,16 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
         return Owner::Ours(item, true);
     }
     if item.node().is_some() {
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
             Some(true) => Owner::Refuse(words::trap(claim, item)),
         };
     }
     // Go flannel or an operator wrote it: ours when the address really is the one by which nodes reach each other.
     let reached = || {
-        claim.named
-            || claim.store_via_underlay
+        claim.host.named
+            || claim.host.store_via_underlay
             || view
                 .items
                 .iter()
@@ -98,7 +98,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
                 .filter_map(|other| other.attrs.as_ref())
                 .flat_map(|attrs| [attrs.public_for(false), attrs.public_for(true)])
                 .flatten()
-                .any(|address| !is_own(claim, address) && (claim.via_underlay)(address))
+                .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
 }
@@ -121,12 +121,12 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
         data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
-    named_here(claim, &item.subnets) || claim.macs.iter().any(carried)
+    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried)
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
-    let Some(previous) = &claim.previous else { return false };
+    let Some(previous) = &claim.host.previous else { return false };
     match (previous.v4(), subnets.v4()) {
         (Some(a), Some(b)) => a == b,
         (None, None) => previous.v6() == subnets.v6(),
@@ -139,8 +139,8 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
 }
 
 /// Whether a holder reported lately; none while nobody asked.
-pub fn heard_lately(item: &Item, pulses: &Pulses) -> Option<bool> {
-    pulses.get(&item.entry.key).map(|heard| heard.is_some_and(|ago| ago < SILENCE))
+pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
+    last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
 /// What becomes of a key that is ours.
@@ -150,7 +150,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     if config.fits(&item.subnets) {
         return keep;
     }
-    if item.reserved() && item.subnets.same_families(&config.pools) && item.admissible(config) {
+    if item.reserved() && item.subnets.same_families(&config.pools) && config.contains(&item.subnets) {
         return keep;
     }
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
@@ -180,7 +180,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
 
 /// The subnets to try first: the one that subnet.env names, when it is free and fits.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
-    let Some(previous) = &claim.previous else { return Vec::new() };
+    let Some(previous) = &claim.host.previous else { return Vec::new() };
     let taken = view.taken(claim);
     let wanted = match (&config.pools, previous) {
         (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),

@@ -1,7 +1,7 @@
 //! Drives a protocol coroutine with a real store: asks its requests, tells it notices and the time.
 
 use super::coroutine::{Coroutine, Step};
-use super::registry::{Answer, Failure, Notice, Request};
+use super::registry::{Answer, Notice, Request, Unanswered};
 use crate::lease::LeaseAttrs;
 use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 #[async_trait]
 pub trait Registry: Send + Sync {
     /// Carries out one request.
-    async fn request(&self, request: Request) -> Result<Answer, Failure>;
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered>;
 }
 
 /// Hands every change of the wanted attributes to the coroutine; never ends.
@@ -48,13 +48,14 @@ pub async fn drive<T>(
             }
         }
         if let Some(state) = state {
-            let held = coroutine.held();
             state.send_if_modified(|present| {
-                let news = *present != held;
-                if news {
-                    *present = held;
-                }
-                news
+                coroutine.with_held(|held| {
+                    let news = present != held;
+                    if news {
+                        present.clone_from(held);
+                    }
+                    news
+                })
             });
         }
         match step {

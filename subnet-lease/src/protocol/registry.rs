@@ -39,8 +39,8 @@ pub enum Request {
     List,
     /// A lease for a key to hang on.
     Grant,
-    /// How long ago the holder of that key was last heard of.
-    Heard {
+    /// How long ago the holder of that key was last seen.
+    LastSeen {
         /// The key.
         key: String,
         /// The lease that its holder keeps alive; 0 for none.
@@ -128,8 +128,8 @@ pub enum Answer {
     Listing(Listing),
     /// To `Grant`: the lease.
     Granted(i64),
-    /// To `Heard`: how long ago; none when the lease is gone or there is nothing to ask.
-    Heard(Option<Duration>),
+    /// To `LastSeen`: how long ago; none when the lease is gone or there is nothing to ask.
+    LastSeen(Option<Duration>),
     /// To `Txn`.
     Txn {
         /// Whether the writes were made.
@@ -148,7 +148,7 @@ pub enum Answer {
 /// A request that got no answer: it may or may not have been carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(pub Reason);
+pub struct Unanswered(pub Reason);
 
 /// What the protocol is told without having asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ pub fn trap(claim: &Claim, item: &Item) -> String {
         claim.node.id,
         holder(item),
         item.subnets,
-        claim.advice,
+        claim.host.advice,
         item.entry.key,
     )
 }
@@ -154,7 +154,7 @@ pub fn exhausted(claim: &Claim, config: &NetworkConfig) -> String {
         config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
     let pools = || config.pools.v4().into_iter().chain(config.pools.v6());
     let closed: Vec<String> =
-        claim.underlay.iter().filter(|net| pools().any(|pool| nets_overlap(&pool.network, net))).map(ToString::to_string).collect();
+        claim.host.underlay.iter().filter(|net| pools().any(|pool| nets_overlap(&pool.network, net))).map(ToString::to_string).collect();
     let closed = if closed.is_empty() { String::new() } else { format!(", or overlaps {}, where the nodes themselves are", closed.join(" and ")) };
     format!(
         "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits until one is free; widen Network or SubnetMax, choose a longer \

@@ -337,7 +337,7 @@ fn a_first_pass_that_would_delete_much_waits_a_minute() {
         assert!(kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)), "but what is there is brought up to date");
         sleep(Duration::from_secs(6)).await;
         assert_eq!(kernel.world().state, running.want());
-        // Later deletions do not wait: the feed's damper has seen to them.
+        // Later deletions do not wait: the feed's hold-down has seen to them.
         running.leases.send_replace(Arc::new(table([])));
         sleep(Duration::from_secs(1)).await;
         assert_eq!(kernel.world().state.len(), 0);

@@ -1,12 +1,11 @@
 //! Store entries read into leases; what cannot be read is counted and told once.
 
+use super::registry::{Entry, Listing};
+use super::view::Item;
 use crate::dual::Subnets;
 use crate::json::excerpt;
 use crate::lease::Lease;
 use crate::manager::Counters;
-use crate::protocol::registry::{Entry, Listing};
-use crate::protocol::view::Item;
-use crate::table::LeaseEvent;
 use crate::wire;
 use std::collections::BTreeSet;
 
@@ -43,8 +42,8 @@ fn tell(counters: &Counters, key: &str, why: &str) {
     }
 }
 
-/// A complete list as an event.
-pub fn reset(counters: &Counters, listing: Listing) -> LeaseEvent {
+/// The leases of a complete list, and the keys whose values cannot be read.
+pub fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();
     counters.only(&listing.entries.iter().map(|entry| entry.key.clone()).collect());
@@ -57,5 +56,5 @@ pub fn reset(counters: &Counters, listing: Listing) -> LeaseEvent {
             None => {}
         }
     }
-    LeaseEvent::Reset { leases, unreadable }
+    (leases, unreadable)
 }

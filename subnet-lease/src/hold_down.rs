@@ -21,7 +21,7 @@ const STALL: Duration = Duration::from_secs(3);
 
 /// Holds back removals.
 #[derive(Debug, Default)]
-pub struct Damper {
+pub struct HoldDown {
     held: BTreeMap<Subnets, Held>,
     last: Arc<LeaseTable>,
     removals: Vec<Duration>,
@@ -38,7 +38,7 @@ struct Held {
     since: Duration,
 }
 
-impl Damper {
+impl HoldDown {
     /// What is in force at that time (boot-time clock), given what the store admits; and when to ask again.
     pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
@@ -108,54 +108,54 @@ mod tests {
     }
 
     /// Steps every second up to `to` (in tenths) and returns the number of leases in force then.
-    fn run(damper: &mut Damper, table: &LeaseTable, from: u64, to: u64) -> usize {
+    fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
-            count = damper.published(table, seconds(at), false, false).0.len();
+            count = hold_down.published(table, seconds(at), false, false).0.len();
         }
         count
     }
 
     #[test]
     fn a_single_removal_waits_five_seconds() {
-        let mut damper = Damper::default();
-        damper.published(&table(1..20), seconds(0), false, false);
-        assert_eq!(run(&mut damper, &table(2..20), 10, 50), 19);
-        assert_eq!(run(&mut damper, &table(2..20), 60, 60), 18);
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), false, false);
+        assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 60, 60), 18);
     }
 
     #[test]
     fn a_wave_waits_a_minute_and_may_come_back() {
-        let mut damper = Damper::default();
-        damper.published(&table(1..=20), seconds(0), false, false);
-        assert_eq!(run(&mut damper, &table(1..=10), 10, 600), 20);
-        assert_eq!(run(&mut damper, &table(1..=20), 610, 700), 20);
-        assert_eq!(damper.waiting(), 0);
-        assert_eq!(run(&mut damper, &table(1..=10), 710, 1320), 10);
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..=20), seconds(0), false, false);
+        assert_eq!(run(&mut hold_down, &table(1..=10), 10, 600), 20);
+        assert_eq!(run(&mut hold_down, &table(1..=20), 610, 700), 20);
+        assert_eq!(hold_down.waiting(), 0);
+        assert_eq!(run(&mut hold_down, &table(1..=10), 710, 1320), 10);
     }
 
     #[test]
     fn let_anew_is_removed_at_once() {
-        let mut damper = Damper::default();
-        damper.published(&table(1..=2), seconds(0), false, false);
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..=2), seconds(0), false, false);
         let mut anew = lease(1);
         anew.subnets = Dual::V4("10.5.1.0/25".parse().unwrap());
         let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
-        let (published, _) = damper.published(&now, seconds(1), true, false);
+        let (published, _) = hold_down.published(&now, seconds(1), true, false);
         assert_eq!(*published, now);
     }
 
     #[test]
     fn waiting_counts_only_while_watching_and_running() {
-        let mut damper = Damper::default();
-        damper.published(&table(1..20), seconds(0), false, false);
-        damper.published(&table(2..20), seconds(10), false, false);
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), false, false);
+        hold_down.published(&table(2..20), seconds(10), false, false);
         for at in (20..1000).step_by(10) {
-            assert_eq!(damper.published(&table(2..20), seconds(at), false, true).0.len(), 19);
+            assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
         }
-        assert_eq!(run(&mut damper, &table(2..20), 1000, 1040), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
         // Stopped for ten minutes: the wait starts anew.
-        assert_eq!(run(&mut damper, &table(2..20), 7040, 7080), 19);
-        assert_eq!(run(&mut damper, &table(2..20), 7090, 7100), 18);
+        assert_eq!(run(&mut hold_down, &table(2..20), 7040, 7080), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 7090, 7100), 18);
     }
 }
