@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How much longer than the work the pause after it is; how long it is at most, and at least, or it is none.
-const REST: u32 = 20;
+const REST: u32 = 40;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
