@@ -84,10 +84,10 @@ async fn clean(args: &Args) -> Result<()> {
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let others = traffic_rules::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
-    let rules = traffic_rules::clear_beside(&others, args.dry_run).await;
+    let others = traffic_rules::ownership::OtherDaemons { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let rules = traffic_rules::clear_except(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
-    rules.complaints.into_iter().for_each(|why| report.complaint(why));
+    rules.errors.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
         files::subnet_env(file, &mut report);
     }

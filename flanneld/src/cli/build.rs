@@ -8,7 +8,7 @@ use crate::underlay::{Pattern, Selector};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use traffic_rules::rules::{Choices, Guard, Strangers};
+use traffic_rules::rules::{GuardOptions, RuleOptions, UnknownSenders};
 
 /// A value and who gave it: `--flag` or `FLANNELD_FLAG`.
 struct Value {
@@ -368,7 +368,7 @@ fn klog(given: &Given, mistakes: &mut Vec<String>) {
 }
 
 /// What was chosen about traffic rules.
-fn rules(given: &Given, mistakes: &mut Vec<String>) -> Choices {
+fn rules(given: &Given, mistakes: &mut Vec<String>) -> RuleOptions {
     let on = |name: &str| given.on(name);
     let mut non_masquerade = Vec::new();
     for value in given.all("non-masquerade-cidr") {
@@ -378,16 +378,16 @@ fn rules(given: &Given, mistakes: &mut Vec<String>) -> Choices {
         }
     }
     let strangers = match given.text("encap-peers") {
-        "off" => Strangers::Off,
-        "count" => Strangers::Count,
-        "drop" => Strangers::Drop,
+        "off" => UnknownSenders::Off,
+        "count" => UnknownSenders::Count,
+        "drop" => UnknownSenders::Drop,
         other => {
             mistakes.push(format!("{}: {other:?} is none of off, count and drop", given.from("encap-peers")));
-            Strangers::Off
+            UnknownSenders::Off
         }
     };
-    Choices {
-        guard: Guard { notrack: on("encap-notrack"), strangers, bar_pods: on("encap-bar-pods") },
+    RuleOptions {
+        guard: GuardOptions { notrack: on("encap-notrack"), unknown_senders: strangers, bar_pods: on("encap-bar-pods") },
         masquerade: on("ip-masq"),
         fully_random: !on("ip-masq-fully-random-disable"),
         masquerade_inbound: on("masquerade-inbound"),
