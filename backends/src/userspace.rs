@@ -6,7 +6,7 @@ pub(crate) mod checks;
 use crate::handover::Files;
 use async_trait::async_trait;
 use netstate::forwarding::{Forwarding, NextHop};
-use netstate::kernel::{Facts, Failure, Found, Kernel, KernelError, OpError};
+use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
 use netstate::names::LinkName;
 use netstate::object::{KernelState, Key, Op, Value};
@@ -136,10 +136,10 @@ impl<K: Kernel> UserspaceKernel<K> {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
                     let why = "the underlay has no address of the tunnel's family; give it one, or choose another with --iface".to_owned();
-                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }];
+                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }];
                 };
                 if let Err(why) = device.engine.open(address) {
-                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Conflict, why }];
+                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Conflict, why }];
                 }
                 store(&self.files, device);
                 // MTU and the like, and up: as of any link that is there.
@@ -184,7 +184,7 @@ fn store(files: &Files, device: &mut Device) {
 
 #[async_trait]
 impl<K: Kernel> Kernel for UserspaceKernel<K> {
-    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope).await?;
         for device in &self.devices {
             if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name))
@@ -257,13 +257,13 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         self.kernel.on_link(asks).await
     }
 
-    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        self.kernel.disturbed(scope, known).await;
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        self.kernel.wait_for_change(scope, known).await;
     }
 
-    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // What could not be opened or bound is tried again by a whole pass.
-        self.kernel.is_disturbed(scope, known) || self.devices.iter().any(|device| device.trouble.is_some())
+        self.kernel.change_pending(scope, known) || self.devices.iter().any(|device| device.trouble.is_some())
     }
 }
 

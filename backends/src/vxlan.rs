@@ -133,7 +133,7 @@ impl Backend for Vxlan {
             )));
         }
         let mut kernel = NetlinkKernel::open()?;
-        if self.config.mode == Mode::Auto && !self.userspace && !kernel.knows_vxlan().await? {
+        if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
             tracing::warn!(
                 "the kernel has no vxlan (module vxlan; on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi): packets are encapsulated in userspace"
             );
@@ -279,7 +279,7 @@ impl VxlanPlan {
     /// Our MAC of a family: the announced one, unless somebody insisted on another.
     fn mac(&self, ipv6: bool, facts: &Facts) -> Option<Mac> {
         let own = if ipv6 { self.macs.v6() } else { self.macs.v4() };
-        own.map(|own| facts.conceded.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
+        own.map(|own| facts.accepted_macs.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
     }
 
     fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
@@ -319,7 +319,7 @@ impl Plan for VxlanPlan {
         Kinds::Only(KIND)
     }
 
-    fn asks_on_link(&self) -> bool {
+    fn needs_on_link(&self) -> bool {
         self.config.direct_routing
     }
 

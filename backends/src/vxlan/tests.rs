@@ -1,7 +1,7 @@
 //! The laws of what vxlan wants, and what it publishes and accepts.
 
 use super::*;
-use netstate::desired::{Desired, asks, new_asks};
+use netstate::desired::{Desired, new_on_link_queries, on_link_queries};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
 fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() };
-    Facts { underlay, on_link: on_link.into_iter().collect(), conceded: BTreeMap::new() }
+    Facts { underlay, on_link: on_link.into_iter().collect(), accepted_macs: BTreeMap::new() }
 }
 
 fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
@@ -92,11 +92,11 @@ fn a_peer_is_three_objects_a_family() {
 fn direct_peers_need_a_route_only() {
     let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
     let leases = table([lease(2, 2, 2)]);
-    assert_eq!(asks(&plan, &leases).len(), 2);
-    let state = desired(&plan, &leases, &facts(asks(&plan, &leases)));
+    assert_eq!(on_link_queries(&plan, &leases).len(), 2);
+    let state = desired(&plan, &leases, &facts(on_link_queries(&plan, &leases)));
     assert_eq!(state.len(), 4 + 2);
     let plan = encapsulating();
-    assert_eq!(asks(&plan, &leases), Vec::<IpAddr>::new());
+    assert_eq!(on_link_queries(&plan, &leases), Vec::<IpAddr>::new());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn nothing_of_ones_own_is_a_peer() {
 fn conceded_macs_are_wanted_and_announced() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let mut facts = facts([]);
-    facts.conceded.insert(plan.config.link(false), mac(99));
+    facts.accepted_macs.insert(plan.config.link(false), mac(99));
     assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
     let announced = plan.announced(&facts);
     assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
@@ -248,7 +248,7 @@ fn peers_that_share_nothing_change_by_themselves() {
     let change = known.change(&plan, &before, &after, &facts([])).unwrap();
     // One gone, one moved, five new: three objects a family.
     assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
-    assert_eq!(new_asks(&plan, &before, &after), Vec::<IpAddr>::new());
+    assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
     // Two peers with one MAC have a say in each other's objects.
     let quarrel = table((2..20).map(|n| lease(n, n.min(18), n)));
     assert_eq!(known.change(&plan, &before, &quarrel, &facts([])), None);

@@ -193,7 +193,7 @@ fn a_mac_that_somebody_insists_on_is_announced() {
         let theirs = "02:11:22:33:44:55";
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while mac_of(node.out.borrow().data.as_ref().unwrap()) != theirs {
-            assert!(std::time::Instant::now() < end, "never conceded");
+            assert!(std::time::Instant::now() < end, "never accepted");
             if !state().iter().any(|line| line.contains(&format!("mac {theirs}"))) {
                 sh(&format!("ip link set flannel.1 address {theirs}"));
             }

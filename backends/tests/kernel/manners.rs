@@ -250,7 +250,7 @@ fn without_ipv6_on_the_device_ipv4_goes_on() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        until("it is told", || node.status().kernel.trouble.contains("IPv6 is switched off there")).await;
+        until("it is told", || node.status().kernel.trouble.contains("IPv6 is disabled on this interface")).await;
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
         until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;
