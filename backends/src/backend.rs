@@ -1,6 +1,7 @@
 //! The seam between the daemon and what carries packets: announce, join, run.
 
 use crate::datapath::counters::Counters;
+use crate::datapath::features::Features;
 use crate::datapath::handover::Files;
 use crate::kernel::state::Formerly;
 use async_trait::async_trait;
@@ -81,6 +82,8 @@ pub struct Setup {
     pub blackhole: bool,
     /// The networks of the former run on this host: what it left of them goes.
     pub former: Formerly,
+    /// How packets are moved in userspace.
+    pub features: Features,
 }
 
 /// What changes while a network runs.

@@ -125,6 +125,7 @@ mod tests {
             audit: None,
             blackhole: false,
             former: Default::default(),
+            features: Default::default(),
             files: Default::default(),
         };
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()

@@ -5,7 +5,6 @@ mod config;
 use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
 use crate::datapath::device::TunKernel;
 use crate::datapath::engine::Shape;
-use crate::datapath::features::Features;
 use crate::datapath::framing::Framing;
 use crate::datapath::table::{Peer, Settings, Table};
 use crate::kernel::netlink::NetlinkKernel;
@@ -35,18 +34,16 @@ const OVERHEAD_V6: u32 = 48;
 pub struct Udp {
     setup: Setup,
     config: Config,
-    features: Features,
 }
 
 impl Udp {
     /// Reads the backend's configuration.
     ///
     /// # Errors
-    /// Names the key, or the variable of the environment, that cannot be used.
+    /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
-        Ok(Self { setup: setup.clone(), config, features })
+        Ok(Self { setup: setup.clone(), config })
     }
 
     /// Datagrams go over IPv4 wherever the network has it.
@@ -99,7 +96,7 @@ impl Backend for Udp {
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
         };
         let mut kernel = TunKernel::new(kernel, self.setup.files.clone());

@@ -5,7 +5,6 @@ mod config;
 use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
 use crate::datapath::device::TunKernel;
 use crate::datapath::engine::Shape;
-use crate::datapath::features::Features;
 use crate::datapath::framing::Framing;
 use crate::datapath::table::{self, Settings, Table};
 use crate::kernel::netlink::NetlinkKernel;
@@ -37,7 +36,6 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    features: Features,
     /// Whether our own engine encapsulates; decided when the kernel is known.
     userspace: bool,
 }
@@ -49,12 +47,11 @@ impl Vxlan {
     /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!("GBP and Learning of the Backend are the kernel's: they do nothing with \"Mode\": \"userspace\"");
         }
-        Ok(Self { setup: setup.clone(), config, macs: None, features, userspace })
+        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
     }
 
     /// The stored MAC, else the existing device's, else one derived from the node's id.
@@ -74,7 +71,7 @@ impl Vxlan {
             framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
             port: self.config.port.unwrap_or(PORT),
             spread: true,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
         })
     }

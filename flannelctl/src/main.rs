@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Look at a flannel network, mend it, or build one to play with.
+/// Inspect a flannel network, clean up after it, or build one to try out.
 #[derive(Debug, Parser)]
 #[command(name = "flannelctl", version, arg_required_else_help = true)]
 struct Cli {
@@ -37,9 +37,9 @@ enum Command {
 /// How wide help is at most, as a terminal is that nobody has widened.
 const WIDTH: usize = 80;
 
-/// The command line. Help does not repeat what is in the environment: it may be long, or secret.
+/// The command line.
 fn command() -> clap::Command {
-    Cli::command().max_term_width(WIDTH).mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+    Cli::command().max_term_width(WIDTH).mut_subcommands(options::environment)
 }
 
 fn main() -> ExitCode {

@@ -4,7 +4,6 @@ mod attrs;
 mod vitals;
 
 use crate::checks::{Checks, Subject};
-use crate::cli::Settings;
 use crate::handover::Inherited;
 use crate::health::{Health, Server};
 use crate::subnet_env::SubnetEnv;
@@ -18,6 +17,7 @@ use backends::traffic::Wanted;
 use backends::traffic::rules::Choices;
 use backends::traffic::shared::Others;
 use ipnet::IpNet;
+use options::Settings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
 
 /// Starts, and runs until `stop` or until something ends that must not.
 async fn live(settings: Settings, inherited: Arc<Inherited>, hangup: Signal, stop: CancellationToken) -> Result<(), End> {
-    info!("flanneld {} with leases in {}", crate::cli::version(), store::place(&settings));
+    info!("flanneld {} with leases in {}", options::version(), store::place(&settings));
     for warning in &settings.warnings {
         warn!("{warning}");
     }
@@ -151,6 +151,7 @@ async fn start(settings: &Settings, manager: Arc<dyn SubnetManager>, health: &He
         blackhole: settings.blackhole,
         files: inherited.files(),
         former: (previous.network, previous.v6_network),
+        features: settings.features,
     };
     let mut backend = backends::create(&setup).map_err(End::failed)?;
     let rights = claim_host(settings, &config).await?;

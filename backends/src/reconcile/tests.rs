@@ -97,6 +97,7 @@ fn setup(blackhole: bool) -> Setup {
         audit: None,
         blackhole,
         former: Default::default(),
+        features: Default::default(),
         files: crate::datapath::handover::Files::default(),
     }
 }

@@ -16,6 +16,7 @@ fn vxlan(backend: &str) -> Vxlan {
         audit: None,
         blackhole: false,
         former: Default::default(),
+        features: Default::default(),
         files: crate::datapath::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
@@ -261,6 +262,7 @@ fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
         audit: None,
         blackhole: false,
         former,
+        features: Default::default(),
         files: crate::datapath::handover::Files::default(),
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());

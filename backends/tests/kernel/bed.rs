@@ -137,6 +137,7 @@ pub fn setup(template: &str, backend: &str) -> Setup {
         audit: None,
         blackhole: false,
         former: Default::default(),
+        features: Default::default(),
         files: Default::default(),
     }
 }
