@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
 
 mod cleanup;
+mod completion;
 mod lab;
 mod leases;
 mod out;
@@ -32,6 +33,11 @@ enum Command {
     Cleanup(cleanup::Args),
     /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
     Lab(lab::Args),
+    /// Print a shell's completions for flanneld and flannelctl.
+    Completion(completion::Args),
+    /// Write the manual pages of flanneld and flannelctl into a directory.
+    #[command(hide = true)]
+    Man(completion::ManArgs),
 }
 
 /// How wide help is at most, as a terminal is that nobody has widened.
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Completion(args) => completion::run(&args),
+        Command::Man(args) => completion::manual(&args),
     };
     match outcome.and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
