@@ -9,6 +9,7 @@ use netstate::plan::Announced;
 use netstate::reconcile::{Inputs, Options};
 use netstate::scope::{FormerNetworks, Scope};
 use netstate::underlay::Underlay;
+use packet_engine::features::Features;
 use std::sync::Arc;
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::watch;
@@ -36,6 +37,8 @@ pub struct Setup {
     pub options: Options,
     /// The networks of the former run on this host: what it left of them goes.
     pub former: FormerNetworks,
+    /// How packets are moved in userspace.
+    pub features: Features,
 }
 
 /// What a failing backend says.

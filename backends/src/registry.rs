@@ -71,6 +71,7 @@ mod tests {
             route_protocol: 241,
             options: Options::default(),
             former: Default::default(),
+            features: Default::default(),
             files: Default::default(),
         }
     }

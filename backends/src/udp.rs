@@ -21,7 +21,6 @@ use netstate::route::{RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::features::Features;
 use packet_engine::framing::Framing;
 use packet_engine::table::Settings;
 use std::net::{IpAddr, SocketAddr};
@@ -41,18 +40,16 @@ const OVERHEAD_V6: u32 = 48;
 pub struct Udp {
     setup: Setup,
     config: Config,
-    features: Features,
 }
 
 impl Udp {
     /// Reads the backend's configuration.
     ///
     /// # Errors
-    /// Names the key, or the variable of the environment, that cannot be used.
+    /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
-        Ok(Self { setup: setup.clone(), config, features })
+        Ok(Self { setup: setup.clone(), config })
     }
 
     /// Datagrams go over IPv4 wherever the network has it.
@@ -107,7 +104,7 @@ impl Backend for Udp {
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
         };
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());

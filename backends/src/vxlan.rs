@@ -22,7 +22,6 @@ use netstate::route::{RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::features::Features;
 use packet_engine::framing::Framing;
 use packet_engine::table::Settings;
 use serde::Serialize;
@@ -40,7 +39,6 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    features: Features,
     /// Whether our own engine encapsulates; decided when the kernel is known.
     userspace: bool,
 }
@@ -52,12 +50,11 @@ impl Vxlan {
     /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!("GBP and Learning of the Backend are the kernel's: they do nothing with \"Mode\": \"userspace\"");
         }
-        Ok(Self { setup: setup.clone(), config, macs: None, features, userspace })
+        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
     }
 
     /// The UDP port of the tunnel.
@@ -82,7 +79,7 @@ impl Vxlan {
             framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
             port: self.port(),
             spread: true,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
         })
     }

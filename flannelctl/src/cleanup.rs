@@ -25,25 +25,25 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// What goes, and how sure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Even while a flanneld runs here: it makes all of it anew.
+    /// Proceed even while flanneld runs here, which restores what is removed.
     #[arg(long)]
     force: bool,
-    /// A network that was flannel's, where no subnet.env names it any more: routes of Go flannel's host-gw inside it go. Repeatable.
+    /// A former network of flannel that no subnet.env names any more; removes the routes of Go flannel's host-gw inside it. Repeatable.
     #[arg(long, value_name = "CIDR")]
     network: Vec<IpNet>,
-    /// The subnet.env, where flanneld had another than /run/flannel/subnet.env; it goes, too.
+    /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; removed as well.
     #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
     subnet_file: Option<PathBuf>,
-    /// The number that marks our routes, where flanneld had another.
+    /// The protocol number that marks flannel's routes, as given to flanneld.
     #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
     route_protocol: u8,
-    /// The CNI plugin's bridge cni0 and its files in /var/lib/cni/flannel, too: pods of this node lose their network.
+    /// Also remove the CNI plugin's bridge cni0 and its files: pods on this node lose their network.
     #[arg(long)]
     cni: bool,
-    /// Where the CNI plugin keeps its files.
+    /// Directory of the CNI plugin's files.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/flannel")]
     cni_dir: PathBuf,
 }

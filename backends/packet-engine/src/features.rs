@@ -1,4 +1,4 @@
-//! How the engine moves packets: by offloads, in batches, or one by one; chosen by probing, or by `FLANNELD_DATAPATH`.
+//! How the engine moves packets: by offloads, in batches, or one by one; chosen by probing, or by `--datapath`.
 
 /// The ways in which packets are moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,9 @@ impl Features {
         Self { name: "plain", tun_tap: true, vnet: false, uso: false, gso: false, gro: false, batch: 1, queues: 1 }
     }
 
+    /// The names of the choices.
+    pub const NAMES: &'static [&'static str] = &["auto", "offload", "mmsg", "plain"];
+
     /// The choice of that name.
     ///
     /// # Errors
@@ -46,21 +49,14 @@ impl Features {
             "" | "auto" | "offload" => Ok(Self::offload()),
             "mmsg" => Ok(Self::mmsg()),
             "plain" => Ok(Self::plain()),
-            _ => Err(format!("FLANNELD_DATAPATH is {name:?}: it has to be offload, mmsg or plain; leave it out for the fastest that works")),
+            _ => Err(format!("{name:?} has to be offload, mmsg or plain; leave it out for the fastest that works")),
         }
     }
+}
 
-    /// The choice of the environment.
-    ///
-    /// # Errors
-    /// When there is none of that name.
-    pub fn of_environment() -> Result<Self, String> {
-        let mut features = Self::named(std::env::var("FLANNELD_DATAPATH").as_deref().unwrap_or_default())?;
-        if let Ok(text) = std::env::var("FLANNELD_DATAPATH_QUEUES") {
-            let queues = text.parse().ok().filter(|queues| (1..=16).contains(queues));
-            features.queues = queues.ok_or_else(|| format!("FLANNELD_DATAPATH_QUEUES is {text:?}: it has to be between 1 and 16"))?;
-        }
-        Ok(features)
+impl Default for Features {
+    fn default() -> Self {
+        Self::offload()
     }
 }
 

@@ -15,6 +15,7 @@ fn vxlan(backend: &str) -> Vxlan {
         route_protocol: 241,
         options: Default::default(),
         former: Default::default(),
+        features: Default::default(),
         files: crate::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
@@ -264,6 +265,7 @@ fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
         route_protocol: 241,
         options: Default::default(),
         former,
+        features: Default::default(),
         files: crate::handover::Files::default(),
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());

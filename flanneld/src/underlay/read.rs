@@ -215,7 +215,7 @@ pub struct Wish {
 
 impl Wish {
     /// What the settings say about a network of these families.
-    pub fn of(settings: &crate::cli::Settings, families: Families) -> Self {
+    pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
             selectors: settings.selectors.clone(),

@@ -1,7 +1,8 @@
 //! The validated options of the daemon.
 
-use super::endpoint::Endpoint;
-use crate::underlay::Selector;
+use crate::endpoint::Endpoint;
+use crate::selector::Selector;
+use packet_engine::features::Features;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub audit: Option<Duration>,
     /// What marks our routes.
     pub route_protocol: u8,
+    /// How packets are moved in userspace.
+    pub features: Features,
     /// Where the health server listens; none: nowhere.
     pub health: Option<SocketAddr>,
     /// How to log.
@@ -126,9 +129,10 @@ pub struct Logging {
 }
 
 /// How a log line looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
+    #[default]
     Text,
     /// For machines: one JSON object a line.
     Json,
