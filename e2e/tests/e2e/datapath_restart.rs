@@ -163,7 +163,7 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
             let log = monitor.log();
             let lost: Vec<_> = log.lines().filter(|line| line.contains("Deleted") && !line.contains("198.51.100.1")).collect();
             ensure!(lost.is_empty(), "{}", lost.join("\n"));
-            ensure!(bed.daemons[0].log().contains("took over"), "nothing was taken over");
+            ensure!(bed.daemons[0].log().contains("adopted the device and sockets"), "nothing was taken over");
             bed.require_no_errors()
         })?;
     }
