@@ -2,6 +2,8 @@
 
 use super::trouble::{Alarm, trouble};
 use super::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use subnet_lease::Dual;
 use std::net::IpAddr;
 use std::time::Duration;
 
