@@ -61,7 +61,7 @@ impl EtcdManager {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                let text = format!("etcd at {} does not tell of a lease: {}", connection.endpoint, errors::words(&error));
+                let text = format!("etcd at {} did not say how a lease stands: {}", connection.endpoint, errors::words(&error));
                 return Err(Unanswered(Reason::new(errors::kind(&error), text)));
             }
             Err(_) => {

@@ -1,8 +1,7 @@
-//! One connection to one endpoint at a time: made, judged, dropped and made anew at the next endpoint.
+//! One connection to one endpoint at a time; if it fails, the next one goes to the next endpoint.
 //!
-//! An endpoint is left when it does not answer, belongs to another cluster than the others, or when the TLS files on disk
-//! changed. HTTP/2 pings find dead connections; etcd refuses pings on connections without a stream, so they go only
-//! beside a request or a watch.
+//! A connection is dropped when it does not answer, leads to another cluster, or the TLS files on disk have changed. HTTP/2 pings detect dead
+//! connections; etcd refuses pings on connections without a stream, so they are sent only beside a request or a watch.
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
@@ -69,7 +68,7 @@ impl Connection {
         let answer = Box::pin(answer);
         async move {
             self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
-                let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
+                let text = format!("the connection to etcd at {} was closed: this host no longer has its local address", self.endpoint);
                 Unanswered(Reason::new(Kind::Unreachable, text))
             })
         }
@@ -182,7 +181,7 @@ impl Connections {
             && is_lost(local, addresses)
             && !connection.cut.is_cancelled()
         {
-            tracing::info!("the connection to etcd at {} is made anew: this host no longer has {local}, from which it went out", connection.endpoint);
+            tracing::info!("the connection to etcd at {} is replaced: this host no longer has its local address {local}", connection.endpoint);
             connection.cut.cancel();
             connection.outdated.cancel();
         }
@@ -303,13 +302,13 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), R
     match recognition.answer(at, cluster) {
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
-            tracing::warn!("every endpoint belongs to the etcd cluster {cluster:x} now, instead of {before:x}: it is used from now on");
+            tracing::warn!("every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on");
             Ok(())
         }
         Judgement::Foreign(known) => Err(Reason::new(
             Kind::ForeignCluster,
             format!(
-                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was set up anew, and an endpoint \
+                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was rebuilt and an endpoint \
                  never answers, restart flanneld"
             ),
         )),

@@ -1,7 +1,7 @@
-//! One connection, made once: a channel that never connects again by itself.
+//! Dialing: a channel over one connection that never reconnects by itself.
 //!
-//! What was learned of a server (its cluster, whether it wants a user) holds for one connection. A channel that silently made a new one could
-//! write to a server that nobody has looked at.
+//! What is known of a server (its cluster, whether it wants a user) holds for one connection. A channel that reconnects silently could write
+//! to a server that nobody has checked.
 
 use super::tls::Tls;
 use crate::reason::{Kind, Reason};
@@ -156,7 +156,7 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> Reason {
             Reason::new(Kind::NoTls, "etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
         }
         Some(error) => tls.explain(error),
-        None => Reason::new(Kind::Tls, format!("the TLS handshake fails: {error}")),
+        None => Reason::new(Kind::Tls, format!("the TLS handshake failed: {error}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Getting a lease: our own where there is one, else a new one, by compare-and-swap throughout.
+//! Acquiring a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
 
 use super::ask::{ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn};
 use super::coroutine::Io;
@@ -22,13 +22,13 @@ use std::time::Duration;
 /// How long a newcomer waits before it takes over a contested lease: a living holder reports every 60 s.
 pub const CONTEST: Duration = Duration::from_secs(66);
 
-/// How often a full pool is looked at again.
+/// How often an exhausted pool is checked again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
 /// Before the state of the store is read again, because an attempt came to nothing.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// What this node publishes last time, if a key is found to be its own; refuses as [`acquire`] would.
+/// What this node published last time, if a key is its own; refuses as [`acquire`] would.
 pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, String> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
@@ -73,7 +73,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
-                    let text = format!("another instance defended the lease of {}: waiting whether it lives", item.subnets);
+                    let text = format!("another instance has written the lease of {} back: waiting to see whether it is still running", item.subnets);
                     io.show(|held| held.trouble = Some(Reason::new(Kind::Contested, text)));
                     io.sleep(CONTEST).await;
                     patient = true;

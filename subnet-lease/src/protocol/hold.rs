@@ -251,7 +251,7 @@ impl Holder {
                 self.defend(&item, true, Some(words::contested_key(&self.tenure.key, &item))).await
             }
             Verdict::WriteBack { contested: false } => {
-                let news = words::mended(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
+                let news = words::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
                 self.correct(&item, news).await
             }
             Verdict::Overwritten => {
