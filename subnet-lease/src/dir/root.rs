@@ -40,7 +40,7 @@ impl Root {
     pub fn open(&self) -> Result<Open<'_>, Trouble> {
         let away = |why: String| Trouble::Away(format!("the directory of leases {} {why}", self.path.display()));
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
-            Errno::ENOENT => away("does not exist: mount it, or move it back".to_owned()),
+            Errno::ENOENT => away("is not there: mount it, or move it back".to_owned()),
             error => away(format!("cannot be opened: {error}")),
         })?;
         let opened = Open { root: self, file };
@@ -52,9 +52,9 @@ impl Root {
             (false, Ok(true)) => {
                 Err(away("is another directory than at the start: put the first one back, or restart flanneld to keep leases in this one".to_owned()))
             }
-            (false, _) => Err(away("was replaced by a directory without a config: mount it, or move it back".to_owned())),
+            (false, _) => Err(away("is away, another directory without a config stands in its place: mount it, or move it back".to_owned())),
             (true, Ok(false)) => Err(away("has a config that is not a regular file: put the file back".to_owned())),
-            (true, Err(Errno::ENOENT)) => Err(away("no longer has a config: put it back".to_owned())),
+            (true, Err(Errno::ENOENT)) => Err(away("has no config any more: put it back".to_owned())),
             (true, Err(error)) => Err(away(format!("cannot be read: config: {error}"))),
         }
     }
