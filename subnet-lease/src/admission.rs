@@ -17,7 +17,7 @@ pub use standing::Standing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-pub(crate) use taken::Ground;
+pub(crate) use taken::UsedSubnets;
 use taken::{Identities, Nodes, addresses};
 
 /// Decides whether the backend can use a lease; says why not.
@@ -117,7 +117,7 @@ pub struct Refused {
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
     let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
-    let mut ground = Ground::default();
+    let mut used = UsedSubnets::default();
     let mut nodes = Nodes::default();
     let mut identities = Identities::of(terms);
     let mut refused = Vec::new();
@@ -125,7 +125,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
         let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
-        let subnets = match placed(lease, terms, &ground, &nodes) {
+        let subnets = match placed(lease, terms, &used, &nodes) {
             Ok(subnets) => subnets,
             Err((reason, text)) => {
                 refuse(reason, text);
@@ -134,7 +134,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         };
         if let Err((reason, text)) = spoken_here(lease, &subnets, terms) {
             refuse(reason, text);
-            ground.take(&subnets);
+            used.take(&subnets);
             nodes.take(lease);
             continue;
         }
@@ -151,7 +151,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
                 before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && identities.take(good).is_ok()).cloned()
             }
         };
-        ground.take(&subnets);
+        used.take(&subnets);
         nodes.take(in_force.as_ref().unwrap_or(lease));
         match in_force {
             Some(lease) => kept.push(lease),
@@ -164,7 +164,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
 }
 
 /// The subnets of a lease that can be in force beside the older ones; else why it is refused.
-fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
+fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
     let named = lease.subnets;
     let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
         return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
@@ -184,12 +184,12 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
             return Err((Reason::NoHost, format!("{named} is published at {address}, which no node can have")));
         }
         // The route to such a node would lead into a tunnel, and back to this node.
-        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| ground.holds(address));
+        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| used.holds(address));
         if let Some(net) = around {
             return Err((Reason::InsideSubnet, inside_subnet(lease, address, net)));
         }
     }
-    if let Some(older) = ground.taken(&subnets) {
+    if let Some(older) = used.taken(&subnets) {
         return Err((Reason::OverlapsOlder, format!("{named} overlaps the older lease {older}")));
     }
     if let Some((address, older)) = nodes.inside(&subnets) {

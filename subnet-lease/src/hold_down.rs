@@ -4,7 +4,7 @@
 //! discontinuity, or if many leases vanish at once; not at all if the subnet is leased again. The time counts only while the watch is up and
 //! this process runs.
 
-use crate::admission::Ground;
+use crate::admission::UsedSubnets;
 use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
@@ -68,9 +68,9 @@ impl HoldDown {
         }
         let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
         if !self.held.is_empty() {
-            let mut ground = Ground::default();
-            admitted.iter().for_each(|lease| ground.take(&lease.subnets));
-            self.held.retain(|subnets, held| !due(held) && ground.taken(subnets).is_none());
+            let mut used = UsedSubnets::default();
+            admitted.iter().for_each(|lease| used.take(&lease.subnets));
+            self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
         }
         self.last = Arc::new(admitted.clone());
         if self.held.is_empty() {
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
         }
         assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
-        // Stopped for ten minutes: the wait starts anew.
+        // Stopped for ten minutes: the wait starts over.
         assert_eq!(run(&mut hold_down, &table(2..20), 7040, 7080), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 7090, 7100), 18);
     }

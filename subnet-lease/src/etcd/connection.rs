@@ -48,13 +48,13 @@ pub struct Connection {
     pub client: Client,
     /// Where it goes.
     pub endpoint: String,
-    /// Counts connections: what is told of an older one does not count against this one.
+    /// A serial number: a failure on an older connection does not count against this one.
     pub number: u64,
-    /// Ends what waits on it, once its answers cannot reach this host any more.
+    /// Ends every wait on it, once its answers cannot reach this host any more.
     pub cut: CancellationToken,
-    /// Ends the streams on it: it is to be made anew, and what was asked may still be answered. Ended together with `cut`.
+    /// Ends the streams on it: it is to be replaced, while requests may still be answered. Cancelled together with `cut`.
     pub outdated: CancellationToken,
-    /// The address of this host that it goes out from; none for a unix socket.
+    /// Its local address; none for a unix socket.
     local: Option<IpAddr>,
 }
 
@@ -79,10 +79,10 @@ impl Connection {
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for whoever cannot wait until a new one is made; and a sign that this host's addresses changed.
+    /// The connection in use, for callers that cannot wait for a new one; and a signal that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// How often the connection was to be made anew: one that was being made meanwhile rests on what was before.
+    /// How often the connection was renewed: one that was being made meanwhile is outdated.
     renewals: AtomicU64,
 }
 
@@ -165,7 +165,7 @@ impl Connections {
         }
     }
 
-    /// Leaves the connection in use, streams on it included, so that the next one is made anew, to the same endpoint and with the files of now.
+    /// Drops the connection in use and its streams; the next one goes to the same endpoint, with the present TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -173,7 +173,7 @@ impl Connections {
         }
     }
 
-    /// This host has these addresses now: a connection from another one is left at once, whoever waits on it, and so is one that is being made.
+    /// Tells which addresses this host has now: a connection from another one is dropped at once, and so is one that is being made.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(connection) = in_use
@@ -227,7 +227,7 @@ impl Connections {
         let nobody = client(&dialed, options.clone()).await?;
         let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
-            // A refusal is an answer of etcd's: whoever is logged in is told.
+            // A refusal is an answer by etcd: a logged-in user may be told more.
             Ok(Err(error)) if !matches!(errors::kind(&error), Kind::Unreachable | Kind::Unavailable) => None,
             Ok(Err(error)) => return Err(why_no_answer(&error, &dialed, &target, tls.as_ref()).await),
             Err(_) => {
@@ -249,7 +249,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// As the configured user, or as nobody where etcd knows no users.
+    /// Logs in as the configured user, or not at all if etcd has authentication switched off.
     async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, Reason> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);

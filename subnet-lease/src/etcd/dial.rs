@@ -69,11 +69,11 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, and what TLS complained of on it.
+/// A channel, and the TLS error on it.
 pub struct Dialed {
     /// Ends with its connection.
     pub channel: Channel,
-    /// The address of this host that it goes out from; none for a unix socket.
+    /// Its local address; none for a unix socket.
     pub local: Option<IpAddr>,
     noted: Noted,
 }
@@ -113,7 +113,7 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     Ok(Dialed { channel, local, noted })
 }
 
-/// A connection without TLS, and the address of this host that it goes out from.
+/// A connection without TLS, and its local address.
 async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Reason> {
     let stream = async {
         match target {
@@ -214,7 +214,7 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Keeps what TLS complains of: the layers above pass on words at most.
+/// Keeps TLS errors: the layers above pass on their text at most.
 struct Listening<S> {
     stream: S,
     noted: Noted,

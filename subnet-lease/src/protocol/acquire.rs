@@ -145,8 +145,9 @@ async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: 
     Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, keepalive, renewed })
 }
 
-/// The lease to hang our key on: the one it hangs on already, when a former instance of this node was granted that, since every start would leave
-/// one behind else. Beside it what was granted anew. Not for a reservation: its keepalive is what tells a living instance from an operator's copy.
+/// The lease to attach our key to: the present one if a former instance of this node was granted it, since otherwise every start would leave a
+/// lease behind; else a new one, which is returned as granted too. A reservation always gets a new one: it tells a running instance from an
+/// operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -158,8 +159,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// When the lease was renewed: one that was granted just now, now. An inherited one is renewed once the key bears our name, since whoever asks
-/// takes a lease that was renewed lately for the sign of a living holder; what does not come through is due at once.
+/// When the lease was last renewed. A new one counts as renewed; an inherited one is renewed only after the key is ours, because a recent renewal
+/// is the sign of a living holder. If that fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
