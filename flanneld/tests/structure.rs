@@ -2,6 +2,8 @@
 //!
 //! `docs/architecture.md` tells it for people.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! Which leases of the store are in force here: pure, the same on every node.
+//! Which leases of the store are in force here: pure, with the same result on every node.
 //!
-//! A lease is admitted when it lies inside the network, overlaps neither ours, nor the underlay's networks, nor an older
-//! one, and is of our backend, which can use it. The network may contain the nodes' own addresses, a leased subnet may not: of a subnet
-//! and a node inside it the older lease holds. A value that cannot be used keeps the last good value of its key in force.
+//! A lease is admitted if it lies inside the network, overlaps neither our lease nor the underlay nor an older lease, and our backend can use
+//! it. The network may contain the addresses of nodes; a leased subnet may not: of a subnet and a node inside it the older lease wins. An
+//! unusable value leaves the last good value of its key in force.
 
 mod standing;
 mod taken;
@@ -17,21 +17,21 @@ pub use standing::Standing;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-pub(crate) use taken::Ground;
+pub(crate) use taken::UsedSubnets;
 use taken::{Identities, Nodes, addresses};
 
 /// Decides whether the backend can use a lease; says why not.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
 
-/// What of a lease's backend data only one node can have (a MAC, a key), in a canonical form: by the attributes and whether IPv6 is meant.
+/// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form; the flag selects IPv6.
 pub type Identity = Arc<dyn Fn(&LeaseAttrs, bool) -> Option<String> + Send + Sync>;
 
-/// What admission rests on beside the leases.
+/// What admission depends on, besides the leases.
 #[derive(Clone)]
 pub struct Terms {
     /// The network.
     pub config: NetworkConfig,
-    /// Our own lease; none for who only looks at the store.
+    /// Our own lease; none for tools that only read the store.
     pub own: Option<Lease>,
     /// Every address of this host.
     pub local: Vec<IpAddr>,
@@ -50,23 +50,23 @@ pub enum Reason {
     Outside,
     /// Overlaps our own lease.
     OverlapsOurs,
-    /// Overlaps the network that carries the packets.
+    /// Overlaps the network of the underlay.
     OverlapsUnderlay,
     /// Overlaps an older lease.
     OverlapsOlder,
-    /// Holds the address of a node whose lease is older.
+    /// Contains the address of a node whose lease is older.
     HoldsNode,
     /// Publishes an address of this host.
     OurAddress,
-    /// Publishes an address that no other host can have.
+    /// Publishes an address that no node can have.
     NoHost,
-    /// Publishes an address that lies in a leased subnet.
+    /// Publishes an address inside a leased subnet.
     InsideSubnet,
     /// Publishes no address of its subnet's family.
     NoAddress,
-    /// Another backend's.
+    /// Belongs to another backend.
     OtherBackend,
-    /// Reserved by an operator for a node that has not taken it yet.
+    /// Reserved by an operator, and not taken yet.
     Reserved,
     /// The backend cannot use its data.
     Unusable,
@@ -82,7 +82,7 @@ impl Terms {
 }
 
 impl Reason {
-    /// A word for metrics.
+    /// The label in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Reason::Outside => "outside-network",
@@ -102,22 +102,22 @@ impl Reason {
     }
 }
 
-/// A lease that is not in force, and why, in words.
+/// A lease that is not in force, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The lease's key.
     pub subnets: Subnets,
     /// The kind of reason.
     pub reason: Reason,
-    /// In words for people.
+    /// The reason in words.
     pub text: String,
 }
 
-/// Admits leases of `raw`; where a value is unusable the one of `before` stays.
+/// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
     let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by_key(|lease| (lease.since, lease.subnets));
-    let mut ground = Ground::default();
+    let mut used = UsedSubnets::default();
     let mut nodes = Nodes::default();
     let mut identities = Identities::of(terms);
     let mut refused = Vec::new();
@@ -125,7 +125,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
         let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
-        let subnets = match placed(lease, terms, &ground, &nodes) {
+        let subnets = match placed(lease, terms, &used, &nodes) {
             Ok(subnets) => subnets,
             Err((reason, text)) => {
                 refuse(reason, text);
@@ -134,7 +134,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         };
         if let Err((reason, text)) = spoken_here(lease, &subnets, terms) {
             refuse(reason, text);
-            ground.take(&subnets);
+            used.take(&subnets);
             nodes.take(lease);
             continue;
         }
@@ -151,7 +151,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
                 before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && identities.take(good).is_ok()).cloned()
             }
         };
-        ground.take(&subnets);
+        used.take(&subnets);
         nodes.take(in_force.as_ref().unwrap_or(lease));
         match in_force {
             Some(lease) => kept.push(lease),
@@ -163,8 +163,8 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     (LeaseTable::of(kept, blank), refused)
 }
 
-/// The subnets of a lease that are in force where it stands among the older ones; else why it is refused.
-fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
+/// The subnets of a lease that can be in force beside the older ones; else why it is refused.
+fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
     let named = lease.subnets;
     let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
         return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
@@ -174,32 +174,32 @@ fn placed(lease: &Lease, terms: &Terms, ground: &Ground, nodes: &Nodes) -> Resul
         return Err((Reason::OverlapsOurs, format!("{named} overlaps this node's own {own}")));
     }
     if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
-        return Err((Reason::OverlapsUnderlay, format!("{named} overlaps {net}, the network that carries the packets; {FREE_IT}")));
+        return Err((Reason::OverlapsUnderlay, format!("{named} overlaps {net}, the network of the underlay; {FREE_IT}")));
     }
     for address in addresses(lease) {
         if terms.local.contains(&address) {
             return Err((Reason::OurAddress, our_address(lease, address)));
         }
         if no_host(address) {
-            return Err((Reason::NoHost, format!("{named} is published at {address}, at which no node can be reached")));
+            return Err((Reason::NoHost, format!("{named} is published at {address}, which no node can have")));
         }
-        // The way to such a node would lead into a tunnel, and back here.
-        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| ground.holds(address));
+        // The route to such a node would lead into a tunnel, and back to this node.
+        let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| used.holds(address));
         if let Some(net) = around {
             return Err((Reason::InsideSubnet, inside_subnet(lease, address, net)));
         }
     }
-    if let Some(older) = ground.taken(&subnets) {
+    if let Some(older) = used.taken(&subnets) {
         return Err((Reason::OverlapsOlder, format!("{named} overlaps the older lease {older}")));
     }
     if let Some((address, older)) = nodes.inside(&subnets) {
-        let text = format!("{named} holds {address}, the address of the node with the older lease {older}; {FREE_IT}");
+        let text = format!("{named} contains {address}, the address of the node with the older lease {older}; {FREE_IT}");
         return Err((Reason::HoldsNode, text));
     }
     Ok(subnets)
 }
 
-/// Whether the holder of a lease speaks as this node does: by the same backend, at an address of the subnet's family.
+/// Whether the holder of a lease uses the same backend and has an address of the subnet's family.
 fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (Reason, String)> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
@@ -212,15 +212,15 @@ fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (R
         }
         let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
         let text = format!(
-            "{} of the node at {} is of backend {theirs}, this network is of {ours}: restart flanneld there, or set Backend.Type back, so that all \
-             nodes have the same",
+            "{} of the node at {} uses backend {theirs}, this network uses {ours}: restart flanneld there, or set Backend.Type back, so that all \
+             nodes use the same",
             lease.subnets,
             lease.attrs.public_text()
         );
         return Err((Reason::OtherBackend, text));
     }
     if subnets.nets().all(|net| lease.attrs.public_for(net.addr().is_ipv6()).is_none()) {
-        return Err((Reason::NoAddress, format!("{} is published without an address of its family: nobody knows where its node is", lease.subnets)));
+        return Err((Reason::NoAddress, format!("{} is published without an address of its family: its node cannot be reached", lease.subnets)));
     }
     Ok(())
 }
@@ -248,7 +248,7 @@ fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(Reas
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// What frees a subnet that must not be leased; its holder takes another.
+/// How to free a subnet that must not be leased; its holder takes another.
 const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 
 fn inside_subnet(lease: &Lease, address: IpAddr, net: IpNet) -> String {
@@ -259,7 +259,7 @@ fn inside_subnet(lease: &Lease, address: IpAddr, net: IpNet) -> String {
     )
 }
 
-/// The Vagrant trap, seen from the side.
+/// The Vagrant trap, as a third node sees it.
 fn our_address(lease: &Lease, address: IpAddr) -> String {
     let name = lease.attrs.node.as_ref().map_or("another node", |node| node.name.as_str());
     format!(

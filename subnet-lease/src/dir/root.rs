@@ -85,7 +85,7 @@ impl Open<'_> {
         Ok(())
     }
 
-    /// The directory of the leases; none where nobody made it yet.
+    /// The directory of the leases; none if it does not exist yet.
     pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
