@@ -7,6 +7,7 @@
 mod changes;
 mod files;
 mod root;
+mod trouble;
 mod worker;
 
 use crate::Subnets;
@@ -23,10 +24,11 @@ use changes::Changes;
 use files::{Files, Whole};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use trouble::Trouble;
 use worker::{PATIENCE, Silence, Worker};
 
 /// How often the directory is read where inotify reports nothing (network file systems).
@@ -35,21 +37,6 @@ const LOOK: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(2);
 /// How soon a missing directory or file is looked for again.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// Why something was not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// The directory is away: nothing is known of what is in it.
-    Away(String),
-    /// This alone did not work.
-    Failed(String),
-}
-
-impl Trouble {
-    fn failed(what: &str, path: &Path, error: &std::io::Error) -> Self {
-        Self::Failed(format!("cannot {what} {}: {}", path.display(), root::words(error)))
-    }
-}
 
 /// Keeps leases in a directory.
 pub type DirManager = KeyManager<Directory>;

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod connection;
 mod dial;
 mod errors;
+mod options;
 mod tls;
 pub mod watch;
 
@@ -18,8 +19,8 @@ use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
-pub use connection::EtcdOptions;
 use futures_util::stream::{self, BoxStream, StreamExt};
+pub use options::EtcdOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;

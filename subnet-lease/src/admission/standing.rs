@@ -3,8 +3,9 @@
 //! While every lease of the store is in force unchanged, no two conflict and age does not matter; a changed lease that conflicts with none
 //! leaves it so. In all other cases everything is admitted again, with the same result.
 
+use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::taken::{Identities, Nodes, UsedSubnets};
-use super::{Refused, Terms, admitted, halves_left_out, placed, spoken_here};
+use super::terms::{Refused, Terms};
 use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;

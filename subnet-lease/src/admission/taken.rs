@@ -1,6 +1,6 @@
 //! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
-use super::{Identity, Terms};
+use super::terms::{Identity, Terms};
 use crate::dual::{Subnets, nets_overlap};
 use crate::lease::Lease;
 use ipnet::IpNet;

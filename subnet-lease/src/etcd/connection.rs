@@ -6,40 +6,19 @@
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
 use super::errors;
+use super::options::EtcdOptions;
 use super::tls::Tls;
 use crate::protocol::registry::Unanswered;
 use crate::reason::{Kind, Reason};
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex as Lock, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-/// How etcd is reached.
-#[derive(Clone, Default)]
-pub struct EtcdOptions {
-    /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
-    pub endpoints: Vec<String>,
-    /// Root of all keys, without a trailing slash.
-    pub prefix: String,
-    /// CA certificates; the system's where there is none.
-    pub ca: Option<PathBuf>,
-    /// Client certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password.
-    pub user: Option<(String, String)>,
-}
-
-impl std::fmt::Debug for EtcdOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdOptions").field("endpoints", &self.endpoints).field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
 
 /// A connection in use.
 #[derive(Clone)]

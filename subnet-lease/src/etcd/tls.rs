@@ -1,6 +1,6 @@
 //! TLS to etcd: the configuration from files, and errors that say which side refused which certificate and why.
 
-use super::connection::EtcdOptions;
+use super::options::EtcdOptions;
 use crate::reason::{Kind, Reason};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
