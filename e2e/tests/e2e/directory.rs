@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually};
+use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, throughout};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// The store's work has ten seconds for an answer.
@@ -83,15 +83,15 @@ impl Cluster {
                 daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(why))
             })?;
         }
-        while begun.elapsed() < outage() {
+        throughout(outage().saturating_sub(begun.elapsed()), "daemons live without their store", || {
             for daemon in &mut self.daemons {
                 ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
                 ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy: {:?}", daemon.get("/healthz"));
+                ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
             }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+            Ok(())
+        })?;
         for daemon in &self.daemons {
-            ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
             ensure!(
                 daemon.log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count() <= 3,
                 "told again and again:\n{}",

@@ -127,6 +127,7 @@ fn a_probe_counts_what_is_lost_and_for_how_long() {
     probe.wait_flowing(SECONDS).unwrap();
     let cut = probe.elapsed();
     pods[1].host().cut("enp0s8").unwrap();
+    // The outage that is measured.
     std::thread::sleep(Duration::from_millis(300));
     pods[1].host().mend("enp0s8").unwrap();
     let mended = probe.elapsed();
@@ -151,6 +152,7 @@ fn a_mesh_watches_every_way() {
     clean.require_clean().unwrap();
     let broken = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
     pods[1].host().cut("enp0s8").unwrap();
+    // For as long as this the way is cut.
     std::thread::sleep(Duration::from_millis(100));
     for (way, report) in broken.finish().unwrap() {
         assert_eq!(report.lost > 0, way.contains("h2"), "{way}: {report}");
