@@ -445,6 +445,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
 /// Junk from one core without a pause, while a known peer sends at a fixed rate.
 #[test]
 fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
+    let _load = crate::one_load_at_a_time();
     Lab::run("flood", |lab| {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
         let way = siege.way(false)?;

@@ -276,6 +276,7 @@ fn the_device_and_the_underlay_heal_under_load() -> Result<()> {
 #[test]
 fn a_table_that_changes_loses_nothing() -> Result<()> {
     const LEASES: u32 = 10_000;
+    let _load = crate::one_load_at_a_time();
     Lab::run("churn", |lab| {
         let net_conf = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","SubnetMax":"10.5.9.0","Backend":{"Type":"udp"}}"#;
         let bed = Bed::start(lab, 2, net_conf, |_, options| options)?;

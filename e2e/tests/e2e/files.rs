@@ -1,14 +1,14 @@
 //! What the programs write to and read from when somebody else was there first, or is there no more.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually};
+use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, write_script};
 use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -25,8 +25,7 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
         let (pipe, wrapper) = (lab.folder("")?.join("stderr"), lab.folder("")?.join("flanneld"));
         ensure!(Command::new("mkfifo").arg(&pipe).status()?.success(), "mkfifo");
         let own = binaries::own("flanneld")?;
-        fs::write(&wrapper, format!("#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n", pipe.display(), own.display()))?;
-        fs::set_permissions(&wrapper, Permissions::from_mode(0o755))?;
+        write_script(&wrapper, &format!("#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n", pipe.display(), own.display()))?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
 
         let read = std::thread::spawn({

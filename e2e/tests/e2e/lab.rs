@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::{
     Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Store, SubnetEnv,
-    Transfer, TransferOptions, Uplink, eventually, ping,
+    Transfer, TransferOptions, Uplink, eventually, ping, write_script,
 };
 
 const SECONDS: Duration = Duration::from_secs(5);
@@ -224,16 +224,14 @@ fn a_foreign_daemon_is_ready_when_it_has_written_its_file_anew() {
     let script = lab.folder("").unwrap().join("daemon");
     let text = "#!/bin/sh\nfor arg; do case $arg in --subnet-file=*) file=${arg#*=};; esac; done\nmkdir -p ${file%/*}\n\
         printf 'FLANNEL_SUBNET=10.5.1.1/24\\nFLANNEL_MTU=1450\\n' > $file.new; mv $file.new $file; exec sleep 600\n";
-    // By another process: a file that this one holds open, if only in a child that another test is starting, cannot be run.
-    let install = |text: &str| host.netns().feed("sh", &["-ec", &format!("cat > {0}; chmod +x {0}", script.display())], text).unwrap();
-    install(text);
+    write_script(&script, text).unwrap();
     let options = FlanneldOptions::new(&Store::dir(&lab.folder("leases").unwrap())).binary(&script);
     let mut daemon = host.flanneld(&options).unwrap();
     assert_eq!(daemon.subnet_env().unwrap().mtu, 1450);
     daemon.kill().unwrap();
     // The clock of files must have moved on.
     std::thread::sleep(Duration::from_millis(50));
-    install("#!/bin/sh\nexit 3\n");
+    write_script(&script, "#!/bin/sh\nexit 3\n").unwrap();
     let error = host.flanneld(&options).unwrap_err().to_string();
     assert!(error.contains("exit status: 3"), "{error}");
 }
