@@ -79,7 +79,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Demands that no daemon has reported an error or a panic.
+    /// Fails unless no daemon has reported an error or a panic.
     ///
     /// # Errors
     /// The lines.

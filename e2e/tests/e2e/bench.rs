@@ -60,7 +60,7 @@ fn go_flannel_is_measured_where_it_is_named() {
 }
 
 #[test]
-fn mistakes_are_told_without_a_backtrace() {
+fn mistakes_are_reported_without_a_backtrace() {
     for (args, go, part) in [
         (vec!["--nonsense"], "", "unknown argument --nonsense"),
         (vec!["--rounds=x"], "", "--rounds"),

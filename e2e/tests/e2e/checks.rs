@@ -95,7 +95,7 @@ fn sysctl(host: &Host, key: &str) -> String {
 }
 
 #[test]
-fn a_finding_is_told_when_it_comes_and_when_it_goes() {
+fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
     let lab = Lab::new("findings").unwrap();
     let store = store(&lab, DUAL);
     let lan = lab.switch("lan").unwrap();
@@ -120,7 +120,7 @@ fn a_finding_is_told_when_it_comes_and_when_it_goes() {
         eventually(DEADLINE, "it is named", || times("net.ipv4.ip_forward is 0: ") == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "it is told so", || times("no longer so that net.ipv4.ip_forward is 0") == round).unwrap();
+        eventually(DEADLINE, "its end is logged", || times("no longer so that net.ipv4.ip_forward is 0") == round).unwrap();
         assert_eq!(times("net.ipv4.ip_forward is 0: "), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
@@ -197,7 +197,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
         let remedy = line.split_once("remedy: ").unwrap().1.to_owned();
         host.netns().sh(&remedy).unwrap();
         assert!(passes(), "the remedy helps: {remedy}");
-        eventually(SOON, "it is told so", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
+        eventually(SOON, "its end is logged", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
         host.netns().sh(&format!("nft delete table {family} wall")).unwrap();
     }
     assert!(daemon.is_ready() && daemon.errors().is_empty(), "{:?}", daemon.errors());

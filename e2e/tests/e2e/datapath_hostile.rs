@@ -369,7 +369,7 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
 
 /// One hop less by udp, as on Go flannel's; none by vxlan, which is a link.
 #[test]
-fn hops_are_counted_and_who_has_none_left_is_told() -> Result<()> {
+fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {
         Lab::run("hops", |lab| {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;

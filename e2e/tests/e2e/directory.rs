@@ -1,4 +1,4 @@
-//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, people are told.
+//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, operators are told.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ impl Cluster {
         for daemon in &self.daemons {
             ensure!(
                 daemon.log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count() <= 3,
-                "told again and again:\n{}",
+                "logged again and again:\n{}",
                 daemon.log()
             );
         }
@@ -127,7 +127,7 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
         cluster.endure("is not there")?;
-        ensure!(!cluster.place.exists(), "it was made anew, with {:?}", entries(&cluster.place));
+        ensure!(!cluster.place.exists(), "it was created again, with {:?}", entries(&cluster.place));
         fs::rename(&aside, &cluster.place)?;
         cluster.finish()
     })

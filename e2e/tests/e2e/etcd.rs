@@ -47,7 +47,7 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
         let mesh = probes(&pods)?;
         right.kill(0)?;
         for daemon in &daemons {
-            eventually(DEADLINE, "it is told why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
+            eventually(DEADLINE, "the log says why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
         }
         // It took 0.3 s: this is ten times as long, and more tries than there are endpoints.
         throughout(Duration::from_secs(8), "no lease is in the foreign cluster", || {
@@ -99,7 +99,7 @@ fn a_hangup_reads_the_tls_files_again() {
         let files = client.certificates().unwrap();
         for daemon in &daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is told", || count(daemon, "SIGHUP") == 1)?;
+            eventually(DEADLINE, "it is logged", || count(daemon, "SIGHUP") == 1)?;
         }
         // A client certificate of another authority, which etcd refuses.
         let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
@@ -146,7 +146,7 @@ fn a_hangup_is_ignored_where_leases_are_files() {
         let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         for turn in 1..=2 {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is told", || count(&daemon, "SIGHUP is ignored") == turn)?;
+            eventually(DEADLINE, "it is logged", || count(&daemon, "SIGHUP is ignored") == turn)?;
         }
         ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{}", daemon.log_tail(20));
         Ok(())

@@ -89,7 +89,7 @@ impl Cluster {
         self.becomes(what, damage, foreign, |_, before| before.to_owned())
     }
 
-    /// The same for a damage that only writing to the kernel can mend: the daemon says that it did.
+    /// The same for damage that only a write to the kernel repairs: the daemon counts it.
     fn repairs(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         let writes = || self.daemons[0].metric("flannel_kernel_writes_total");
         let before = writes()?;

@@ -52,7 +52,7 @@ fn a_cut_host_keeps_its_carrier_and_an_unplugged_one_loses_it() {
     hosts[0].cut("enp0s8").unwrap();
     assert_eq!(state(), "UP");
     assert!(!reaches(&hosts[0], "192.168.56.102"));
-    hosts[0].mend("enp0s8").unwrap();
+    hosts[0].reconnect("enp0s8").unwrap();
     eventually(SECONDS, "the cable works again", || reaches(&hosts[0], "192.168.56.102")).unwrap();
     hosts[0].unplug("enp0s8").unwrap();
     eventually(SECONDS, "the carrier goes", || state() != "UP").unwrap();
@@ -129,14 +129,14 @@ fn a_probe_counts_what_is_lost_and_for_how_long() {
     pods[1].host().cut("enp0s8").unwrap();
     // The outage that is measured.
     std::thread::sleep(Duration::from_millis(300));
-    pods[1].host().mend("enp0s8").unwrap();
-    let mended = probe.elapsed();
+    pods[1].host().reconnect("enp0s8").unwrap();
+    let reconnected = probe.elapsed();
     probe.wait_flowing(SECONDS).unwrap();
     let report = probe.finish().unwrap();
     assert!(report.lost >= 30 && report.wrong == 0, "{report}");
     assert!(report.longest_outage >= Duration::from_millis(200), "{report}");
     assert_eq!(report.lost_between(Duration::ZERO, cut.saturating_sub(Duration::from_millis(20))), 0, "{report}");
-    assert!(report.recovered_after(mended).is_some());
+    assert!(report.recovered_after(reconnected).is_some());
 
     let v6 = Probe::start(&pods[2], &pods[0], &ProbeOptions::default().v6().payload(1200)).unwrap();
     v6.wait_flowing(SECONDS).unwrap();

@@ -22,7 +22,7 @@ impl Node {
         &self.bed.hosts[0]
     }
 
-    /// Something happens; then /readyz says so, until the rest happens. The log tells of both.
+    /// Something happens; then /readyz says so, until the rest happens. The log reports both.
     fn loses(&self, what: &str, lose: impl FnOnce(&Host) -> Result<()>, text: &str, restore: impl FnOnce(&Host) -> Result<()>) -> Result<()> {
         let told =
             |daemon: &Flanneld| daemon.log().lines().filter(|line| line.contains("the underlay carries no packets") && line.contains(text)).count();
