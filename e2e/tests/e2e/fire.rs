@@ -122,7 +122,7 @@ fn fake_subnet(number: u8) -> String {
     format!("10.5.{}.0/24", 100 + number)
 }
 
-/// Fails unless nothing about these subnets was changed on a host's devices of ours while it was watched.
+/// Fails when anything about these subnets was changed on our devices of a host while it was watched.
 fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
     let begins: Vec<&str> = subnets.iter().map(|subnet| subnet.split_once(".0/").map_or(subnet.as_str(), |(begin, _)| begin)).collect();
@@ -148,7 +148,7 @@ impl History {
         Ok(History { process: cluster.store_host.spawn("history", &launch)?, store_host: cluster.store_host.clone() })
     }
 
-    /// Fails unless at no revision a subnet had two owners or an owner two subnets; tells how many leases were written.
+    /// Fails when at any revision a subnet had two owners or an owner two subnets; returns how many leases were written.
     fn require_single_owners(&self) -> Result<usize> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         self.store_host.netns().exec(&etcdctl.to_string_lossy(), &["put", "/coreos.com/network/mark", "the end"])?;
@@ -289,7 +289,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     Ok(lines.sum())
 }
 
-/// Fails unless a node counts exactly the unreadable entries, and at least those to be refused.
+/// Waits until a node counts exactly the unreadable entries, and at least those to be refused.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
