@@ -53,6 +53,8 @@ picture: ## Draw docs/demo.svg from a real run of the demonstration
 test: setup ## All checks and all tests: what CI runs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	@# A store that is none of keys builds on this much.
+	cargo clippy -p subnet-lease --no-default-features --features managers --lib --test neutral -- -D warnings
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
 	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
@@ -61,6 +63,8 @@ test: setup ## All checks and all tests: what CI runs
 lint: setup ## Format, clippy, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	@# A store that is none of keys builds on this much.
+	cargo clippy -p subnet-lease --no-default-features --features managers --lib --test neutral -- -D warnings
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 
 unit: ## Unit, property, contract and kernel tests, without the end-to-end ones
@@ -98,7 +102,7 @@ fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
 
-install: ## Install the daemon, flannelctl, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
+install: ## Install the daemon, flannelctl, manual pages, completions, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
 	./e2e/setup.sh build
 	cargo build --release -p flanneld -p flannelctl
 	install -D -m 755 target/release/flanneld $(DESTDIR)$(PREFIX)/bin/flanneld
@@ -107,6 +111,13 @@ install: ## Install the daemon, flannelctl, the systemd unit and examples [PREFI
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/flannel/net-conf
 	sed 's|/usr/local/|$(PREFIX)/|g' conf/flanneld.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/flanneld.service
 	install -m 644 conf/net-conf/*.json $(DESTDIR)$(PREFIX)/share/flannel/net-conf/
+	target/release/flannelctl man $(DESTDIR)$(PREFIX)/share/man/man8
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	for program in flanneld flannelctl; do \
+	  target/release/flannelctl completion bash $$program > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program && \
+	  target/release/flannelctl completion zsh $$program > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
+	  target/release/flannelctl completion fish $$program > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
+	done
 	@# An operator's settings are not overwritten.
 	test -e $(DESTDIR)/etc/default/flanneld || install -D -m 644 conf/default/flanneld $(DESTDIR)/etc/default/flanneld
 

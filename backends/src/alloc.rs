@@ -1,11 +1,14 @@
 //! The `alloc` backend: a lease and nothing else; somebody else carries the packets.
 
-use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
-use crate::kernel::netlink::NetlinkKernel;
-use crate::kernel::{Facts, KernelState, Key, Scope, Value};
-use crate::plan::Plan;
-use crate::reconcile::KernelNetwork;
+use crate::backend::{Accepts, Backend, Error, Network, Setup};
+use crate::network;
 use async_trait::async_trait;
+use netstate::kernel::Facts;
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::plan::{Announced, Plan};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 
@@ -35,16 +38,9 @@ impl Backend for Alloc {
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
-        let scope = Scope {
-            links: Vec::new(),
-            networks: self.setup.config.networks,
-            former: self.setup.former,
-            protocol: self.setup.route_protocol,
-            checksum_offload: false,
-        };
-        let plan = Nothing { scope, own: own.subnets };
-        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
+        let kernel = NetlinkKernel::open()?;
+        let plan = Nothing { scope: self.setup.scope(Vec::new()), own: own.subnets };
+        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
 

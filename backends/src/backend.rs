@@ -1,60 +1,18 @@
 //! The seam between the daemon and what carries packets: announce, join, run.
 
-use crate::datapath::counters::Counters;
-use crate::datapath::handover::Files;
-use crate::kernel::state::Formerly;
+use crate::handover::Files;
+use crate::status::Observer;
 use async_trait::async_trait;
-use ipnet::IpNet;
-use std::net::IpAddr;
+use netstate::kernel::KernelError;
+use netstate::names::LinkName;
+use netstate::plan::Announced;
+use netstate::reconcile::{Inputs, Options};
+use netstate::scope::{FormerNetworks, Scope};
+use netstate::underlay::Underlay;
+use packet_engine::features::Features;
 use std::sync::Arc;
-use subnet_lease::{Addresses, Lease, LeaseAttrs, LeaseTable, NetworkConfig, RawJson};
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-
-/// The interface that carries packets between nodes, as it is now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Underlay {
-    /// Interface index; what identifies it while the daemon runs.
-    pub index: u32,
-    /// Its present name.
-    pub name: String,
-    /// Its MTU in bytes.
-    pub mtu: u32,
-    /// The interface's own addresses, one a family at most: what sockets bind and devices use as local address.
-    pub addresses: Addresses,
-    /// What peers are told: `--public-ip` and kin, else the interface's addresses.
-    pub public: Addresses,
-    /// Every address of this host, on whatever interface: a public address that is not among them is not local.
-    pub local: Vec<IpNet>,
-}
-
-impl Underlay {
-    /// The local end of tunnels of a family: the public address where this host has it, else the interface's.
-    pub fn tunnel_source(&self, ipv6: bool) -> Option<IpAddr> {
-        let (public, own) = if ipv6 {
-            (self.public.v6().copied().map(IpAddr::V6), self.addresses.v6().copied().map(IpAddr::V6))
-        } else {
-            (self.public.v4().copied().map(IpAddr::V4), self.addresses.v4().copied().map(IpAddr::V4))
-        };
-        match public {
-            Some(public) if Some(public) == own || self.local.iter().any(|net| net.addr() == public) => Some(public),
-            _ => own,
-        }
-    }
-}
-
-/// What the world is told: the lease's attributes (without addresses and node, which the daemon adds) and the pods' MTU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
-    /// The backend's wire name, empty for `udp` and `alloc`.
-    pub backend: String,
-    /// The backend's IPv4 data.
-    pub data: Option<RawJson>,
-    /// The backend's IPv6 data.
-    pub v6_data: Option<RawJson>,
-    /// FLANNEL_MTU.
-    pub mtu: u32,
-}
 
 /// Why a peer's lease cannot be used by the backend, in words for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,25 +31,14 @@ pub struct Setup {
     pub node_id: String,
     /// Route protocol number that marks our routes.
     pub route_protocol: u8,
-    /// How often the kernel is compared with what is wanted, beside events; `None` never.
-    pub audit: Option<std::time::Duration>,
     /// Open files that outlive the process, where somebody keeps them.
     pub files: Files,
-    /// Whether this node's own subnets end in blackhole routes.
-    pub blackhole: bool,
+    /// How the kernel is kept in step.
+    pub options: Options,
     /// The networks of the former run on this host: what it left of them goes.
-    pub former: Formerly,
-}
-
-/// What changes while a network runs.
-#[derive(Clone, Debug)]
-pub struct Inputs {
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The underlay as it is.
-    pub underlay: watch::Receiver<Underlay>,
-    /// Ends the run.
-    pub stop: CancellationToken,
+    pub former: FormerNetworks,
+    /// How packets are moved in userspace.
+    pub features: Features,
 }
 
 /// What a failing backend says.
@@ -110,9 +57,50 @@ pub enum Error {
     },
 }
 
+impl From<KernelError> for Error {
+    fn from(error: KernelError) -> Self {
+        Error::Host { what: error.what, why: error.why }
+    }
+}
+
+impl Setup {
+    /// Which kernel objects belong to a backend with these links.
+    pub(crate) fn scope(&self, links: Vec<LinkName>) -> Scope {
+        Scope { links, networks: self.config.networks, former: self.former, protocol: self.route_protocol, checksum_offload: false }
+    }
+}
+
+/// What a network takes of a host that no other network can have beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// The names of its devices.
+    pub devices: Vec<String>,
+    /// VNI and port of the kernel's vxlan interfaces, a family each.
+    pub tunnels: Vec<String>,
+    /// Its UDP ports.
+    pub ports: Vec<u16>,
+    /// Whether other networks can use these ports, too: the kernel's vxlan interfaces share one.
+    pub shares_ports: bool,
+}
+
 /// A way to carry packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
+    /// What the network takes of this host. `kernel_vxlan` tells whether the kernel knows vxlan, for those that leave the choice to it.
+    fn takes(&self, _kernel_vxlan: bool) -> Takes {
+        Takes::default()
+    }
+
+    /// The UDP ports on which encapsulated packets travel that anybody could forge: those that traffic rules can guard.
+    fn guarded_ports(&self) -> Vec<u16> {
+        Vec::new()
+    }
+
+    /// Whether nodes may have one public address in common, because something else tells them apart.
+    fn shares_address(&self) -> bool {
+        false
+    }
+
     /// What this node will publish, given what it published last time; changes no device yet.
     ///
     /// # Errors
@@ -143,25 +131,6 @@ pub trait Network: Send {
     /// Only where nothing can be repaired any more.
     async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error>;
 
-    /// Counters and the present state for people and metrics.
-    fn status(&self) -> Arc<Status>;
-}
-
-/// What a network tells about itself while it runs; written by the loop, read by health and metrics.
-#[derive(Debug, Default)]
-pub struct Status {
-    /// Passes made.
-    pub passes: std::sync::atomic::AtomicU64,
-    /// Operations sent to the kernel that changed it.
-    pub writes: std::sync::atomic::AtomicU64,
-    /// Operations that failed.
-    pub failures: std::sync::atomic::AtomicU64,
-    /// Operations that undid somebody else's change.
-    pub repairs: std::sync::atomic::AtomicU64,
-    /// Set while the kernel is as wanted.
-    pub in_step: std::sync::atomic::AtomicBool,
-    /// The packet engines of our own, by device, with what they count.
-    pub engines: std::sync::OnceLock<Vec<(String, Arc<Counters>)>>,
-    /// What is wrong at present, for people; empty while in step.
-    pub trouble: std::sync::Mutex<String>,
+    /// How it stands, for people and metrics; asked while it runs.
+    fn observer(&self) -> Observer;
 }

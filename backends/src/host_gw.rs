@@ -1,12 +1,16 @@
 //! The `host-gw` backend: one route a peer, over the underlay to the peer itself.
 
-use crate::backend::{Accepts, Announced, Backend, Error, Network, Setup, Underlay};
-use crate::kernel::netlink::NetlinkKernel;
-use crate::kernel::{Facts, KernelState, Key, LinkName, RouteKind, RouteSpec, Scope, Value};
-use crate::plan::Plan;
-use crate::reconcile::KernelNetwork;
-use crate::vxlan::metric;
+use crate::backend::{Accepts, Backend, Error, Network, Setup};
+use crate::network;
 use async_trait::async_trait;
+use netstate::kernel::Facts;
+use netstate::names::LinkName;
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::plan::{Announced, Plan};
+use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 
@@ -46,16 +50,9 @@ impl Backend for HostGw {
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
-        let scope = Scope {
-            links: Vec::new(),
-            networks: self.setup.config.networks,
-            former: self.setup.former,
-            protocol: self.setup.route_protocol,
-            checksum_offload: false,
-        };
-        let plan = HostGwPlan { scope, own: own.subnets };
-        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
+        let kernel = NetlinkKernel::open()?;
+        let plan = HostGwPlan { scope: self.setup.scope(Vec::new()), own: own.subnets };
+        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
 
@@ -90,7 +87,7 @@ impl Plan for HostGwPlan {
         let Some(dev) = LinkName::parse(&facts.underlay.name) else { return Vec::new() };
         let via = Some(peer.public_ip);
         let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
-        vec![(Key::Route(peer.subnet, metric(peer.subnet.addr().is_ipv6())), Value::Route(route))]
+        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -2,22 +2,27 @@
 
 mod config;
 
-use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
-use crate::datapath::device::TunKernel;
-use crate::datapath::engine::Shape;
-use crate::datapath::features::Features;
-use crate::datapath::framing::Framing;
-use crate::datapath::table::{Peer, Settings, Table};
-use crate::kernel::netlink::NetlinkKernel;
-use crate::kernel::{Facts, KernelState, Key, LinkKind, LinkName, LinkSpec, RouteKind, RouteSpec, Scope, Value};
-use crate::peers::peers;
-use crate::plan::Plan;
-use crate::reconcile::KernelNetwork;
-use crate::vxlan::metric;
+use crate::backend::{Accepts, Backend, Error, Network, Refusal, Setup, Takes};
+use crate::network;
+use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::Config;
-pub(crate) use config::checks;
 use ipnet::IpNet;
+use netstate::forwarding::{Forwarding, NextHop};
+use netstate::kernel::Facts;
+use netstate::link::tun::TunSpec;
+use netstate::link::{LinkKind, LinkSpec};
+use netstate::names::LinkName;
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::peers::peers;
+use netstate::plan::{Announced, Plan};
+use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
+use packet_engine::engine::config::EngineConfig;
+use packet_engine::framing::Framing;
+use packet_engine::table::Settings;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
@@ -35,18 +40,16 @@ const OVERHEAD_V6: u32 = 48;
 pub struct Udp {
     setup: Setup,
     config: Config,
-    features: Features,
 }
 
 impl Udp {
     /// Reads the backend's configuration.
     ///
     /// # Errors
-    /// Names the key, or the variable of the environment, that cannot be used.
+    /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
-        Ok(Self { setup: setup.clone(), config, features })
+        Ok(Self { setup: setup.clone(), config })
     }
 
     /// Datagrams go over IPv4 wherever the network has it.
@@ -57,6 +60,14 @@ impl Udp {
 
 #[async_trait]
 impl Backend for Udp {
+    fn takes(&self, _kernel_vxlan: bool) -> Takes {
+        Takes { devices: vec![DEVICE.to_owned()], ports: vec![self.config.port], ..Takes::default() }
+    }
+
+    fn guarded_ports(&self) -> Vec<u16> {
+        vec![self.config.port]
+    }
+
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         let ipv6 = self.outer_ipv6();
         let public = if ipv6 { underlay.public.v6().is_some() } else { underlay.public.v4().is_some() };
@@ -85,30 +96,21 @@ impl Backend for Udp {
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is no name of an interface"))) };
-        let kernel = NetlinkKernel::open().map_err(|error| Error::Host { what: error.what, why: error.why })?;
-        let scope = Scope {
-            links: vec![device],
-            networks: self.setup.config.networks,
-            former: self.setup.former,
-            protocol: self.setup.route_protocol,
-            checksum_offload: false,
-        };
-        let plan = UdpPlan { scope, own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
-        let shape = Shape {
-            device,
+        let kernel = NetlinkKernel::open()?;
+        let plan =
+            UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
+        let config = EngineConfig {
+            device: device.to_string(),
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
         };
-        let mut kernel = TunKernel::new(kernel, self.setup.files.clone());
-        let empty = Table::build(plan.settings(underlay.mtu), []);
-        kernel.engine(shape, plan.outer_ipv6, empty);
-        let counters = kernel.counters();
-        let network = KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?;
-        let _ = network.status().engines.set(counters);
-        Ok(Box::new(network))
+        let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
+        kernel.engine(device, config, plan.outer_ipv6, plan.settings(underlay.mtu));
+        let engines = kernel.counters();
+        network::join(plan, kernel, engines, underlay, leases, &self.setup).await
     }
 }
 
@@ -133,8 +135,8 @@ struct UdpPlan {
 impl UdpPlan {
     fn settings(&self, underlay_mtu: u32) -> Settings {
         Settings {
-            networks: self.scope.networks,
-            own: self.own,
+            networks: networks(&self.scope.networks),
+            own: networks(&self.own),
             checks: self.config.checks,
             mtu: u16::try_from(device_mtu(underlay_mtu, self.outer_ipv6)).unwrap_or(u16::MAX),
             routed: true,
@@ -159,7 +161,7 @@ impl Plan for UdpPlan {
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         let link = LinkSpec {
-            kind: LinkKind::Tun { held: true },
+            kind: LinkKind::Tun(TunSpec { held: true }),
             mac: None,
             mtu: device_mtu(facts.underlay.mtu, self.outer_ipv6),
             up: true,
@@ -172,7 +174,7 @@ impl Plan for UdpPlan {
         }
         for network in self.scope.networks.nets() {
             let route = RouteSpec { via: None, dev: self.device, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
-            state.set(Key::Route(network, metric(network.addr().is_ipv6())), Value::Route(route));
+            state.set(Key::Route(network, metric(&network)), Value::Route(route));
         }
         state
     }
@@ -182,16 +184,17 @@ impl Plan for UdpPlan {
         Vec::new()
     }
 
-    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
+    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
         let peers = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).filter_map(|peer| {
             let attrs = &peer.lease.attrs;
             // Go flannel publishes no IPv6 address with udp, and would corrupt IPv6 packets: who has one is ours.
             let ours = attrs.public_ipv6.is_some();
             let address = if self.outer_ipv6 { attrs.public_ipv6.map(IpAddr::V6) } else { attrs.public_ip.map(IpAddr::V4) }?;
-            let peer_of = Peer { address: SocketAddr::new(address, self.config.port), mac: [0; 6], carries_v6: ours, outer_ecn: ours };
-            Some((peer.subnet, peer_of))
+            let next_hop = NextHop { address: SocketAddr::new(address, self.config.port), mac: None, carries_v6: ours, outer_ecn: ours };
+            Some((peer.subnet, next_hop))
         });
-        vec![(self.device, Table::build(self.settings(facts.underlay.mtu), peers))]
+        let mtu = device_mtu(facts.underlay.mtu, self.outer_ipv6);
+        vec![Forwarding { device: self.device, mtu, peers: peers.collect() }]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -2,20 +2,28 @@
 
 mod config;
 
-use crate::backend::{Accepts, Announced, Backend, Error, Network, Refusal, Setup, Underlay};
-use crate::datapath::device::TunKernel;
-use crate::datapath::engine::Shape;
-use crate::datapath::features::Features;
-use crate::datapath::framing::Framing;
-use crate::datapath::table::{self, Settings, Table};
-use crate::kernel::netlink::NetlinkKernel;
-use crate::kernel::{Facts, KernelError, KernelState, Key, LinkKind, LinkName, LinkSpec, Mac, RouteKind, RouteSpec, Scope, Value, VxlanSpec};
-use crate::peers::peers;
-use crate::plan::Plan;
-use crate::reconcile::KernelNetwork;
+use crate::backend::{Accepts, Backend, Error, Network, Refusal, Setup, Takes};
+use crate::network;
+use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::{Config, Mode};
 use ipnet::IpNet;
+use netstate::forwarding::{Forwarding, NextHop};
+use netstate::kernel::Facts;
+use netstate::link::tun::TunSpec;
+use netstate::link::vxlan::{PORT, VxlanSpec};
+use netstate::link::{LinkKind, LinkSpec};
+use netstate::names::{LinkName, Mac};
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::peers::peers;
+use netstate::plan::{Announced, Plan};
+use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
+use packet_engine::engine::config::EngineConfig;
+use packet_engine::framing::Framing;
+use packet_engine::table::Settings;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
@@ -26,18 +34,11 @@ use subnet_lease::{Dual, Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Su
 /// The wire name.
 pub const KIND: &str = "vxlan";
 
-/// What the tunnel's headers cost, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
-const OVERHEAD_V4: u32 = 50;
-const OVERHEAD_V6: u32 = 70;
-/// The kernel's port where the configuration names none.
-pub(crate) const PORT: u16 = 8472;
-
 /// The backend before it has a lease.
 pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    features: Features,
     /// Whether our own engine encapsulates; decided when the kernel is known.
     userspace: bool,
 }
@@ -49,12 +50,16 @@ impl Vxlan {
     /// Names the key that cannot be used.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!("GBP and Learning of the Backend are the kernel's: they do nothing with \"Mode\": \"userspace\"");
         }
-        Ok(Self { setup: setup.clone(), config, macs: None, features, userspace })
+        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
+    }
+
+    /// The UDP port of the tunnel.
+    fn port(&self) -> u16 {
+        self.config.port.unwrap_or(PORT)
     }
 
     /// The stored MAC, else the existing device's, else one derived from the node's id.
@@ -62,19 +67,19 @@ impl Vxlan {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
-        let existing = kernel.mac_of(self.config.link(ipv6)).await.map_err(host)?;
+        let existing = kernel.mac_of(self.config.link(ipv6)).await?;
         Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, ipv6)))
     }
 
     /// The engine of a family: each has its own device, MAC and outer family, as the kernel's have.
-    fn shape(&self, own: &Subnets, macs: &Dual<Mac, Mac>, ipv6: bool) -> Option<Shape> {
+    fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, ipv6: bool) -> Option<EngineConfig> {
         let mac = if ipv6 { macs.v6() } else { macs.v4() }?;
-        Some(Shape {
-            device: self.config.link(ipv6),
+        Some(EngineConfig {
+            device: self.config.link(ipv6).to_string(),
             framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
-            port: self.config.port.unwrap_or(PORT),
+            port: self.port(),
             spread: true,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
         })
     }
@@ -87,19 +92,33 @@ impl Vxlan {
         // The device of a family that was dropped since the former run is ours too: nothing is wanted of it, and it goes.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
         let families = [networks.v4().is_some() || former.0.is_some(), networks.v6().is_some() || former.1.is_some()];
-        let scope = Scope {
-            links: [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect(),
-            networks: self.setup.config.networks,
-            former: self.setup.former,
-            protocol: self.setup.route_protocol,
-            checksum_offload: self.config.checksum_offload.is_some(),
-        };
+        let links = [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect();
+        let scope = Scope { checksum_offload: self.config.checksum_offload.is_some(), ..self.setup.scope(links) };
         Ok(VxlanPlan { scope, own, config: self.config.clone(), macs, userspace: self.userspace })
     }
 }
 
 #[async_trait]
 impl Backend for Vxlan {
+    fn takes(&self, kernel_vxlan: bool) -> Takes {
+        let networks = self.setup.config.networks;
+        let families = [(false, networks.v4().is_some()), (true, networks.v6().is_some())];
+        let used = || families.iter().filter(|(_, used)| *used).map(|(ipv6, _)| *ipv6);
+        let kernel = self.config.mode == Mode::Kernel || self.config.mode == Mode::Auto && kernel_vxlan;
+        let (vni, port) = (self.config.vni, self.port());
+        let tunnel = |ipv6| format!("VNI {vni} on UDP port {port} over {}", if ipv6 { "IPv6" } else { "IPv4" });
+        Takes {
+            devices: used().map(|ipv6| self.config.link(ipv6).to_string()).collect(),
+            tunnels: used().filter(|_| kernel).map(tunnel).collect(),
+            ports: vec![port],
+            shares_ports: kernel,
+        }
+    }
+
+    fn guarded_ports(&self) -> Vec<u16> {
+        vec![self.port()]
+    }
+
     async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
         let lacks_v4 = networks.v4().is_some() && (underlay.public.v4().is_none() || underlay.tunnel_source(false).is_none());
@@ -110,8 +129,8 @@ impl Backend for Vxlan {
                 underlay.name, underlay.name, underlay.addresses
             )));
         }
-        let mut kernel = NetlinkKernel::open().map_err(host)?;
-        if self.config.mode == Mode::Auto && !self.userspace && !kernel.knows_vxlan().await.map_err(host)? {
+        let mut kernel = NetlinkKernel::open()?;
+        if self.config.mode == Mode::Auto && !self.userspace && !kernel.knows_vxlan().await? {
             tracing::warn!(
                 "the kernel has no vxlan (module vxlan; on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi): packets are encapsulated in userspace"
             );
@@ -150,24 +169,19 @@ impl Backend for Vxlan {
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let macs = self.macs.ok_or_else(|| Error::Config("vxlan: join comes after announce".to_owned()))?;
         let plan = self.plan(own.subnets, macs)?;
-        let kernel = NetlinkKernel::open().map_err(host)?;
-        if self.userspace {
-            let mut kernel = TunKernel::new(kernel, self.setup.files.clone());
-            for ipv6 in own.subnets.nets().map(|net| net.addr().is_ipv6()) {
-                let Some(shape) = self.shape(&own.subnets, &macs, ipv6) else { continue };
-                kernel.engine(shape, ipv6, Table::build(plan.settings(underlay.mtu, ipv6), []));
-            }
-            let counters = kernel.counters();
-            let network = KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?;
-            let _ = network.status().engines.set(counters);
-            return Ok(Box::new(network));
+        let kernel = NetlinkKernel::open()?;
+        if !self.userspace {
+            return network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await;
         }
-        Ok(Box::new(KernelNetwork::join(plan, kernel, underlay, leases, &self.setup).await?))
+        let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
+        for ipv6 in own.subnets.nets().map(|net| net.addr().is_ipv6()) {
+            if let Some(engine) = self.engine(&own.subnets, &macs, ipv6) {
+                kernel.engine(self.config.link(ipv6), engine, ipv6, plan.settings(underlay.mtu, ipv6));
+            }
+        }
+        let engines = kernel.counters();
+        network::join(plan, kernel, engines, underlay, leases, &self.setup).await
     }
-}
-
-fn host(error: KernelError) -> Error {
-    Error::Host { what: error.what, why: error.why }
 }
 
 /// The backend's data in a lease, as Go flannel writes it.
@@ -192,6 +206,19 @@ fn mac_in(data: &RawJson) -> Result<Mac, String> {
     let text = object.read::<String>("VtepMAC").map_err(|_| "its VtepMAC is not a string")?.ok_or("its backend data has no VtepMAC")?;
     let mac = Mac::parse(&text).ok_or("its VtepMAC is not a MAC address")?;
     if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is no address that a device can have")) }
+}
+
+/// What of the data only one node can have: its MAC, in one spelling.
+pub(crate) fn identity(data: &RawJson) -> Option<String> {
+    // As everybody writes it; ten thousand are looked at for every change.
+    const MAC: &str = "\"VtepMAC\":\"";
+    if let Some(at) = data.as_str().find(MAC)
+        && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
+        && mac.bytes().all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    {
+        return Some(mac.to_owned());
+    }
+    Some(Object::parse(data.as_str()).ok()?.read::<String>("VtepMAC").ok().flatten()?.to_ascii_lowercase().replace('-', ":"))
 }
 
 /// A lease can be used when what it says for our families can be read, and it says something for one of them.
@@ -236,8 +263,8 @@ impl VxlanPlan {
     /// What the engine of a family knows beside its peers.
     fn settings(&self, underlay_mtu: u32, ipv6: bool) -> Settings {
         Settings {
-            networks: self.scope.networks,
-            own: self.own,
+            networks: networks(&self.scope.networks),
+            own: networks(&self.own),
             checks: self.config.checks,
             mtu: u16::try_from(self.config.device_mtu(underlay_mtu, ipv6)).unwrap_or(u16::MAX),
             // The tunnel is a link, as the kernel's is.
@@ -264,7 +291,7 @@ impl VxlanPlan {
             gbp: self.config.gbp,
         };
         let link = LinkSpec {
-            kind: if self.userspace { LinkKind::Tun { held: true } } else { LinkKind::Vxlan(vxlan) },
+            kind: if self.userspace { LinkKind::Tun(TunSpec { held: true }) } else { LinkKind::Vxlan(vxlan) },
             mac: self.mac(ipv6, facts).filter(|_| !self.userspace),
             mtu: self.config.device_mtu(facts.underlay.mtu, ipv6),
             up: true,
@@ -274,11 +301,6 @@ impl VxlanPlan {
         state.set(Key::Link(name), Value::Link(Box::new(link)));
         state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
     }
-}
-
-/// The metric that Go flannel's routes have: the kernel makes 1024 of none for IPv6.
-pub(crate) fn metric(ipv6: bool) -> u32 {
-    if ipv6 { 1024 } else { 0 }
 }
 
 impl Plan for VxlanPlan {
@@ -311,7 +333,7 @@ impl Plan for VxlanPlan {
         let route = |via, dev, onlink| {
             Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
         };
-        let key = Key::Route(peer.subnet, metric(ipv6));
+        let key = Key::Route(peer.subnet, metric(&peer.subnet));
         let direct = self.config.direct_routing && facts.on_link.contains(&peer.public_ip);
         if let Some(dev) = LinkName::parse(&facts.underlay.name).filter(|_| direct) {
             return vec![(key, route(peer.public_ip, dev, false))];
@@ -328,20 +350,21 @@ impl Plan for VxlanPlan {
         vec![(Key::Fdb(name, mac), Value::Fdb(peer.public_ip)), (Key::Neighbor(name, via), Value::Neighbor(mac)), into_tunnel]
     }
 
-    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<(LinkName, Table)> {
+    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
         if !self.userspace {
             return Vec::new();
         }
         let all: Vec<Peer<'_>> = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).collect();
         let family = |own: IpNet| {
             let ipv6 = own.addr().is_ipv6();
-            let settings = self.settings(facts.underlay.mtu, ipv6);
+            let port = self.config.port.unwrap_or(PORT);
             let reached = all.iter().filter(|peer| peer.subnet.addr().is_ipv6() == ipv6).filter_map(|peer| {
                 let mac = peer.data.and_then(|data| mac_in(data).ok())?;
-                let address = SocketAddr::new(peer.public_ip, settings.encap_port);
-                Some((peer.subnet, table::Peer { address, mac: mac.0, carries_v6: true, outer_ecn: true }))
+                let address = SocketAddr::new(peer.public_ip, port);
+                Some((peer.subnet, NextHop { address, mac: Some(mac), carries_v6: true, outer_ecn: true }))
             });
-            (self.config.link(ipv6), Table::build(settings, reached))
+            let mtu = self.config.device_mtu(facts.underlay.mtu, ipv6);
+            Forwarding { device: self.config.link(ipv6), mtu, peers: reached.collect() }
         };
         self.own.nets().map(family).collect()
     }

@@ -1,21 +1,23 @@
 //! `flannelctl cleanup`: removes from this node what flannel left, ours or Go's, and nothing else.
 
 mod files;
+mod report;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use backends::cleanup::{self, Evidence, Network, verdicts};
-use backends::kernel::Kernel;
-use backends::kernel::netlink::NetlinkKernel;
-use backends::traffic;
-use flanneld::instance::{self, Beside};
-use flanneld::subnet_env;
 use ipnet::IpNet;
-use subnet_lease::{NetworkConfig, printable};
+use netstate::cleanup::{self, Evidence, Network, verdicts};
+use netstate::kernel::Kernel;
+use netstate::netlink::NetlinkKernel;
+use run_dir::instance;
+use run_dir::instance::running::Beside;
+use run_dir::subnet_env;
+use subnet_lease::NetworkConfig;
 
 use crate::out;
+use report::Report;
 
 /// Where subnet.env is where nobody says otherwise.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
@@ -23,25 +25,25 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// What goes, and how sure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Even while a flanneld runs here: it makes all of it anew.
+    /// Proceed even while flanneld runs here, which restores what is removed.
     #[arg(long)]
     force: bool,
-    /// A network that was flannel's, where no subnet.env names it any more: routes of Go flannel's host-gw inside it go. Repeatable.
+    /// A former network of flannel that no subnet.env names any more; removes the routes of Go flannel's host-gw inside it. Repeatable.
     #[arg(long, value_name = "CIDR")]
     network: Vec<IpNet>,
-    /// The subnet.env, where flanneld had another than /run/flannel/subnet.env; it goes, too.
+    /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; removed as well.
     #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
     subnet_file: Option<PathBuf>,
-    /// The number that marks our routes, where flanneld had another.
+    /// The protocol number that marks flannel's routes, as given to flanneld.
     #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
     route_protocol: u8,
-    /// The CNI plugin's bridge cni0 and its files in /var/lib/cni/flannel, too: pods of this node lose their network.
+    /// Also remove the CNI plugin's bridge cni0 and its files: pods on this node lose their network.
     #[arg(long)]
     cni: bool,
-    /// Where the CNI plugin keeps its files.
+    /// Directory of the CNI plugin's files.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/flannel")]
     cni_dir: PathBuf,
 }
@@ -57,8 +59,8 @@ async fn clean(args: &Args) -> Result<()> {
     let networks = networks(args, &subnet_files)?;
     // Who serves another network keeps what it has; without evidence of a network, everybody serves this one.
     let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
-    let beside = if targets.is_empty() { Beside::default() } else { instance::beside(&targets) };
-    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running(file)).collect();
+    let beside = if targets.is_empty() { Beside::default() } else { instance::running::beside(&targets) };
+    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running::running(file)).collect();
     running.sort();
     running.dedup();
     running.retain(|who| !beside.who.contains(who));
@@ -82,8 +84,8 @@ async fn clean(args: &Args) -> Result<()> {
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let others = traffic::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
-    let rules = traffic::clear_beside(&others, args.dry_run).await;
+    let others = traffic_rules::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let rules = traffic_rules::clear_beside(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
     rules.complaints.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
@@ -100,7 +102,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && **file != usual).cloned();
     let mut files: Vec<PathBuf> = named.collect();
-    if files.is_empty() || instance::holder(&usual).is_none() {
+    if files.is_empty() || instance::running::holder(&usual).is_none() {
         files.insert(0, usual);
     }
     files
@@ -156,42 +158,6 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
     }
     for kept in verdicts.keep {
         report.kept(&format!("{}: {}; by hand: {}", kept.what, kept.why, kept.command));
-    }
-}
-
-/// One line an object, and the outcome.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// Nothing is changed.
-    pub dry_run: bool,
-    removed: usize,
-    complaints: usize,
-}
-
-impl Report {
-    /// Something is gone, or would be.
-    pub fn removed(&mut self, what: &str) {
-        self.removed += 1;
-        out::say(format!("{} {}", if self.dry_run { "would remove" } else { "removed" }, printable::line(what)));
-    }
-
-    /// Something stays that may be flannel's.
-    pub fn kept(&mut self, what: &str) {
-        out::say(format!("kept {}", printable::line(what)));
-    }
-
-    /// Something could not be removed.
-    pub fn complaint(&mut self, why: impl std::fmt::Display) {
-        self.complaints += 1;
-        out::complain(why);
-    }
-
-    fn end(&self) -> Result<()> {
-        ensure!(self.complaints == 0, "not everything could be removed; mend what the lines above name and say it again: it does no harm");
-        if self.removed == 0 {
-            out::say("nothing of flannel is here");
-        }
-        Ok(())
     }
 }
 

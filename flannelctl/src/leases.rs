@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ipnet::IpNet;
+use options::StoreFlags;
 use serde_json::{Value, json};
 use subnet_lease::admission::{Reason, Refused, Terms, admitted};
 use subnet_lease::json::Object;
@@ -15,25 +16,25 @@ use subnet_lease::{LeaseTable, NetworkConfig, printable};
 
 use crate::out;
 use crate::screen::{Screen, Style};
-use crate::store::{self, Sign, StoreArgs};
+use crate::store::{self, Sign};
 
 /// The options of the list.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Ask etcd when each holder reported last and when its lease ends: one request a lease.
+    /// Also show when each holder last reported and when its lease expires; one request to etcd per lease.
     #[arg(long)]
     long: bool,
-    /// JSON, for programs.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    store: StoreFlags,
 }
 
 /// Lists.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
-        let store = args.store.open()?;
+        let store = store::open(&args.store)?;
         let listing = store.list().await?;
         let config = match store.config().await {
             Ok(config) => Some(config),
@@ -94,7 +95,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         if let Some(reason) = unreadable(item) {
             say(format!("unreadable: {reason}"));
         }
-        if let Some(config) = config.filter(|config| !item.admissible(config)) {
+        if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
             say(format!("no subnet of {}", config.networks));
         }
         for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
@@ -122,10 +123,10 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         config: config.clone(),
         node_id: String::new(),
         route_protocol: 0,
-        audit: None,
-        files: backends::datapath::handover::Files::default(),
-        blackhole: false,
+        files: backends::handover::Files::default(),
+        options: Default::default(),
         former: Default::default(),
+        features: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());
     let terms = Terms {
@@ -134,10 +135,11 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         local: Vec::new(),
         underlay: Vec::new(),
         accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.0))),
+        identity: Arc::new(backends::identity_of),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameHardware));
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity));
     refused
 }
 
@@ -191,7 +193,7 @@ fn state(item: &Item, sign: Option<&Sign>) -> String {
     }
     match sign.map(|sign| sign.heard) {
         Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("heard {} ago", span(heard))),
-        Some(None) if item.pulse() != 0 => parts.push("its etcd lease is gone".to_owned()),
+        Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}
     }
     parts.join(", ")
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn each_key_is_a_line_that_says_what_is_odd() {
         let lines = text(&BTreeMap::new());
-        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 is of backend host-gw, this network is of vxlan: restart flanneld there";
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
         assert!(lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")), "{}", lines[0]);
         assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
         assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");

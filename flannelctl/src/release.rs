@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use options::StoreFlags;
 use subnet_lease::printable;
 use subnet_lease::protocol::decide::SILENCE;
 use subnet_lease::protocol::registry::Entry;
@@ -11,7 +12,7 @@ use subnet_lease::protocol::view::Item;
 
 use crate::leases::{Keys, holder, span};
 use crate::out;
-use crate::store::{self, Sign, StoreArgs};
+use crate::store::{self, Sign};
 
 /// Which lease, and how sure.
 #[derive(Debug, clap::Args)]
@@ -22,17 +23,17 @@ pub struct Args {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// Even when its holder may be alive.
+    /// Release it even if its holder may be alive.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    store: StoreFlags,
 }
 
 /// Shows, asks, deletes.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
-        let store = args.store.open()?;
+        let store = store::open(&args.store)?;
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease)
             .with_context(|| format!("there is no lease {} in {}; `flannelctl leases` lists what there is", args.lease, store.place()))?;
@@ -77,7 +78,7 @@ fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
 /// What would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
     let Some(item) = item else { return format!("{}: the key of no subnet", printable::value(&entry.key)) };
-    let kind = if item.pulse() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
+    let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
     let node = match (item.node(), item.attrs.is_some()) {
         (Some(node), _) => format!("by node {} (id {})", printable::value(&holder(item)), printable::value(&node.id)),
         (None, true) => "by a node of Go flannel, or written by hand".to_owned(),

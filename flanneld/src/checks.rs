@@ -6,21 +6,23 @@ pub mod firewalls;
 pub mod judge;
 mod look;
 pub mod nftables;
+pub mod subject;
 #[cfg(test)]
 mod tests;
 
 use crate::health::Health;
-use backends::backend::Underlay;
-use backends::traffic::notices::{Notices, heard};
+use backends::Underlay;
 use judge::{CHECKS, Correction, Facts, Finding, corrections, judge};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::{LeaseTable, Subnets};
+use subject::{Leads, Subject};
+use subnet_lease::LeaseTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::notices::{Notices, heard};
 
 /// How often the sysctls are read: a few small files.
 const SYSCTLS: Duration = Duration::from_secs(10);
@@ -33,26 +35,6 @@ const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
 /// How often it is logged that the same sysctl had to be set again.
 const AGAIN: Duration = Duration::from_secs(60);
-
-/// Whether packets to an address leave by the underlay.
-pub type Leads = Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>;
-
-/// What is served, and so what has to work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// The cluster's networks.
-    pub networks: Subnets,
-    /// The UDP port on which encapsulated packets come in; none where there is no tunnel.
-    pub port: Option<u16>,
-    /// This node's own subnets.
-    pub own: Subnets,
-    /// Traffic rules are kept by nftables instead of iptables.
-    pub nftables: bool,
-    /// There are rules that accept forwarded packets.
-    pub forward: bool,
-    /// `--set-sysctls`.
-    pub set: bool,
-}
 
 /// The task that looks.
 pub struct Checks {

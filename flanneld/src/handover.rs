@@ -1,6 +1,6 @@
 //! systemd's file descriptor store: it keeps the TUN device and the sockets open between two daemons (sd_notify(3), `FDSTORE=1`).
 
-use backends::datapath::handover::{Files, Store};
+use backends::handover::{Files, Store};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;

@@ -1,11 +1,12 @@
 //! What the daemon tells about itself: conditions, heartbeats, figures; /healthz, /readyz, /metrics and /status.
 
+pub mod condition;
 mod datapath;
 mod figures;
-mod server;
+pub mod server;
 
+use condition::Condition;
 pub use figures::Figures;
-pub use server::{BindError, Server};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ pub struct Health(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     started: Instant,
-    conditions: BTreeMap<String, String>,
+    conditions: BTreeMap<Condition, String>,
     hearts: BTreeMap<String, Heart>,
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
@@ -52,7 +53,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A daemon that has just started: alive, and not ready because of the condition `start`, which is to be cleared.
+    /// A daemon that has just started: alive, and not ready because of the condition [`Condition::Start`], which is to be cleared.
     pub fn new() -> Self {
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
@@ -62,7 +63,7 @@ impl Health {
             unused: Arc::default(),
             figures: Figures::default(),
         })));
-        health.condition("start", Some("starting"));
+        health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
         health
     }
@@ -72,12 +73,12 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets why the daemon is not ready under a name, or clears it. Ready is when no condition is set.
-    pub fn condition(&self, name: &str, reason: Option<&str>) {
+    /// Sets a condition with its reason, or clears it. The daemon is ready when none is set.
+    pub fn condition(&self, condition: Condition, reason: Option<&str>) {
         let mut inner = self.inner();
         match reason {
-            Some(reason) => inner.conditions.insert(name.to_owned(), reason.to_owned()),
-            None => inner.conditions.remove(name),
+            Some(reason) => inner.conditions.insert(condition, reason.to_owned()),
+            None => inner.conditions.remove(&condition),
         };
     }
 
@@ -113,9 +114,9 @@ impl Health {
         if silent.is_empty() { Ok(()) } else { Err(silent.join("\n")) }
     }
 
-    /// Why the daemon is not ready: name and reason; empty where it is.
-    pub fn reasons(&self) -> Vec<(String, String)> {
-        self.inner().conditions.iter().map(|(name, reason)| (name.clone(), reason.clone())).collect()
+    /// Why the daemon is not ready; empty where it is.
+    pub fn reasons(&self) -> Vec<(Condition, String)> {
+        self.inner().conditions.iter().map(|(condition, reason)| (*condition, reason.clone())).collect()
     }
 
     /// Whether no condition is set.
@@ -156,7 +157,10 @@ impl Health {
         let mut status = serde_json::Map::new();
         status.insert("ready".to_owned(), inner.conditions.is_empty().into());
         status.insert("alive".to_owned(), alive.is_ok().into());
-        status.insert("reasons".to_owned(), serde_json::json!(inner.conditions));
+        status.insert(
+            "reasons".to_owned(),
+            inner.conditions.iter().map(|(name, reason)| (name.to_string(), reason.as_str().into())).collect::<serde_json::Map<_, _>>().into(),
+        );
         if let Err(silent) = alive {
             status.insert("silent".to_owned(), silent.into());
         }

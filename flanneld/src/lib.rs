@@ -3,16 +3,13 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 
 pub mod checks;
-pub mod cli;
 pub mod daemon;
 pub mod handover;
 pub mod health;
 pub mod identity;
-pub mod instance;
 pub mod logging;
-pub mod regular;
 pub mod store;
-pub mod subnet_env;
+pub mod subnet_env_keeper;
 pub mod systemd;
 pub mod traffic;
 pub mod underlay;

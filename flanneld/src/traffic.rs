@@ -1,27 +1,27 @@
-//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`backends::traffic`].
+//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`traffic_rules`].
 
 mod neighbours;
 
 use crate::health::Health;
-use backends::backend::Underlay;
-use backends::kernel::netlink::tunnels::Tunnels;
-use backends::traffic::notices::{Notices, heard};
-use backends::traffic::shared::Others;
-use backends::traffic::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
+use crate::health::condition::Condition;
+use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
+use netstate::netlink::tunnels::Tunnels;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::backoff::Backoff;
 use subnet_lease::{LeaseTable, Subnets};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::notices::{Notices, heard};
+use traffic_rules::shared::Others;
+use traffic_rules::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
 
-/// The name under which trouble with the rules is told to [`Health`].
-pub const CONDITION: &str = "rules";
 /// How long the start waits for the rules; what holds them up shall not hold up the node.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Others' changes are collected this long before the rules are looked at.
@@ -35,8 +35,10 @@ const CALM: Duration = Duration::from_millis(200);
 /// More repairs a minute than this are a war, which is told and not fought.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// How soon what failed is tried again, at first and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Before what failed is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// Before the set of the other kind, which could not be removed, is looked at again.
+const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// What of ours is in use, and what of others stays.
 type InUse = ([Kept; 2], Others);
@@ -104,7 +106,8 @@ pub struct Keeper {
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
     trouble: String,
-    again: Duration,
+    /// Passes in a row that failed.
+    failures: u32,
     at_war: bool,
     writes: u64,
     repaired: u64,
@@ -117,7 +120,7 @@ pub struct Keeper {
 impl Keeper {
     /// Nothing is applied yet. `before` are the networks of this daemon's predecessor; `devices` are our own.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
-        health.condition(CONDITION, Some("the traffic rules are being applied"));
+        health.condition(Condition::Rules, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.place));
         let port = wanted.port.filter(|_| wanted.follows_peers());
@@ -132,7 +135,7 @@ impl Keeper {
             appliers,
             repairs: Vec::new(),
             trouble: String::new(),
-            again: AGAIN.0,
+            failures: 0,
             at_war: false,
             writes: 0,
             repaired: 0,
@@ -199,11 +202,11 @@ impl Keeper {
     /// How long until the next look, unless something happens before.
     fn pause(&mut self, noticed: bool) -> Duration {
         if !self.trouble.is_empty() {
-            let pause = self.again;
-            self.again = (pause * 2).min(AGAIN.1);
+            let pause = RETRY.after(self.failures);
+            self.failures += 1;
             return pause;
         }
-        self.again = AGAIN.0;
+        self.failures = 0;
         match (self.at_war, noticed) {
             (true, _) => MINUTE,
             (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
@@ -314,7 +317,7 @@ impl Keeper {
             }
             self.trouble.clone_from(&text);
         }
-        self.health.condition(CONDITION, (!text.is_empty()).then_some(text.as_str()));
+        self.health.condition(Condition::Rules, (!text.is_empty()).then_some(text.as_str()));
         unserved
     }
 
@@ -362,7 +365,7 @@ async fn tell_bare(networks: Subnets, own: Subnets) {
 /// shall not keep ours from being repaired meanwhile.
 async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
-    let mut pause = AGAIN.0;
+    let mut failures = 0;
     loop {
         let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else { return };
         let Some((in_use, others)) = in_use else { continue };
@@ -377,7 +380,7 @@ async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
             return;
         }
         complaints = cleared.complaints;
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(10 * MINUTE);
+        tokio::time::sleep(RETRY_CLEAR.after(failures)).await;
+        failures += 1;
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use backends::backend::Underlay;
+use backends::Underlay;
 use flanneld::underlay::Selector;
 use flanneld::underlay::read::{self, Wish};
 use std::process::Command;

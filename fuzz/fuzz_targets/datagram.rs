@@ -1,23 +1,23 @@
 //! A datagram from somebody: the inner packet is judged, and changed only where it should be.
 #![no_main]
 
-use backends::datapath::checksum::{fold, sum};
-use backends::datapath::ecn;
-use backends::datapath::packet::{Header, Version, decrement_ttl, set_ecn};
-use backends::datapath::table::{Peer, Settings, Table};
-use backends::datapath::verdict::{Checks, Outbound, inbound, outbound};
+use packet_engine::checksum::{fold, sum};
+use packet_engine::ecn;
+use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
+use packet_engine::table::{Checks, Networks, Peer, Settings, Table};
+use packet_engine::verdict::{Outbound, inbound, outbound};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 use std::sync::LazyLock;
-use subnet_lease::Dual;
+
 
 const SENDERS: [&str; 4] = ["192.168.0.2", "192.168.0.3", "fd77::4", "192.168.0.9"];
 
 static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
     [Checks::Cluster, Checks::Strict, Checks::Off].map(|checks| {
         let settings = Settings {
-            networks: Dual::Both("10.5.0.0/16".parse().unwrap(), "fd00:5::/48".parse().unwrap()),
-            own: Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap()),
+            networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
+            own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
             checks,
             mtu: 1472,
             routed: true,

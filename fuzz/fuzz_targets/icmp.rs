@@ -1,10 +1,11 @@
 //! A packet that cannot be carried: no answer, or one that is right, small enough and not itself to be answered.
 #![no_main]
 
-use backends::datapath::checksum::{fold, pseudo, sum};
-use backends::datapath::icmp::{V4_MAX, V6_MAX, reply};
-use backends::datapath::packet::{Fragment, Header, Version};
-use backends::datapath::verdict::{Icmp, martian};
+use packet_engine::checksum::{fold, pseudo, sum};
+use packet_engine::icmp::{V4_MAX, V6_MAX, reply};
+use packet_engine::packet::{Fragment, Header, Version};
+use packet_engine::martian::martian;
+use packet_engine::verdict::Icmp;
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 

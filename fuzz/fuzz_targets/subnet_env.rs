@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = flanneld::subnet_env::parse(data);
+    let _ = run_dir::subnet_env::parse(data);
 });

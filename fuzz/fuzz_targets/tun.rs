@@ -1,9 +1,9 @@
 //! What a TUN device hands over, virtio header first: it is split into packets that are no longer than it, or refused.
 #![no_main]
 
-use backends::datapath::packet::Header;
-use backends::datapath::split::{HEADERS, Split, split};
-use backends::datapath::virtio::{LEN, VnetHeader};
+use packet_engine::packet::Header;
+use packet_engine::split::{HEADERS, Split, split};
+use packet_engine::virtio::{LEN, VnetHeader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,10 +1,10 @@
 //! A datagram on the VXLAN port: what is taken for a packet lies inside it and is one; everything else is refused by a reason.
 #![no_main]
 
-use backends::datapath::framing::{Framing, VXLAN};
-use backends::datapath::merge::Merger;
-use backends::datapath::packet::Header;
-use backends::datapath::unfinished::tcp_segment;
+use packet_engine::framing::{Framing, VXLAN};
+use packet_engine::merge::Merger;
+use packet_engine::packet::Header;
+use packet_engine::unfinished::tcp_segment;
 use libfuzzer_sys::fuzz_target;
 
 const MTU: u16 = 200;

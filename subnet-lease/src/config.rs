@@ -3,6 +3,7 @@
 use crate::dual::{Dual, Subnets};
 use crate::json::{Object, excerpt};
 use crate::lease::RawJson;
+use crate::table;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -121,6 +122,14 @@ impl NetworkConfig {
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
         Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config })
+    }
+
+    /// Whether the subnets lie inside the configured networks and are smaller than them.
+    pub fn contains(&self, subnets: &Subnets) -> bool {
+        let smaller = |half: Option<u8>, network: Option<u8>| half.zip(network).is_none_or(|(half, network)| half > network);
+        table::inside(subnets, &self.networks)
+            && smaller(subnets.v4().map(ipnet::Ipv4Net::prefix_len), self.networks.v4().map(ipnet::Ipv4Net::prefix_len))
+            && smaller(subnets.v6().map(ipnet::Ipv6Net::prefix_len), self.networks.v6().map(ipnet::Ipv6Net::prefix_len))
     }
 
     /// Whether a lease of these subnets fits this configuration: the same families, each one of its pool's subnets.

@@ -1,8 +1,8 @@
-//! From the manager's events to the leases in force: folded, admitted, damped, published as one value.
+//! From the manager's events to the leases in force: folded, admitted, held down, published as one value.
 
 use crate::admission::{Reason, Refused, Standing, Terms};
-use crate::damper::Damper;
 use crate::dual::Subnets;
+use crate::hold_down::HoldDown;
 use crate::lease::Term;
 use crate::manager::boot_time;
 use crate::table::{LeaseEvent, LeaseTable};
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How much longer than the work the pause after it is; how long it is at most, and at least, or it is none.
-const REST: u32 = 20;
+/// The pause after each publication, as a multiple of the time it took; its maximum, and the minimum below which there is none.
+const REST: u32 = 40;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
-/// How the watch stands and what was refused, for health and metrics.
+/// The state of the watch and the refused leases, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Since when the watch is interrupted (boot-time clock).
     pub interrupted: Option<Duration>,
     /// Readable leases of other nodes in the store.
     pub seen: usize,
-    /// Removals that wait.
+    /// Removals that are held down.
     pub waiting: usize,
     /// Leases not in force here.
     pub refused: Arc<Vec<Refused>>,
-    /// How many other nodes there are, where none of them can be used and it is not one's fault alone.
+    /// The number of other nodes, if there are several and no lease of theirs can be used.
     pub cut_off: Option<usize>,
 }
 
@@ -52,13 +52,13 @@ pub struct Feed<'a> {
     standing: Standing,
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
-    damper: Damper,
+    hold_down: HoldDown,
     told: BTreeSet<(Subnets, String)>,
     reading: Reading,
 }
 
 impl<'a> Feed<'a> {
-    /// Reads until the first complete list is in: nothing may be compared with an unknown world.
+    /// Reads up to the first complete list: before it nothing is known of the other nodes.
     pub async fn begin(mut events: BoxStream<'a, LeaseEvent>, terms: watch::Receiver<Arc<Terms>>) -> (Self, Arc<LeaseTable>) {
         let mut raw = LeaseTable::default();
         while let Some(event) = events.next().await {
@@ -74,7 +74,7 @@ impl<'a> Feed<'a> {
             terms,
             standing: Standing::default(),
             changed: None,
-            damper: Damper::default(),
+            hold_down: HoldDown::default(),
             told: BTreeSet::new(),
             reading: Reading::default(),
         };
@@ -82,7 +82,7 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes every change, for ever.
+    /// Publishes every change; never ends.
     pub async fn run(mut self, out: watch::Sender<Arc<LeaseTable>>, readings: watch::Sender<Reading>) {
         let mut next = None;
         let _ = readings.send_replace(self.reading.clone());
@@ -93,7 +93,7 @@ impl<'a> Feed<'a> {
                 event = self.events.next() => {
                     let Some(event) = event else { return };
                     discontinuity |= self.take(event);
-                    // What is ready belongs together.
+                    // Events that are ready are handled together.
                     while let Some(Some(event)) = self.events.next().now_or_never() {
                         discontinuity |= self.take(event);
                     }
@@ -116,7 +116,7 @@ impl<'a> Feed<'a> {
                 present.clone_from(&self.reading);
                 news
             });
-            // Ten thousand leases that change all the time shall not fill a processor: what comes meanwhile is taken together.
+            // Ten thousand leases that keep changing must not occupy a processor: events that arrive meanwhile are handled together.
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             if rest > SHORTEST_REST {
                 tokio::time::sleep(rest).await;
@@ -161,13 +161,13 @@ impl<'a> Feed<'a> {
             self.reading.refused = Arc::new(self.standing.refused().to_vec());
         }
         let now = boot_time();
-        let published = self.damper.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
+        let published = self.hold_down.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
         self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
-        self.reading.waiting = self.damper.waiting();
+        self.reading.waiting = self.hold_down.waiting();
         published
     }
 
-    /// The other nodes, when there are several and no lease at all is in force. What an operator reserved is no node.
+    /// The number of other nodes, if there are several and no lease is in force. A reservation is not a node.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -178,7 +178,7 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Says each refusal once.
+    /// Logs each refusal once.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;
@@ -224,6 +224,7 @@ mod tests {
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             accepts: Arc::new(|_| Ok(())),
+            identity: Arc::new(|_, _| None),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
         let events = futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }]).boxed();

@@ -1,34 +1,41 @@
 //! Who has which subnet: leases, their wire format, and the managers that keep them.
 //!
-//! Knows nothing of kernels. Without its store features it is the model alone, which is what backends depend on.
+//! It knows nothing of kernels. Its features are layers:
+//!
+//! - none: the model alone, which is what backends depend on;
+//! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed; a store of any kind builds on these;
+//! - `protocol`: getting and keeping a lease in a store of keys, by compare-and-swap;
+//! - `etcd`, `dir`: the stores that speak that protocol.
 
 pub mod alloc;
+pub mod backoff;
 pub mod config;
-#[cfg(feature = "dir")]
-pub mod dir;
 pub mod dual;
-#[cfg(feature = "etcd")]
-pub mod etcd;
 pub mod json;
 pub mod lease;
 pub mod printable;
 pub mod table;
 pub mod wire;
 
-#[cfg(feature = "protocol")]
+#[cfg(feature = "managers")]
 pub mod admission;
-#[cfg(feature = "protocol")]
-pub mod damper;
-#[cfg(feature = "protocol")]
+#[cfg(feature = "managers")]
+pub mod claim;
+#[cfg(feature = "managers")]
 pub mod feed;
-#[cfg(feature = "protocol")]
+#[cfg(feature = "managers")]
+pub mod hold_down;
+#[cfg(feature = "managers")]
 pub mod manager;
+#[cfg(feature = "managers")]
+pub mod reason;
+
+#[cfg(feature = "dir")]
+pub mod dir;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "protocol")]
 pub mod protocol;
-#[cfg(feature = "protocol")]
-mod reading;
-#[cfg(feature = "protocol")]
-pub mod reason;
 
 pub use config::NetworkConfig;
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};

@@ -1,4 +1,6 @@
-//! One suite for every manager, against the real store: a directory, etcd 3.4 and etcd 3.6.
+//! One suite for every store: a directory, etcd 3.4 and etcd 3.6. A case runs on each store that has what it needs.
+//!
+//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs those of one store, a case's name those of one case.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,86 +11,55 @@
     reason = "tests say what is wrong by failing"
 )]
 
+#[path = "contract/acquire.rs"]
+mod acquire;
 #[path = "contract/bed.rs"]
 mod bed;
+#[path = "contract/case.rs"]
+mod case;
+#[path = "contract/directory.rs"]
+mod directory;
+#[path = "contract/etcd_access.rs"]
+mod etcd_access;
+#[path = "contract/etcd_cluster.rs"]
+mod etcd_cluster;
 #[path = "contract/etcd_server.rs"]
 mod etcd_server;
-#[path = "contract/suite.rs"]
-mod suite;
+#[path = "contract/hold.rs"]
+mod hold;
+#[path = "contract/node.rs"]
+mod node;
+#[path = "contract/refuse.rs"]
+mod refuse;
+#[path = "contract/watch.rs"]
+mod watch;
 
-macro_rules! suite {
-    ($bed:ident: $($case:ident),* $(,)?) => {
-        mod $bed {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() {
-                    crate::suite::$case(crate::bed::$bed()).await;
-                }
-            )*
-        }
+use case::Case;
+use libtest_mimic::{Arguments, Trial};
+
+/// Cases wait far more than they work.
+const AT_ONCE: usize = 16;
+
+/// Those that wait longest come first.
+const TOPICS: [&[Case]; 7] = [etcd_access::CASES, etcd_cluster::CASES, watch::CASES, directory::CASES, hold::CASES, acquire::CASES, refuse::CASES];
+
+fn trials() -> Vec<Trial> {
+    let pairs = TOPICS.into_iter().flatten().flat_map(|case| bed::KINDS.iter().map(move |kind| (kind, case)));
+    let runs = pairs.filter(|(kind, case)| case.needs.iter().all(|need| kind.has.contains(need)));
+    let trial = |(kind, case): (&'static bed::Kind, &'static Case)| {
+        Trial::test(format!("{}::{}", kind.name, case.name), move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            runtime.block_on((case.run)(kind.bed(case.name, case.needs)));
+            Ok(())
+        })
     };
+    runs.map(trial).collect()
 }
 
-macro_rules! everywhere {
-    ($($case:ident),* $(,)?) => {
-        suite!(directory: $($case),*);
-        suite!(etcd_3_4: $($case),*);
-        suite!(etcd_3_6: $($case),*);
-    };
-}
-
-everywhere!(
-    configuration_is_waited_for,
-    a_new_node_gets_a_lease_that_go_can_read,
-    a_restart_keeps_the_lease,
-    nodes_get_distinct_subnets,
-    a_moved_node_keeps_its_subnet,
-    one_address_two_nodes_is_refused,
-    a_clone_is_refused,
-    what_subnet_env_names_is_wished_for,
-    no_lease_holds_a_node,
-    a_full_pool_is_waited_for,
-    a_go_lease_is_adopted_when_the_underlay_was_named,
-    unknown_fields_survive,
-    hostile_keys_change_nothing,
-    keys_that_are_no_text_are_counted,
-    an_unreadable_key_of_ours_is_ours,
-    attributes_are_republished,
-    a_deleted_key_comes_back,
-    a_taken_key_is_lost,
-    dual_stack_grows_and_shrinks,
-    v6_only_nodes_are_told_apart,
-    many_at_once,
-);
-
-macro_rules! etcd {
-    ($($case:ident),* $(,)?) => {
-        suite!(etcd_3_4: $($case),*);
-        suite!(etcd_3_6: $($case),*);
-    };
-}
-
-mod etcd_alone {
-    etcd!(
-        reservations_stay,
-        an_operator_reserves_by_hand,
-        a_foreign_address_by_hand_is_put_back,
-        restarts_go_on_with_the_same_lease,
-        a_revoked_lease_comes_back,
-        the_watch_survives_compaction_and_restarts,
-        the_watch_notices_a_restored_store,
-        the_watch_notices_a_restored_store_that_is_ahead,
-        pages_shrink_to_fit_large_values,
-        tls_needs_a_ca_alone,
-        passwords,
-        a_dead_endpoint_is_passed_over,
-        a_foreign_cluster_is_no_refuge,
-        a_cluster_set_up_anew_is_accepted,
-        authentication_comes_and_goes,
-        tls_says_which_side_refuses_what,
-    );
-}
-
-mod directory_alone {
-    suite!(directory: a_directory_that_is_away_changes_nothing, a_link_is_no_lease, what_a_killed_daemon_left_is_cleared);
+fn main() {
+    let mut args = Arguments::from_args();
+    args.test_threads = args.test_threads.or(Some(AT_ONCE));
+    let conclusion = libtest_mimic::run(&args, trials());
+    bed::stop();
+    conclusion.exit();
 }

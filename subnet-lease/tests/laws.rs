@@ -1,4 +1,4 @@
-//! The laws of the model, by random cases: the wire, the table, admission, the damper; and Go flannel's own bytes.
+//! The laws of the model, by random cases: the wire, the table, admission, the hold_down; and Go flannel's own bytes.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::admission::{Reason, Standing, Terms, admitted};
-use subnet_lease::damper::Damper;
+use subnet_lease::hold_down::HoldDown;
+use subnet_lease::json::Object;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
 
 fn cases() -> ProptestConfig {
@@ -110,7 +111,13 @@ fn terms() -> Terms {
         accepts: Arc::new(
             |lease| if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) { Err("bad MAC".into()) } else { Ok(()) },
         ),
+        identity: Arc::new(vtep_mac),
     }
+}
+
+fn vtep_mac(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+    let data = if ipv6 { &attrs.v6_data } else { &attrs.data };
+    Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
 }
 
 proptest! {
@@ -277,17 +284,17 @@ proptest! {
         }
     }
 
-    /// The damper: nothing admitted is missing, nobody overlaps, and in the end there is nothing else.
+    /// The hold_down: nothing admitted is missing, nobody overlaps, and in the end there is nothing else.
     #[test]
-    fn the_damper_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
+    fn hold_down_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
         let terms = terms();
-        let mut damper = Damper::default();
+        let mut hold_down = HoldDown::default();
         let mut now = Duration::ZERO;
         let mut last = LeaseTable::default();
         for (leases, millis, discontinuity, interrupted) in steps {
             now += Duration::from_millis(millis);
             last = admitted(&LeaseTable::of(leases, BTreeSet::new()), &last, &terms).0;
-            let (published, next) = damper.published(&last, now, discontinuity, interrupted);
+            let (published, next) = hold_down.published(&last, now, discontinuity, interrupted);
             for lease in last.iter() {
                 prop_assert_eq!(published.get(&lease.subnets), Some(lease));
             }
@@ -300,7 +307,7 @@ proptest! {
         let mut published = Arc::default();
         for _ in 0..70 {
             now += Duration::from_secs(1);
-            published = damper.published(&last, now, false, false).0;
+            published = hold_down.published(&last, now, false, false).0;
         }
         prop_assert_eq!(&*published, &last);
     }
@@ -354,7 +361,7 @@ fn each_backend_has_its_own_leases() {
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
         for refused in refused {
             let theirs = if written.is_empty() { "udp or alloc" } else { written };
-            assert!(refused.text.contains(&format!("backend {theirs}, this network is of {backend}")), "{}", refused.text);
+            assert!(refused.text.contains(&format!("backend {theirs}, this network uses {backend}")), "{}", refused.text);
             assert_eq!(refused.reason, Reason::OtherBackend);
         }
     }
@@ -393,11 +400,7 @@ fn a_family_without_an_address_is_told() {
         (lease(v4, v6), true, vec![]),
         (lease(v4, None), true, vec!["fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
         (lease(None, v6), true, vec!["10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
-        (
-            lease(None, None),
-            false,
-            vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: nobody knows where its node is"],
-        ),
+        (lease(None, None), false, vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: its node cannot be reached"]),
     ] {
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
         assert_eq!((table.len() == 1, refused.iter().map(|refused| refused.text.as_str()).collect::<Vec<_>>()), (used, said));

@@ -1,6 +1,7 @@
 //! The keys of the `Backend` object that udp understands.
 
-use crate::datapath::verdict::Checks;
+use crate::userspace::checks::checks;
+use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
 /// Go flannel's port.
@@ -26,19 +27,6 @@ impl Config {
         let port = object.read::<i64>("Port").map_err(bad)?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it has to be between 1 and 65535")))?;
         Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
-    }
-}
-
-/// `Checks`: how much of a received packet is checked.
-///
-/// # Errors
-/// The key and the remedy.
-pub fn checks(object: &Object) -> Result<Checks, String> {
-    match object.read::<String>("Checks")?.unwrap_or_default().to_ascii_lowercase().as_str() {
-        "" | "cluster" => Ok(Checks::Cluster),
-        "strict" => Ok(Checks::Strict),
-        "off" => Ok(Checks::Off),
-        other => Err(format!("Checks is {other:?}: it has to be \"cluster\", \"strict\" or \"off\"")),
     }
 }
 

@@ -1,10 +1,14 @@
 //! The keys of the `Backend` object that vxlan understands.
 
-use super::{OVERHEAD_V4, OVERHEAD_V6};
-use crate::datapath::verdict::Checks;
-use crate::kernel::LinkName;
+use crate::userspace::checks::checks;
+use netstate::names::LinkName;
+use packet_engine::table::Checks;
 use subnet_lease::Subnets;
 use subnet_lease::json::Object;
+
+/// What the tunnel's headers cost, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
+const OVERHEAD_V4: u32 = 50;
+const OVERHEAD_V6: u32 = 70;
 
 /// Who encapsulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +98,7 @@ impl Config {
             direct_routing: switch("DirectRouting")?,
             checksum_offload,
             mode,
-            checks: crate::udp::checks(&object).map_err(bad)?,
+            checks: checks(&object).map_err(bad)?,
             names: (v4, v6),
         })
     }

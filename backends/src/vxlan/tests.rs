@@ -1,7 +1,7 @@
 //! The laws of what vxlan wants, and what it publishes and accepts.
 
 use super::*;
-use crate::desired::{Desired, asks, new_asks};
+use netstate::desired::{Desired, asks, new_asks};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ fn vxlan(backend: &str) -> Vxlan {
         config: NetworkConfig::parse(&text).unwrap(),
         node_id: "n".into(),
         route_protocol: 241,
-        audit: None,
-        blackhole: false,
+        options: Default::default(),
         former: Default::default(),
-        files: crate::datapath::handover::Files::default(),
+        features: Default::default(),
+        files: crate::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
 }
@@ -60,13 +60,18 @@ fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
 }
 
+/// What the plan wants.
+fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
+    Desired::whole(plan, leases, facts).state
+}
+
 fn text(state: &KernelState) -> Vec<String> {
     state.0.keys().map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_peer_is_three_objects_a_family() {
-    let state = plan(r#"{"Type":"vxlan"}"#).desired(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
+    let state = desired(&encapsulating(), &table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
     assert_eq!(
         text(&state),
         [
@@ -89,7 +94,7 @@ fn direct_peers_need_a_route_only() {
     let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
     let leases = table([lease(2, 2, 2)]);
     assert_eq!(asks(&plan, &leases).len(), 2);
-    let state = plan.desired(&leases, &facts(asks(&plan, &leases)));
+    let state = desired(&plan, &leases, &facts(asks(&plan, &leases)));
     assert_eq!(state.len(), 4 + 2);
     let plan = encapsulating();
     assert_eq!(asks(&plan, &leases), Vec::<IpAddr>::new());
@@ -98,7 +103,7 @@ fn direct_peers_need_a_route_only() {
 #[test]
 fn who_took_a_mac_first_keeps_it() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
-    let state = plan.desired(&table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
+    let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
     assert_eq!(state.0.get(&Key::Fdb(plan.config.link(false), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
     assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
 }
@@ -106,7 +111,7 @@ fn who_took_a_mac_first_keeps_it() {
 #[test]
 fn nothing_of_ones_own_is_a_peer() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
-    let bare = plan.desired(&table([]), &facts([]));
+    let bare = desired(&plan, &table([]), &facts([]));
     let mut own_mac = lease(2, 200, 2);
     own_mac.attrs.v6_data = None;
     let mut other_kind = lease(3, 3, 3);
@@ -116,7 +121,7 @@ fn nothing_of_ones_own_is_a_peer() {
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
     for stranger in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
-        assert_eq!(plan.desired(&table([stranger.clone()]), &facts([])), bare, "{stranger:?}");
+        assert_eq!(desired(&plan, &table([stranger.clone()]), &facts([])), bare, "{stranger:?}");
     }
 }
 
@@ -125,7 +130,7 @@ fn conceded_macs_are_wanted_and_announced() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let mut facts = facts([]);
     facts.conceded.insert(plan.config.link(false), mac(99));
-    assert_eq!(plan.desired(&table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
+    assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
     let announced = plan.announced(&facts);
     assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
     assert_eq!(announced.v6_data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:c9"}"#);
@@ -181,8 +186,8 @@ proptest! {
         let peers: BTreeMap<u8, (u8, u8)> = peers.into_iter().map(|(n, hardware, ip)| (n, (hardware, ip))).collect();
         let leases: Vec<Lease> = peers.iter().map(|(n, (hardware, ip))| lease(*n, *hardware, *ip)).collect();
         let facts = facts(near.then_some(IpAddr::from([192, 168, 56, 4])));
-        let forwards = plan.desired(&table(leases.clone()), &facts);
-        let backwards = plan.desired(&table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
+        let forwards = desired(&plan, &table(leases.clone()), &facts);
+        let backwards = desired(&plan, &table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
         prop_assert_eq!(&forwards, &backwards);
         // Every route that needs them has its neighbour and its FDB entry.
         for value in forwards.0.values() {
@@ -216,12 +221,12 @@ proptest! {
                 None => known = whole,
                 Some(change) => {
                     let mut state = known.state.clone();
-                    for op in crate::kernel::diff(&change.after, &change.before) {
+                    for op in netstate::diff::diff(&change.after, &change.before) {
                         match op {
-                            crate::kernel::Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
-                            crate::kernel::Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),
-                            crate::kernel::Op::Replace(key, value) => prop_assert!(state.0.insert(key, value).is_some()),
-                            crate::kernel::Op::Refuse(..) => prop_assert!(false, "no links are changed"),
+                            netstate::object::Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
+                            netstate::object::Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),
+                            netstate::object::Op::Replace(key, value) => prop_assert!(state.0.insert(key, value).is_some()),
+                            netstate::object::Op::Refuse(..) => prop_assert!(false, "no links are changed"),
                         }
                     }
                     prop_assert_eq!(&state, &whole.state);
@@ -258,10 +263,10 @@ fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
         config: NetworkConfig::parse(text).unwrap(),
         node_id: "n".into(),
         route_protocol: 241,
-        audit: None,
-        blackhole: false,
+        options: Default::default(),
         former,
-        files: crate::datapath::handover::Files::default(),
+        features: Default::default(),
+        files: crate::handover::Files::default(),
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
     let plan = Vxlan::new(&setup).unwrap().plan(own, Dual::V4(mac(200))).unwrap();

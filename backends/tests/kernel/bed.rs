@@ -1,6 +1,7 @@
 //! A namespace with an underlay, and a node of the network in it.
 
-use backends::{Announced, Inputs, Setup, Status, Underlay};
+use backends::status::Observer;
+use backends::{Announced, Inputs, Options, Setup, Status, Underlay};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -134,9 +135,9 @@ pub fn setup(template: &str, backend: &str) -> Setup {
         config,
         node_id: "node-1".to_owned(),
         route_protocol: 241,
-        audit: None,
-        blackhole: false,
+        options: Options::default(),
         former: Default::default(),
+        features: Default::default(),
         files: Default::default(),
     }
 }
@@ -166,7 +167,7 @@ pub struct Node {
     pub leases: watch::Sender<Arc<LeaseTable>>,
     pub underlay: watch::Sender<Underlay>,
     pub out: watch::Receiver<Announced>,
-    pub status: Arc<Status>,
+    observer: Observer,
     stop: CancellationToken,
     task: JoinHandle<Result<(), backends::Error>>,
 }
@@ -190,14 +191,14 @@ impl Node {
         let own = lease(&setup, 1);
         let announced = backend.announce(&under, None).await.unwrap();
         let network = backend.join(own, &under, &table).await.unwrap();
-        let status = network.status();
+        let observer = network.observer();
         let (leases, leases_seen) = watch::channel(Arc::new(table));
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
         let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
         let task = tokio::spawn(network.run(inputs, out_tell));
-        Self { setup, announced, leases, underlay, out, status, stop, task }
+        Self { setup, announced, leases, underlay, out, observer, stop, task }
     }
 
     /// Hands the node another set of peers.
@@ -205,23 +206,27 @@ impl Node {
         self.leases.send_replace(Arc::new(table(&self.setup, peers)));
     }
 
+    pub fn status(&self) -> Status {
+        self.observer.status()
+    }
+
     pub fn writes(&self) -> u64 {
-        self.status.writes.load(Relaxed)
+        self.status().kernel.writes
     }
 
     /// Waits until the loop has nothing to do any more: no pass for a quarter of a second.
     pub async fn silence(&self) {
         let end = Instant::now() + Duration::from_secs(10);
-        let mut last = (self.status.passes.load(Relaxed), Instant::now());
+        let mut last = (self.status().kernel.passes, Instant::now());
         while last.1.elapsed() < Duration::from_millis(250) {
             assert!(Instant::now() < end, "the loop never falls silent");
             tokio::time::sleep(Duration::from_millis(10)).await;
-            let passes = self.status.passes.load(Relaxed);
+            let passes = self.status().kernel.passes;
             if passes != last.0 {
                 last = (passes, Instant::now());
             }
         }
-        assert!(self.status.in_step.load(Relaxed), "{}", self.status.trouble.lock().unwrap());
+        assert!(self.status().kernel.in_step, "{}", self.status().kernel.trouble);
     }
 
     /// Stops the node; the kernel keeps everything.

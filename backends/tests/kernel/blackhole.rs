@@ -1,10 +1,10 @@
 //! Packets to pods that are not there end here, whatever the backend, and the bridge of those that are there is not hindered.
 
 use crate::bed::*;
-use backends::Setup;
+use backends::{Options, Setup};
 
 fn with(template: &str, backend: &str) -> Setup {
-    Setup { blackhole: true, ..setup(template, backend) }
+    Setup { options: Options { audit: None, blackhole: true }, ..setup(template, backend) }
 }
 
 /// The blackhole routes.

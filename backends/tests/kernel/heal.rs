@@ -1,7 +1,6 @@
 //! Whatever somebody else breaks is repaired by its event alone: audits are off.
 
 use crate::bed::*;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Breaks something of a dual-stack vxlan node with three peers and waits for the old state.
 fn heals(damage: &'static str) {
@@ -122,7 +121,7 @@ fn underlay_down_and_up() {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
         let before = state();
         sh("ip link set eth0 down");
-        until("its trouble is told", || !node.status.trouble.lock().unwrap().is_empty()).await;
+        until("its trouble is told", || !node.status().kernel.trouble.is_empty()).await;
         sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
         until("the routes are back", || state() == before).await;
         node.silence().await;
@@ -218,7 +217,7 @@ fn underlay_made_anew_under_another_index() {
             let before = state();
             sh("ip link del eth0");
             // That it is gone is told by who follows it; here, what cannot be done without it.
-            until("its absence is told", || !node.status.trouble.lock().unwrap().is_empty() && !node.status.in_step.load(Relaxed)).await;
+            until("its absence is told", || !node.status().kernel.trouble.is_empty() && !node.status().kernel.in_step).await;
             sh(
                 "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
             );

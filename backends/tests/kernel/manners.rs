@@ -2,7 +2,6 @@
 
 use crate::bed::*;
 use backends::{Error, create};
-use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn foreign_objects_stay() {
@@ -39,8 +38,8 @@ fn a_foreign_route_in_the_way_is_a_named_conflict() {
             "ip route add 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static; ip -6 route add fd10:244:0:2::/64 via fd00:56::9 dev eth0 proto static",
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
-        until("it is told", || node.status.trouble.lock().unwrap().contains("10.244.2.0/24")).await;
-        assert!(!node.status.in_step.load(Relaxed));
+        until("it is told", || node.status().kernel.trouble.contains("10.244.2.0/24")).await;
+        assert!(!node.status().kernel.in_step);
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")));
         assert!(state().iter().any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")), "others are not affected");
         sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
@@ -58,7 +57,7 @@ fn host_gw_peer_off_the_link_is_a_conflict_of_its_own() {
         far.attrs.public_ip = Some("172.16.0.3".parse().unwrap());
         let leases = subnet_lease::LeaseTable::of([lease(&setup, 2), far], Default::default());
         let node = Node::start_with(setup, leases).await;
-        let trouble = node.status.trouble.lock().unwrap().clone();
+        let trouble = node.status().kernel.trouble;
         assert!(trouble.contains("10.244.3.0/24") && trouble.contains("172.16.0.3 is not on the network of eth0"), "{trouble}");
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.2")));
         sh("ip addr add 172.16.0.1/24 dev eth0");
@@ -251,7 +250,7 @@ fn without_ipv6_on_the_device_ipv4_goes_on() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        until("it is told", || node.status.trouble.lock().unwrap().contains("IPv6 is switched off there")).await;
+        until("it is told", || node.status().kernel.trouble.contains("IPv6 is switched off there")).await;
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
         until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;
@@ -265,13 +264,13 @@ fn noise_of_others_is_not_heard() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         node.silence().await;
-        let passes = node.status.passes.load(Relaxed);
+        let passes = node.status().kernel.passes;
         sh("ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0");
         sh(
             "for i in $(seq 1 200); do echo neigh add 172.16.0.$i lladdr 02:00:00:00:00:01 dev pod0; echo route add 172.17.$i.0/24 dev pod0; echo route add 10.244.1.$i/32 dev pod0; done | ip -batch -",
         );
         node.silence().await;
-        assert_eq!(node.status.passes.load(Relaxed), passes);
+        assert_eq!(node.status().kernel.passes, passes);
         node.stop().await;
     });
 }
@@ -283,16 +282,16 @@ fn changes_of_leases_come_back_as_nothing_new() {
         in_namespace(move || async move {
             let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
             node.silence().await;
-            let mut passes = node.status.passes.load(Relaxed);
+            let mut passes = node.status().kernel.passes;
             let sets: [&[u16]; 4] = [&[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6], &[1, 3, 5], &[1, 2, 7]];
             // The kernel may tell late of the links' own coming up: that is looked at, once.
             for try_again in [true, true, false] {
-                passes = node.status.passes.load(Relaxed);
+                passes = node.status().kernel.passes;
                 for set in sets {
                     node.peers(set.iter().copied());
                     node.silence().await;
                 }
-                let made = node.status.passes.load(Relaxed) - passes;
+                let made = node.status().kernel.passes - passes;
                 assert!(made == 4 || try_again, "{backend}: {made} passes");
                 if made == 4 {
                     break;
@@ -302,7 +301,7 @@ fn changes_of_leases_come_back_as_nothing_new() {
             // A whole look finds nothing to do.
             node.underlay.send_modify(|underlay| underlay.local.clear());
             node.silence().await;
-            assert!(node.status.passes.load(Relaxed) - passes > 4);
+            assert!(node.status().kernel.passes - passes > 4);
             assert_eq!((state(), node.writes()), (kept, writes), "{backend}");
             node.stop().await;
         });

@@ -71,7 +71,7 @@ fn what_is_refused_is_named() {
             eventually(DEADLINE, "readyz names both", || ["192.168.56.0/24", "192.168.99.0/24"].iter().all(|subnet| body().1.contains(subnet)))?;
             let (code, text) = body();
             ensure!(code == 200 && text.starts_with("flanneld is ready\nrefused: "), "{code} {text}");
-            ensure!(text.contains("192.168.56.0/24, the network that carries the packets"), "{text}");
+            ensure!(text.contains("192.168.56.0/24, the network of the underlay"), "{text}");
             ensure!(text.contains(&format!("{inside}, which lies in")), "{text}");
             let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
             ensure!(status["refused"].as_array().is_some_and(|list| list.len() == 2), "{status}");
@@ -98,7 +98,7 @@ fn a_peer_of_another_backend_is_reported() {
         put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
         std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
         let told = [
-            "10.5.3.0/24 of the node at 192.168.56.103 is of backend host-gw, this network is of vxlan",
+            "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, this network uses vxlan",
             "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
             "10.5.5.0/24 is published without an address of its family",
             "10.5.9.0-24\\xff",

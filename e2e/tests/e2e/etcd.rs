@@ -57,7 +57,7 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
         ensure!(foreign.client()?.revision()? == untouched, "something was written into the foreign cluster");
         right.restart(0)?;
         for daemon in &mut daemons {
-            eventually(DEADLINE, "the right one is used again", || count(daemon, "the watch of the leases goes on") > 0)?;
+            eventually(DEADLINE, "the right one is used again", || count(daemon, "the watch of the leases has resumed") > 0)?;
             ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
             // Once by the watch, and once by the lease where a renewal came meanwhile.
             let told = count(daemon, "belongs to another etcd cluster");
@@ -128,7 +128,7 @@ fn a_hangup_reads_the_tls_files_again() {
         }
         for daemon in &mut daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "the watch stands again", || count(daemon, "the watch of the leases goes on") == 1)?;
+            eventually(DEADLINE, "the watch stands again", || count(daemon, "the watch of the leases has resumed") == 1)?;
             ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
         }
         mesh.require_clean()

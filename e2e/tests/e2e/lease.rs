@@ -98,7 +98,7 @@ fn a_changed_address_reaches_the_peers_at_once() {
             cluster.reaches(DEADLINE)?;
             times.push((told, start.elapsed()));
             println!("change {change}: told {told:.2?}, reached {:.2?}", start.elapsed());
-            eventually(DEADLINE, "it is in the log", || cluster.logged(&format!("tells the peers {new} instead of {old}")))?;
+            eventually(DEADLINE, "it is in the log", || cluster.logged(&format!("publishes {new} instead of {old}")))?;
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
             ensure!(cluster.entry()?.lease != 0, "the lease became a reservation");
         }

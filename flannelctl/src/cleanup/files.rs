@@ -4,10 +4,10 @@ use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
 use std::path::Path;
 
-use flanneld::instance::lock_path;
-use flanneld::regular;
+use run_dir::instance::lock_path;
+use run_dir::regular;
 
-use super::Report;
+use super::report::Report;
 
 /// A longer subnet.env is not flannel's.
 const LIMIT: u64 = 64 * 1024;
@@ -50,7 +50,7 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
 
 /// Our own unfinished file, or Go flannel's.
 fn is_temporary(file: &Path, name: &str) -> bool {
-    name == ".subnet.env" || flanneld::subnet_env::is_temporary(file, name)
+    name == ".subnet.env" || run_dir::subnet_env::is_temporary(file, name)
 }
 
 /// Removes the notes of the CNI plugin, a file a container.

@@ -1,8 +1,8 @@
 //! From facts about the host to what is wrong with it, and to what may be set right: pure.
 
-use super::Subject;
 use super::firewalls::{Firewalls, Table};
 use super::nftables::{Barrier, Base};
+use super::subject::Subject;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -3,12 +3,12 @@
 use super::firewalls::{self, Firewalls};
 use super::judge::Facts;
 use super::nftables::{self, Barrier};
-use super::{Leads, Subject};
-use backends::traffic::programs::{Iptables, Variant, nft_table, run};
+use super::subject::{Leads, Subject};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::Path;
 use subnet_lease::{LeaseTable, Subnets};
+use traffic_rules::programs::{Iptables, Variant, nft_table, run};
 
 /// At most so many peers are asked after, one look-up each.
 const PEERS: usize = 32;

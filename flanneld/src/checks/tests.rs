@@ -3,7 +3,9 @@
 use super::firewalls::{Firewalld, Firewalls, Table, firewalld, table};
 use super::judge::{CHECKS, Facts, corrections, judge};
 use super::*;
+use crate::health::condition::Condition;
 use proptest::prelude::*;
+use subnet_lease::Subnets;
 
 const NET: &str = "10.244.0.0/16";
 
@@ -194,7 +196,7 @@ fn each_finding_is_logged_and_counted_once() {
     });
     let (_keep, leases) = watch::channel(Arc::new(LeaseTable::default()));
     let health = Health::new();
-    health.condition("start", None);
+    health.condition(Condition::Start, None);
     let mut checks = Checks::new(subject(), underlay, leases, Arc::new(|_| true), health.clone(), watch::channel(0).1);
     checks.tell(judge(&subject(), &Facts { ip_forward: Some(0), ..well() }));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");

@@ -1,8 +1,9 @@
 //! What follows from what: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
 
-use crate::subnet_env::SubnetEnv;
-use backends::backend::{Announced, Underlay};
+use super::node::Node;
+use backends::{Announced, Underlay};
 use ipnet::IpNet;
+use run_dir::subnet_env::SubnetEnv;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
@@ -42,7 +43,7 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
 }
 
 /// What admission rests on.
-pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::backend::Accepts) -> Terms {
+pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::Accepts) -> Terms {
     Terms {
         config: config.clone(),
         own: Some(own.clone()),
@@ -50,6 +51,7 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: 
         local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public)).collect(),
         underlay: underlay_networks(config, underlay),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
+        identity: Arc::new(backends::identity_of),
     }
 }
 
@@ -70,10 +72,38 @@ pub struct Following {
     /// To the keeper of subnet.env.
     pub env: watch::Sender<SubnetEnv>,
     /// What the backend can use.
-    pub accepts: backends::backend::Accepts,
+    pub accepts: backends::Accepts,
+}
+
+/// The other ends of what is followed and derived.
+pub struct Ends {
+    /// Tells what the underlay is.
+    pub underlay: watch::Sender<Underlay>,
+    /// Tells what the backend announces.
+    pub announced: watch::Sender<Announced>,
+    /// What is published.
+    pub attrs: watch::Receiver<LeaseAttrs>,
+    /// The terms of admission.
+    pub terms: watch::Receiver<Arc<Terms>>,
+    /// What subnet.env says.
+    pub env: watch::Receiver<SubnetEnv>,
 }
 
 impl Following {
+    /// From what is known when the node gets its lease.
+    pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
+        let Node { config, announced, lease, found, backend, held, .. } = node;
+        let present = &found.chosen.underlay;
+        let (underlay_out, underlay) = watch::channel(present.clone());
+        let (announced_out, announced_in) = watch::channel(announced.clone());
+        let (attrs, attrs_in) = watch::channel(of(announced, present));
+        let (terms, terms_in) = watch::channel(Arc::new(terms(config, lease, present, backend.accepts())));
+        let (env, env_in) = watch::channel(SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq });
+        let following =
+            Self { config: config.clone(), announced: announced_in, underlay, held: held.1.clone(), attrs, terms, env, accepts: backend.accepts() };
+        (following, Ends { underlay: underlay_out, announced: announced_out, attrs: attrs_in, terms: terms_in, env: env_in })
+    }
+
     /// Follows until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {

@@ -1,11 +1,11 @@
 //! Whether the node is well, looked at every second: readiness tells the truth in both directions.
 
+use crate::health::condition::Condition;
 use crate::health::{Health, Unused};
-use crate::subnet_env::{self, SubnetEnv};
-use crate::{logging, traffic, underlay};
-use backends::backend::Status;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use crate::logging;
+use backends::status::Observer;
+use run_dir::subnet_env::SubnetEnv;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
@@ -35,8 +35,8 @@ pub struct Vitals {
     pub readings: watch::Receiver<Reading>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The kernel.
-    pub status: Arc<Status>,
+    /// The running network.
+    pub network: Observer,
     /// Whether the kernel is compared now and then without an event, at least every 20 s.
     pub audits: bool,
     /// For its counters.
@@ -62,7 +62,7 @@ impl Vitals {
         let mut unused = Arc::default();
         let mut ready = true;
         self.health.figures(|figures| {
-            figures.network = Some(self.status.clone());
+            figures.network = Some(self.network.clone());
             figures.store = Some(self.manager.counters());
         });
         loop {
@@ -75,35 +75,34 @@ impl Vitals {
                 warn!("{lines} lines of this log could not be written and are lost: {} in all", logging::dropped());
             }
             // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
-            let passes = self.status.passes.load(Ordering::Relaxed);
-            if self.audits && passes != seen {
+            let kernel = self.network.status().kernel;
+            if self.audits && kernel.passes != seen {
                 self.health.beat("kernel");
-                seen = passes;
+                seen = kernel.passes;
             }
-            if self.status.in_step.load(Ordering::Relaxed) {
+            if kernel.in_step {
                 in_step_at = Instant::now();
             }
             let late = in_step_at.elapsed() > OUT_OF_STEP;
-            let trouble = late.then(|| self.status.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone());
-            self.health.condition("kernel", trouble.as_deref());
+            self.health.condition(Condition::Kernel, late.then_some(kernel.trouble.as_str()));
             let reading = self.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > FRESH);
             let stale = stale.map(|since| {
                 format!("nothing is known of the other nodes for {} s: the store does not answer, or does not tell changes", since.as_secs())
             });
-            self.health.condition("watch", stale.as_deref());
+            self.health.condition(Condition::Watch, stale.as_deref());
             if reading.cut_off.is_none() {
                 in_touch_at = Instant::now();
             }
             let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
             let cut_off = cut_off.map(|nodes| format!("of {nodes} other nodes none can be reached: none of their leases can be used here"));
-            self.health.condition("peers", cut_off.as_deref());
+            self.health.condition(Condition::Peers, cut_off.as_deref());
             let now = self.unused(&reading);
             if now != *unused {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition("store", self.manager.counters().why_away().as_deref());
+            self.health.condition(Condition::Store, self.manager.counters().why_away().as_deref());
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -114,15 +113,16 @@ impl Vitals {
                     Some(why) => warn!("the lease: {why}"),
                 }
             }
-            self.health.condition("lease", self.lease_trouble(&held, well_at).as_deref());
+            self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at).as_deref());
             if ready != self.health.ready() {
                 ready = self.health.ready();
                 if ready {
                     info!("ready");
                 } else {
-                    // Why the rules, the underlay or subnet.env are not there was told where it was found.
-                    let told = [traffic::CONDITION, underlay::CONDITION, subnet_env::keep::CONDITION];
-                    let tell = |(name, reason): (String, String)| if told.contains(&name.as_str()) { name } else { format!("{name}: {reason}") };
+                    let tell = |(condition, reason): (Condition, String)| match condition.is_logged_by_its_finder() {
+                        true => condition.to_string(),
+                        false => format!("{condition}: {reason}"),
+                    };
                     let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
@@ -187,7 +187,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             {
                 warn!("waiting for a lease: {why}");
             }
-            health.condition("lease", trouble.as_deref());
+            health.condition(Condition::Lease, trouble.as_deref());
         }
     }))
 }

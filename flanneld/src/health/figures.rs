@@ -2,7 +2,7 @@
 
 use super::datapath;
 use crate::logging;
-use backends::backend::Status;
+use backends::status::Observer;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,8 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, boot_time};
@@ -42,8 +41,8 @@ pub struct Figures {
     pub strangers: Option<u64>,
     /// What is wrong with this host, by check; empty until somebody has looked.
     pub findings: BTreeMap<&'static str, u64>,
-    /// The running network's own counters.
-    pub network: Option<Arc<Status>>,
+    /// Tells how the running network stands.
+    pub network: Option<Observer>,
 }
 
 impl Figures {
@@ -71,6 +70,7 @@ impl Figures {
 
     /// The OpenMetrics text.
     pub(super) fn render(&self, ready: bool, uptime: Duration) -> String {
+        let status = self.network.as_ref().map(Observer::status);
         let mut registry = Registry::with_prefix("flannel");
         registry.register("build", "Version of the daemon", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         let mut gauge = |name: &str, help: &str, value: u64| {
@@ -87,8 +87,8 @@ impl Figures {
         if let Some(left) = self.lease_left() {
             gauge("lease_expiry_seconds", "Seconds until the own lease ends unless it is renewed", left);
         }
-        if let Some(status) = &self.network {
-            gauge("kernel_in_step", "1 while the kernel is as wanted", u64::from(status.in_step.load(Ordering::Relaxed)));
+        if let Some(status) = &status {
+            gauge("kernel_in_step", "1 while the kernel is as wanted", u64::from(status.kernel.in_step));
         }
         gauge("rules_at_war", "1 while somebody changes the traffic rules again and again", u64::from(self.rules_at_war));
         if let Some(strangers) = self.strangers {
@@ -114,19 +114,19 @@ impl Figures {
             counter.inc_by(value);
             registry.register(name, help, counter);
         }
-        if let Some(status) = &self.network {
+        if let Some(status) = &status {
             for (name, help, value) in [
-                ("kernel_passes", "Comparisons of the kernel with what is wanted", &status.passes),
-                ("kernel_writes", "Operations that changed the kernel", &status.writes),
-                ("kernel_failures", "Operations that the kernel refused", &status.failures),
-                ("kernel_repairs", "Operations that undid somebody else's change", &status.repairs),
+                ("kernel_passes", "Comparisons of the kernel with what is wanted", status.kernel.passes),
+                ("kernel_writes", "Operations that changed the kernel", status.kernel.writes),
+                ("kernel_failures", "Operations that the kernel refused", status.kernel.failures),
+                ("kernel_repairs", "Operations that undid somebody else's change", status.kernel.repairs),
             ] {
                 let counter: Counter = Counter::default();
-                counter.inc_by(value.load(Ordering::Relaxed));
+                counter.inc_by(value);
                 registry.register(name, help, counter);
             }
-            if let Some(engines) = status.engines.get() {
-                datapath::register(&mut registry, engines);
+            if !status.engines.is_empty() {
+                datapath::register(&mut registry, &status.engines);
             }
         }
         let mut out = String::new();
@@ -147,19 +147,19 @@ impl Figures {
             "mtu": self.mtu,
             "rules": { "writes": self.rule_writes, "repairs": self.rule_repairs, "at_war": self.rules_at_war },
         });
-        if let (Some(status), Some(out)) = (&self.network, out.as_object_mut()) {
-            let trouble = status.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let (Some(network), Some(out)) = (&self.network, out.as_object_mut()) {
+            let status = network.status();
             let kernel = serde_json::json!({
-                "in_step": status.in_step.load(Ordering::Relaxed),
-                "trouble": trouble,
-                "passes": status.passes.load(Ordering::Relaxed),
-                "writes": status.writes.load(Ordering::Relaxed),
-                "failures": status.failures.load(Ordering::Relaxed),
-                "repairs": status.repairs.load(Ordering::Relaxed),
+                "in_step": status.kernel.in_step,
+                "trouble": status.kernel.trouble,
+                "passes": status.kernel.passes,
+                "writes": status.kernel.writes,
+                "failures": status.kernel.failures,
+                "repairs": status.kernel.repairs,
             });
             out.insert("kernel".to_owned(), kernel);
-            if let Some(engines) = status.engines.get() {
-                out.insert("datapath".to_owned(), datapath::json(engines));
+            if !status.engines.is_empty() {
+                out.insert("datapath".to_owned(), datapath::json(&status.engines));
             }
         }
         out

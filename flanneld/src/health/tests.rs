@@ -1,8 +1,9 @@
 //! The answers over HTTP, and the port that is taken.
 
+use super::server::Server;
 use super::*;
-use backends::backend::Status;
-use std::sync::atomic::Ordering;
+use backends::status::{EngineStatus, Observer, Status, Traffic};
+use netstate::reconcile::progress::Snapshot;
 use subnet_lease::manager::{Counters, boot_time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -28,10 +29,10 @@ async fn answers() {
     for method in ["GET", "POST"] {
         assert_eq!(get(address, method, "/healthz").await, (200, "flanneld is running".to_owned()));
     }
-    health.condition("lease", Some("the pool is exhausted"));
+    health.condition(Condition::Lease, Some("the pool is exhausted"));
     assert_eq!(get(address, "GET", "/readyz").await, (503, "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()));
-    health.condition("lease", None);
-    health.condition("start", None);
+    health.condition(Condition::Lease, None);
+    health.condition(Condition::Start, None);
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     let unused = |number: usize| Unused { lease: format!("10.5.{number}.0/24"), reason: "overlap", text: format!("10.5.{number}.0/24 overlaps") };
     health.set_unused(Arc::new(vec![unused(3)]));
@@ -40,9 +41,9 @@ async fn answers() {
     let (code, text) = get(address, "GET", "/readyz").await;
     assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, which /status names\n"), "{code} {text}");
     assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
-    health.condition("lease", Some("ends"));
+    health.condition(Condition::Lease, Some("ends"));
     assert!(get(address, "GET", "/readyz").await.1.starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n"));
-    health.condition("lease", None);
+    health.condition(Condition::Lease, None);
     health.set_unused(Arc::default());
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
@@ -55,18 +56,18 @@ async fn answers() {
     health.beat("network");
     assert_eq!(get(address, "GET", "/healthz").await.0, 200);
 
-    let status = Arc::new(Status::default());
-    status.repairs.store(3, Ordering::Relaxed);
-    let engine = backends::datapath::counters::Counters::default();
-    engine.sent.packets.store(64, Ordering::Relaxed);
-    engine.sent.units.store(2, Ordering::Relaxed);
-    engine.received.dropped_many(backends::datapath::verdict::Reason::UnknownPeer, 5);
-    engine.icmp.store(4, Ordering::Relaxed);
-    *engine.mode.lock().unwrap() = "offload (TSO; 1 queues)".to_owned();
-    status.engines.set(vec![("flannel0".to_owned(), Arc::new(engine))]).unwrap();
+    let engine = EngineStatus {
+        device: "flannel0".to_owned(),
+        mode: "offload (TSO; 1 queues)".to_owned(),
+        sent: Traffic { packets: 64, units: 2, ..Traffic::default() },
+        received: Traffic { dropped: vec![("unknown_peer", 5)], ..Traffic::default() },
+        icmp_errors: 4,
+        unsegmented_sends: 0,
+    };
+    let status = Status { kernel: Snapshot { repairs: 3, ..Snapshot::default() }, engines: vec![engine] };
     health.fact("subnet", "10.5.72.0/24");
     health.figures(|figures| {
-        figures.network = Some(status);
+        figures.network = Some(Observer::new(move || status.clone()));
         figures.peers = 7;
         figures.mtu = 1450;
         figures.refused.insert("overlap".to_owned(), 2);
@@ -172,16 +173,13 @@ proptest::proptest! {
             let address = server.address().unwrap();
             let stop = CancellationToken::new();
             let task = tokio::spawn(server.serve(stop.clone()));
-            health.condition("lease", Some(&text));
+            health.condition(Condition::Lease, Some(&text));
             health.fact("node_id", text.clone());
             health.beat_within(&text, Duration::ZERO);
-            let status = Arc::new(Status::default());
-            *status.trouble.lock().unwrap() = text.clone();
-            let engine = backends::datapath::counters::Counters::default();
-            *engine.mode.lock().unwrap() = text.clone();
-            status.engines.set(vec![(text.clone(), Arc::new(engine))]).unwrap();
+            let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
+            let status = Status { kernel: Snapshot { trouble: text.clone(), ..Snapshot::default() }, engines: vec![engine] };
             health.figures(|figures| {
-                figures.network = Some(status);
+                figures.network = Some(Observer::new(move || status.clone()));
                 figures.refused.insert(text.clone(), 1);
             });
             tokio::time::sleep(Duration::from_millis(2)).await;

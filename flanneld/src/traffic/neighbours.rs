@@ -1,11 +1,11 @@
 //! The daemons of other networks on this host: what of theirs stays, and when what nobody serves any more goes.
 
-use crate::instance;
-use backends::traffic::shared::Others;
 use ipnet::IpNet;
+use run_dir::instance;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
+use traffic_rules::shared::Others;
 
 /// So long after our start, rules of a network that nobody serves may be those of a daemon that is restarted, too. Rules that stay too long
 /// harm nobody; rules that go too soon cost packets.
@@ -34,7 +34,7 @@ impl Neighbours {
 
     /// Looks who is there, and tells what stays.
     pub fn look(&mut self) -> Others {
-        self.learn(instance::served().into_iter().flatten(), instance::guard_places())
+        self.learn(instance::running::served().into_iter().flatten(), instance::taken::guard_places())
     }
 
     fn learn(&mut self, served: impl IntoIterator<Item = IpNet>, guards: impl IntoIterator<Item = u16>) -> Others {
@@ -47,7 +47,7 @@ impl Neighbours {
 
     /// Whether what nobody of us serves belongs to nobody: not soon after our start, and not while a flanneld of another make runs here.
     pub fn is_nobodys(&self) -> bool {
-        is_over(self.since.elapsed()) && !instance::others_make()
+        is_over(self.since.elapsed()) && !instance::running::others_make()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is wrong with the chosen interface while the daemon runs, and when that is told.
 
-use super::{HostFacts, Interface};
-use backends::backend::Underlay;
+use super::facts::{HostFacts, Interface};
+use backends::Underlay;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,18 +1,18 @@
-//! What leases in force hold: subnets, the addresses of nodes, MACs and keys; for fast look-ups of who else does.
+//! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
+use super::terms::{Identity, Terms};
 use crate::dual::{Subnets, nets_overlap};
-use crate::json::Object;
-use crate::lease::{Lease, RawJson};
+use crate::lease::Lease;
 use ipnet::IpNet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Subnets that are let and overlap nobody.
+/// Subnets in use, which do not overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Ground(BTreeMap<IpAddr, IpNet>);
+pub(crate) struct UsedSubnets(BTreeMap<IpAddr, IpNet>);
 
-impl Ground {
+impl UsedSubnets {
     /// A network that overlaps one of these.
     pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
@@ -27,14 +27,14 @@ impl Ground {
         self.0.range(..=address).next_back().map(|(_, net)| *net).filter(|net| net.contains(&address))
     }
 
-    /// Lets these.
+    /// Takes these.
     pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.insert(net.network(), net);
         }
     }
 
-    /// They are free again.
+    /// Frees these.
     pub(super) fn free(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.remove(&net.network());
@@ -77,9 +77,11 @@ pub(super) fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
     [lease.attrs.public_for(false), lease.attrs.public_for(true)].into_iter().flatten()
 }
 
-/// MACs and keys in use: one forwarding entry holds one destination.
-#[derive(Debug, Default)]
-pub(super) struct Hardware(HashMap<(bool, String), User>);
+/// What identifies nodes to the backend (MACs, keys), by family: each may be in use once.
+pub(super) struct Identities {
+    of: Identity,
+    used: HashMap<(bool, String), User>,
+}
 
 /// Who uses a MAC or a key.
 #[derive(Clone, Copy, Debug)]
@@ -90,30 +92,27 @@ enum User {
     Node(IpAddr, u32),
 }
 
-impl Hardware {
-    pub(super) fn of(own: Option<&Lease>) -> Self {
-        let mut known = HashMap::new();
-        for (ipv6, data) in own.into_iter().flat_map(|own| [(false, &own.attrs.data), (true, &own.attrs.v6_data)]) {
-            if let Some(id) = data.as_ref().and_then(hardware_id) {
-                known.insert((ipv6, id), User::Ours);
-            }
-        }
-        Self(known)
+impl Identities {
+    /// Ours alone are in use.
+    pub(super) fn of(terms: &Terms) -> Self {
+        let identity = |own: &Lease, ipv6| Some(((ipv6, (terms.identity)(&own.attrs, ipv6)?), User::Ours));
+        let used = terms.own.iter().flat_map(|own| [identity(own, false), identity(own, true)]).flatten().collect();
+        Self { of: terms.identity.clone(), used }
     }
 
     pub(super) fn take(&mut self, lease: &Lease) -> Result<(), String> {
-        let ids: Vec<_> = ids(lease).collect();
-        for (id, public) in &ids {
-            match self.0.get(id) {
+        let identities: Vec<_> = self.identities(lease).collect();
+        for (identity, public) in &identities {
+            match self.used.get(identity) {
                 None => {}
                 Some(User::Node(known, _)) if Some(*known) == *public => {}
-                Some(User::Node(known, _)) => return Err(format!("{} is used by the node at {known} already", id.1)),
-                Some(User::Ours) => return Err(format!("{} is this node's own", id.1)),
+                Some(User::Node(known, _)) => return Err(format!("{} is used by the node at {known} already", identity.1)),
+                Some(User::Ours) => return Err(format!("{} is this node's own", identity.1)),
             }
         }
-        for (id, public) in ids {
+        for (identity, public) in identities {
             if let Some(public) = public
-                && let User::Node(_, times) = self.0.entry(id).or_insert(User::Node(public, 0))
+                && let User::Node(_, times) = self.used.entry(identity).or_insert(User::Node(public, 0))
             {
                 *times += 1;
             }
@@ -121,35 +120,22 @@ impl Hardware {
         Ok(())
     }
 
-    /// What a lease took is free again.
+    /// Frees what a lease took.
     pub(super) fn free(&mut self, lease: &Lease) {
-        for (id, _) in ids(lease).filter(|(_, public)| public.is_some()) {
-            if let Some(User::Node(_, times)) = self.0.get_mut(&id) {
+        let identities: Vec<_> = self.identities(lease).filter(|(_, public)| public.is_some()).collect();
+        for (identity, _) in identities {
+            if let Some(User::Node(_, times)) = self.used.get_mut(&identity) {
                 *times = times.saturating_sub(1);
                 if *times == 0 {
-                    self.0.remove(&id);
+                    self.used.remove(&identity);
                 }
             }
         }
     }
-}
 
-/// The MACs or keys of a lease, by family, each with the address of its node in that family.
-fn ids(lease: &Lease) -> impl Iterator<Item = ((bool, String), Option<IpAddr>)> {
-    let halves = [(false, &lease.attrs.data), (true, &lease.attrs.v6_data)];
-    halves.into_iter().filter_map(|(ipv6, data)| Some(((ipv6, hardware_id(data.as_ref()?)?), lease.attrs.public_for(ipv6))))
-}
-
-fn hardware_id(data: &RawJson) -> Option<String> {
-    // As everybody writes it; ten thousand are looked at for every change.
-    const MAC: &str = "\"VtepMAC\":\"";
-    if let Some(at) = data.as_str().find(MAC)
-        && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
-        && mac.bytes().all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    {
-        return Some(mac.to_owned());
+    /// Those of a lease, each with the address of its node in that family.
+    fn identities<'a>(&'a self, lease: &'a Lease) -> impl Iterator<Item = ((bool, String), Option<IpAddr>)> + 'a {
+        let half = |ipv6| Some(((ipv6, (self.of)(&lease.attrs, ipv6)?), lease.attrs.public_for(ipv6)));
+        [false, true].into_iter().filter_map(half)
     }
-    let object = Object::parse(data.as_str()).ok()?;
-    let text = ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())?;
-    Some(if text.contains([':', '-']) { text.to_ascii_lowercase().replace('-', ":") } else { text })
 }

@@ -1,33 +1,20 @@
-//! Tells that something changed in the directory, by inotify.
+//! Notices changes in the directory, by inotify.
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use futures_util::future::FutureExt;
+use futures_util::stream::StreamExt;
+use inotify::{EventStream, Inotify, WatchMask, Watches};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-/// An inotify that tokio can wait for: nix gives it only the newer trait.
-struct Descriptor(Inotify);
+/// Room for some dozen events; what does not fit is read next.
+const BUFFER: usize = 4096;
 
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
+/// Waits for changes.
+pub struct Changes(Option<EventStream<Vec<u8>>>);
 
-#[allow(unsafe_code)]
-fn registered(inotify: Inotify) -> Option<AsyncFd<Descriptor>> {
-    // SAFETY: the descriptor is owned by the `Inotify` that moves into the `AsyncFd`, is never replaced and closes with it.
-    unsafe { AsyncFd::register_with_interest(Descriptor(inotify), Interest::READABLE) }.ok()
-}
-
-/// What waits for changes.
-pub struct Changes(Option<Arc<AsyncFd<Descriptor>>>);
-
-/// What sets the watch up, on the thread that may touch files.
+/// Sets the watch up, on the thread that may access files.
 #[derive(Clone)]
-pub struct Watch(Option<Arc<AsyncFd<Descriptor>>>);
+pub struct Watch(Option<Watches>);
 
 impl Watch {
     /// Watches nothing.
@@ -38,48 +25,42 @@ impl Watch {
 
     /// Watches an open folder from now on; watching it twice is one watch. Whether it is watched.
     pub fn follow(&self, folder: &OwnedFd) -> bool {
-        let flags = AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_MOVE
-            | AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_DELETE_SELF;
+        let events = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF;
         let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        self.0.as_ref().is_some_and(|inotify| inotify.get_ref().0.add_watch(path.as_str(), flags).is_ok())
+        self.0.clone().is_some_and(|mut watches| watches.add(path, events).is_ok())
     }
 }
 
 impl Changes {
-    /// Where inotify is used up, nothing is told, and callers look now and then.
+    /// Where inotify is exhausted nothing is noticed, and callers check periodically.
     pub fn new() -> Self {
-        Self(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok().and_then(registered).map(Arc::new))
+        Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
     }
 
     pub fn watch(&self) -> Watch {
-        Watch(self.0.clone())
+        Watch(self.0.as_ref().map(EventStream::watches))
     }
 
     /// Returns true after a change, false when the time is over.
     ///
     /// # Cancel safety
     /// A change that was told to a dropped future is not told again; callers read everything after each call.
-    pub async fn within(&self, patience: Duration) -> bool {
-        let Some(inotify) = &self.0 else {
+    pub async fn within(&mut self, patience: Duration) -> bool {
+        let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;
             return false;
         };
         let told = async {
             loop {
-                let Ok(mut guard) = inotify.readable().await else { return std::future::pending().await };
-                let events = inotify.get_ref().0.read_events();
-                guard.clear_ready();
-                match events {
-                    // Our own lock and temporary files are nobody's business.
-                    Ok(events) if events.iter().any(|event| event.name.as_ref().is_none_or(|name| !name.to_string_lossy().starts_with('.'))) => {
-                        return;
-                    }
-                    _ => {}
+                match events.next().await {
+                    // Our own lock and temporary files do not matter.
+                    Some(Ok(event)) if event.name.as_ref().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")) => break,
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) | None => std::future::pending().await,
                 }
             }
+            // The caller reads everything: what was told meanwhile is part of it.
+            while let Some(Some(Ok(_))) = events.next().now_or_never() {}
         };
         tokio::time::timeout(patience, told).await.is_ok()
     }

@@ -1,8 +1,8 @@
 //! The directory's files: listed, changed under a lock by rename, touched. Only what runs on the worker calls these.
 
-use super::Trouble;
 use super::changes::Watch;
-use super::root::{Root, foreign, regular, words};
+use super::root::{Root, foreign, regular};
+use super::trouble::{Trouble, words};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::wire::{self, VALUE_LIMIT};
 use nix::dir::Dir;
@@ -121,7 +121,7 @@ impl Files {
     }
 
     /// How long ago the holder touched its file.
-    pub fn heard(&self, key: &str) -> Result<Option<Duration>, Trouble> {
+    pub fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else { return Ok(None) };
         let Ok(meta) = fstatat(&folder, key, AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(None) };
         let since = Duration::new(u64::try_from(meta.st_mtime).unwrap_or(0), u32::try_from(meta.st_mtime_nsec).unwrap_or(0));

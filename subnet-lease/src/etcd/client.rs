@@ -1,17 +1,17 @@
 //! The protocol's requests as calls to etcd.
 
-use super::connection::{Connection, Connections, EtcdOptions};
+use super::connection::{Connection, Connections};
 use super::errors::is_answer;
+use super::options::EtcdOptions;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
-use crate::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Request, TTL, Write, key_text};
+use crate::protocol::registry::{Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text};
 use crate::reason::{Kind, Reason};
 use async_trait::async_trait;
 use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use tokio::sync::Mutex;
 
 /// No answer within this time counts as none.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -22,8 +22,6 @@ const ENOUGH: Duration = Duration::from_secs(60);
 const PAGE: i64 = 5_000;
 /// The client's limit for one answer: 64 values at their limit, and far more of usual size.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
-/// How long a list may serve a second reader.
-const FRESH: Duration = Duration::from_secs(3);
 
 /// etcd as the protocol sees it.
 pub struct EtcdRegistry {
@@ -32,13 +30,12 @@ pub struct EtcdRegistry {
     /// What was called.
     pub counters: Arc<Counters>,
     page: AtomicI64,
-    recent: Mutex<Option<(std::time::Instant, Listing)>>,
 }
 
 impl EtcdRegistry {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE), recent: Mutex::new(None) }
+        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE) }
     }
 
     /// The key of a lease, or the beginning of all of them.
@@ -61,7 +58,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Unanswered> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
@@ -75,7 +72,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn revision(&self) -> Result<i64, Failure> {
+    pub async fn revision(&self) -> Result<i64, Unanswered> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
         let mut kv = connection.client.kv_client();
@@ -84,21 +81,11 @@ impl EtcdRegistry {
         Ok(response.header().map_or(0, ResponseHeader::revision))
     }
 
-    /// A list that the next reader may have within a moment.
-    pub async fn keep_recent(&self, listing: Listing) {
-        *self.recent.lock().await = Some((std::time::Instant::now(), listing));
-    }
-
-    /// The kept list, once, while it is fresh.
-    pub async fn take_recent(&self) -> Option<Listing> {
-        self.recent.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
-    }
-
     /// All leases at one revision, page by page.
     ///
     /// # Errors
     /// etcd did not answer, or compacted the revision between two pages.
-    pub async fn list(&self) -> Result<Listing, Failure> {
+    pub async fn list(&self) -> Result<Listing, Unanswered> {
         let connection = self.connections.get().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
@@ -135,7 +122,7 @@ impl EtcdRegistry {
         }
     }
 
-    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Failure> {
+    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Unanswered> {
         self.counters.call("txn");
         let connection = self.connections.get().await?;
         let when: Vec<_> = compare.iter().map(|compare| self.compare(compare)).collect();
@@ -169,9 +156,9 @@ impl EtcdRegistry {
         }
     }
 
-    async fn heard(&self, lease: i64) -> Result<Answer, Failure> {
+    async fn last_seen(&self, lease: i64) -> Result<Answer, Unanswered> {
         if lease == 0 {
-            return Ok(Answer::Heard(None));
+            return Ok(Answer::LastSeen(None));
         }
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
@@ -179,11 +166,11 @@ impl EtcdRegistry {
         let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
         let (ttl, granted) = (response.ttl(), response.granted_ttl());
         let ago = (ttl > 0).then(|| Duration::from_secs(u64::try_from(granted.saturating_sub(ttl)).unwrap_or(0)));
-        Ok(Answer::Heard(ago))
+        Ok(Answer::LastSeen(ago))
     }
 
     /// Whether one of ours may have been granted a lease: one that somebody made with another time to live would run out between two renewals.
-    async fn inherit(&self, lease: i64) -> Result<Answer, Failure> {
+    async fn inherit(&self, lease: i64) -> Result<Answer, Unanswered> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
@@ -193,7 +180,7 @@ impl EtcdRegistry {
     }
 
     /// Gives a lease back, unless a key hangs on it: that would go with it.
-    async fn revoke(&self, lease: i64) -> Result<Answer, Failure> {
+    async fn revoke(&self, lease: i64) -> Result<Answer, Unanswered> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
@@ -206,7 +193,7 @@ impl EtcdRegistry {
         Ok(Answer::Revoked)
     }
 
-    async fn keep_alive(&self, lease: i64) -> Result<Answer, Failure> {
+    async fn keep_alive(&self, lease: i64) -> Result<Answer, Unanswered> {
         if lease == 0 {
             return Ok(Answer::Alive(true));
         }
@@ -230,7 +217,7 @@ impl EtcdRegistry {
         deadline: Duration,
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, Unanswered> {
         match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
@@ -238,16 +225,16 @@ impl EtcdRegistry {
                     self.connections.leave(connection.number).await;
                 }
                 let why = self.connections.explain(key, &error);
-                Err(Failure(Reason { text: format!("etcd at {} {why}", connection.endpoint), kind: why.kind }))
+                Err(Unanswered(Reason { text: format!("etcd at {} {why}", connection.endpoint), kind: why.kind }))
             }
             Err(_) => {
                 self.connections.leave(connection.number).await;
-                Err(Failure(Reason::new(Kind::Unreachable, format!("etcd at {} did not answer within {deadline:?}", connection.endpoint))))
+                Err(Unanswered(Reason::new(Kind::Unreachable, format!("etcd at {} did not answer within {deadline:?}", connection.endpoint))))
             }
         }
     }
 
-    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), Failure> {
+    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), Unanswered> {
         match header {
             Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
             None => Ok(()),
@@ -257,17 +244,17 @@ impl EtcdRegistry {
 
 #[async_trait]
 impl Registry for EtcdRegistry {
-    async fn request(&self, request: Request) -> Result<Answer, Failure> {
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         match self.attempt(request.clone()).await {
             // Refused before it was looked at, and the connection was left: the next one is logged in as etcd wants it now.
-            Err(Failure(why)) if self.connections.options().user.is_some() && why.kind.of_log_in() => self.attempt(request).await,
+            Err(Unanswered(why)) if self.connections.options().user.is_some() && why.kind.of_log_in() => self.attempt(request).await,
             answer => answer,
         }
     }
 }
 
 impl EtcdRegistry {
-    async fn attempt(&self, request: Request) -> Result<Answer, Failure> {
+    async fn attempt(&self, request: Request) -> Result<Answer, Unanswered> {
         match request {
             Request::List => self.list().await.map(Answer::Listing),
             Request::Grant => {
@@ -278,7 +265,7 @@ impl EtcdRegistry {
                 let response = self.within(&connection, DEADLINE, "lease", client.grant(ttl, None)).await?;
                 Ok(Answer::Granted(response.id()))
             }
-            Request::Heard { lease, .. } => self.heard(lease).await,
+            Request::LastSeen { lease, .. } => self.last_seen(lease).await,
             Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
             Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
             Request::Inherit { lease } => Box::pin(self.inherit(lease)).await,

@@ -1,7 +1,7 @@
-//! One connection, made once: a channel that never connects again by itself.
+//! Dialing: a channel over one connection that never reconnects by itself.
 //!
-//! What was learned of a server (its cluster, whether it wants a user) holds for one connection. A channel that silently made a new one could
-//! write to a server that nobody has looked at.
+//! What is known of a server (its cluster, whether it wants a user) holds for one connection. A channel that reconnects silently could write
+//! to a server that nobody has checked.
 
 use super::tls::Tls;
 use crate::reason::{Kind, Reason};
@@ -69,23 +69,23 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, and what TLS complained of on it.
+/// A channel, and the TLS error on it.
 pub struct Dialed {
     /// Ends with its connection.
     pub channel: Channel,
-    /// The address of this host that it goes out from; none for a unix socket.
+    /// Its local address; none for a unix socket.
     pub local: Option<IpAddr>,
-    heard: Heard,
+    noted: Noted,
 }
 
 impl Dialed {
     /// What the server said by TLS after the handshake: there it refuses certificates.
     pub fn complaint(&self) -> Option<rustls::Error> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-type Heard = Arc<Mutex<Option<rustls::Error>>>;
+type Noted = Arc<Mutex<Option<rustls::Error>>>;
 
 /// Connects.
 ///
@@ -93,11 +93,11 @@ type Heard = Arc<Mutex<Option<rustls::Error>>>;
 /// What stands in the way, and which side refuses what.
 pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> {
     let (stream, local) = reach(target).await?;
-    let heard = Heard::default();
+    let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
         (Target::Host(uri, true), Some(tls)) => match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
             Err(_) => return Err(Reason::new(Kind::Unreachable, format!("no answer to the TLS handshake within {CONNECT:?}"))),
-            Ok(Ok(stream)) => Box::new(Listening { stream, heard: heard.clone(), failed: None, ended: false }),
+            Ok(Ok(stream)) => Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false }),
             Ok(Err(error)) => return Err(explained(&error, target, tls).await),
         },
         _ => stream,
@@ -110,10 +110,10 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
     let channel = channel.map_err(|_| Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}")))?;
     let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, super::errors::with_causes(&error)))?;
-    Ok(Dialed { channel, local, heard })
+    Ok(Dialed { channel, local, noted })
 }
 
-/// A connection without TLS, and the address of this host that it goes out from.
+/// A connection without TLS, and its local address.
 async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Reason> {
     let stream = async {
         match target {
@@ -156,7 +156,7 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> Reason {
             Reason::new(Kind::NoTls, "etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
         }
         Some(error) => tls.explain(error),
-        None => Reason::new(Kind::Tls, format!("the TLS handshake fails: {error}")),
+        None => Reason::new(Kind::Tls, format!("the TLS handshake failed: {error}")),
     }
 }
 
@@ -214,10 +214,10 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Keeps what TLS complains of: the layers above pass on words at most.
+/// Keeps TLS errors: the layers above pass on their text at most.
 struct Listening<S> {
     stream: S,
-    heard: Heard,
+    noted: Noted,
     /// Why the last write failed, while the server's last words are read.
     failed: Option<io::Error>,
     /// Whether reading has come to its end, so that nothing more is waited for.
@@ -228,7 +228,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
     fn note(&mut self, error: &io::Error) {
         self.ended = true;
         if let Some(error) = spoken(error) {
-            self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
+            self.noted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
         }
     }
 

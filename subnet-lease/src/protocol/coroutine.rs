@@ -3,7 +3,7 @@
 //! The code in the coroutine can await two things only: the answer to one request ([`Io::ask`]) and the next notice or
 //! point in time ([`Io::wait`]). [`Coroutine::step`] runs it until it needs either, and says which.
 
-use super::registry::{Answer, Failure, Notice, Request};
+use super::registry::{Answer, Notice, Request, Unanswered};
 use crate::manager::Held;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,9 +23,9 @@ pub enum Step<T> {
     Done(T),
 }
 
-/// What happened to the lease, for the log.
+/// A line for the log: what happened to the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LogLine {
     /// Whether somebody should look at it.
     pub warning: bool,
     /// What happened, and what was done about it.
@@ -36,11 +36,11 @@ pub struct Told {
 struct Mailbox {
     now: Duration,
     request: Option<Request>,
-    answer: Option<Result<Answer, Failure>>,
+    answer: Option<Result<Answer, Unanswered>>,
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
-    told: Vec<Told>,
+    told: Vec<LogLine>,
 }
 
 /// The coroutine's side: what its code can do.
@@ -61,7 +61,7 @@ impl Io {
     ///
     /// # Errors
     /// The store did not answer; it may have done what was asked all the same.
-    pub async fn ask(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
         self.mailbox().request = Some(request);
         std::future::poll_fn(|_| match self.mailbox().answer.take() {
             Some(answer) => Poll::Ready(answer),
@@ -102,12 +102,12 @@ impl Io {
 
     /// Tells once what happened and should not have.
     pub fn warn(&self, text: String) {
-        self.mailbox().told.push(Told { warning: true, text });
+        self.mailbox().told.push(LogLine { warning: true, text });
     }
 
     /// Tells once what happened.
     pub fn inform(&self, text: String) {
-        self.mailbox().told.push(Told { warning: false, text });
+        self.mailbox().told.push(LogLine { warning: false, text });
     }
 
     /// Shows how the lease stands.
@@ -150,7 +150,7 @@ impl<T> Coroutine<T> {
     }
 
     /// The answer to the request asked for last.
-    pub fn answer(&mut self, answer: Result<Answer, Failure>) {
+    pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
         self.io.mailbox().answer = Some(answer);
     }
 
@@ -160,12 +160,17 @@ impl<T> Coroutine<T> {
     }
 
     /// What was told since the last call.
-    pub fn told(&mut self) -> Vec<Told> {
+    pub fn told(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.io.mailbox().told)
     }
 
     /// How the lease stands.
     pub fn held(&self) -> Held {
-        self.io.mailbox().held.clone()
+        self.with_held(Held::clone)
+    }
+
+    /// Looks at how the lease stands.
+    pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
+        look(&self.io.mailbox().held)
     }
 }

@@ -9,24 +9,24 @@ use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A holder that was heard of within this time lives; holders report every 60 s.
+/// A holder that was seen within this time is alive: holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were heard of, by key; none: never, or not to be told.
-pub type Pulses = BTreeMap<String, Option<Duration>>;
+/// How long ago holders were last seen, by key; none if never, or unknown.
+pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask how long ago the holder of this key was heard of, and decide again.
-    Listen(String),
+    /// Ask how long ago the holder of this key was seen, and decide again.
+    AskLastSeen(String),
     /// This key is ours: write our attributes to it.
     Keep(Keep),
     /// Our key gains or loses a family: from this key to these subnets.
     Reshape(String, Subnets),
     /// Nothing is ours: take a new subnet, one of these first.
     Allocate(Vec<Subnets>),
-    /// Another node has what would be ours.
+    /// Another node holds what would be ours.
     Refuse(String),
 }
 
@@ -35,16 +35,16 @@ pub enum Decision {
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether what it publishes (MAC, keys) is ours too: not after a take-over from a silent node.
+    /// Whether its data (MAC, keys) is ours too: not after a take-over from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend it: wait, and see whether that one lives.
+    /// Whether another instance had to defend it: wait to see whether that one is alive.
     pub contested: bool,
 }
 
 /// Decides, or says what must be known first.
-pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulses) -> Decision {
-    match owner(claim, view, pulses) {
-        Owner::Listen(key) => Decision::Listen(key),
+pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &LastSeen) -> Decision {
+    match owner(claim, view, last_seen) {
+        Owner::AskLastSeen(key) => Decision::AskLastSeen(key),
         Owner::Refuse(text) => Decision::Refuse(text),
         Owner::Nobody => Decision::Allocate(wishes(claim, config, view)),
         Owner::Ours(item, ours) => fate(claim, config, view, item, ours),
@@ -53,19 +53,19 @@ pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, pulses: &Pulse
 
 enum Owner<'a> {
     Ours(&'a Item, bool),
-    Listen(String),
+    AskLastSeen(String),
     Refuse(String),
     Nobody,
 }
 
-fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
+fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let by_id = best(claim, view.items.iter().filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)));
     if let Some(item) = by_id {
         if evidence(claim, item) || item.publishes(&claim.public) {
             return Owner::Ours(item, true);
         }
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
             Some(true) => Owner::Refuse(words::clone(claim, item)),
         };
@@ -73,7 +73,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
     if let Some(item) = named_but_unreadable(claim, view) {
         return Owner::Ours(item, true);
     }
-    if claim.shared_address {
+    if claim.host.shared_address {
         return Owner::Nobody;
     }
     let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
@@ -81,16 +81,16 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
         return Owner::Ours(item, true);
     }
     if item.node().is_some() {
-        return match heard_lately(item, pulses) {
-            None => Owner::Listen(item.entry.key.clone()),
+        return match seen_lately(item, last_seen) {
+            None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
             Some(true) => Owner::Refuse(words::trap(claim, item)),
         };
     }
-    // Go flannel or an operator wrote it: ours when the address really is the one by which nodes reach each other.
+    // Go flannel or an operator wrote it: it is ours if nodes really reach each other at this address.
     let reached = || {
-        claim.named
-            || claim.store_via_underlay
+        claim.host.named
+            || claim.host.store_via_underlay
             || view
                 .items
                 .iter()
@@ -98,7 +98,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, pulses: &Pulses) -> Owner<'a> {
                 .filter_map(|other| other.attrs.as_ref())
                 .flat_map(|attrs| [attrs.public_for(false), attrs.public_for(true)])
                 .flatten()
-                .any(|address| !is_own(claim, address) && (claim.via_underlay)(address))
+                .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
 }
@@ -115,18 +115,18 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     items.min_by_key(|item| (!named_here(claim, &item.subnets), !item.reserved(), !item.publishes(&claim.public), item.entry.created))
 }
 
-/// Whether this host bears the marks of having held that lease.
+/// Whether this host shows signs of having held the lease: subnet.env, or a device with its MAC.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
         data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
-    named_here(claim, &item.subnets) || claim.macs.iter().any(carried)
+    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried)
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
-    let Some(previous) = &claim.previous else { return false };
+    let Some(previous) = &claim.host.previous else { return false };
     match (previous.v4(), subnets.v4()) {
         (Some(a), Some(b)) => a == b,
         (None, None) => previous.v6() == subnets.v6(),
@@ -138,25 +138,25 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
     view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Whether a holder reported lately; none while nobody asked.
-pub fn heard_lately(item: &Item, pulses: &Pulses) -> Option<bool> {
-    pulses.get(&item.entry.key).map(|heard| heard.is_some_and(|ago| ago < SILENCE))
+/// Whether a holder was seen lately; none if that was not asked yet.
+pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
+    last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
-/// What becomes of a key that is ours.
+/// What to do with a key that is ours.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
     let contested = item.node().is_some_and(|node| node.contested && node.instance != claim.node.instance);
     let keep = Decision::Keep(Keep { key: item.entry.key.clone(), ours, contested });
     if config.fits(&item.subnets) {
         return keep;
     }
-    if item.reserved() && item.subnets.same_families(&config.pools) && item.admissible(config) {
+    if item.reserved() && item.subnets.same_families(&config.pools) && config.contains(&item.subnets) {
         return keep;
     }
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
         return Decision::Reshape(item.entry.key.clone(), reshaped);
     }
-    // In a directory every lease is one without an end; only a reservation that an operator made is nobody's to drop.
+    // In a directory no lease expires; only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
         return Decision::Refuse(words::reservation_outside(config, item));
@@ -164,7 +164,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// The same subnets with a family more or less, the IPv4 subnet kept; none where that is not what differs.
+/// The same subnets with a family added or dropped, keeping the IPv4 subnet; none if the families are not what differs.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;
@@ -180,7 +180,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
 
 /// The subnets to try first: the one that subnet.env names, when it is free and fits.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
-    let Some(previous) = &claim.previous else { return Vec::new() };
+    let Some(previous) = &claim.host.previous else { return Vec::new() };
     let taken = view.taken(claim);
     let wanted = match (&config.pools, previous) {
         (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),

@@ -1,18 +1,18 @@
-//! Drives a protocol coroutine with a real store: asks its requests, tells it notices and the time.
+//! Drives a protocol coroutine: carries its requests to the store, and hands it answers, notices and the time.
 
 use super::coroutine::{Coroutine, Step};
-use super::registry::{Answer, Failure, Notice, Request};
+use super::registry::{Answer, Notice, Request, Unanswered};
 use crate::lease::LeaseAttrs;
 use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// A store that answers the protocol's requests; every one ends within a deadline of the store's own.
+/// A store that answers the protocol's requests, each within a deadline.
 #[async_trait]
 pub trait Registry: Send + Sync {
     /// Carries out one request.
-    async fn request(&self, request: Request) -> Result<Answer, Failure>;
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered>;
 }
 
 /// Hands every change of the wanted attributes to the coroutine; never ends.
@@ -48,13 +48,14 @@ pub async fn drive<T>(
             }
         }
         if let Some(state) = state {
-            let held = coroutine.held();
             state.send_if_modified(|present| {
-                let news = *present != held;
-                if news {
-                    *present = held;
-                }
-                news
+                coroutine.with_held(|held| {
+                    let news = present != held;
+                    if news {
+                        present.clone_from(held);
+                    }
+                    news
+                })
             });
         }
         match step {
@@ -64,7 +65,7 @@ pub async fn drive<T>(
                 coroutine.answer(answer);
             }
             Step::Wait(until) => {
-                // tokio's clock stands still while the machine sleeps: look at the boot-time clock now and then.
+                // tokio's clock stops while the machine sleeps, so the boot-time clock is checked every 30 s.
                 let nap = until.map_or(Duration::from_secs(30), |until| until.saturating_sub(boot_time()).min(Duration::from_secs(30)));
                 tokio::select! {
                     notice = notices.recv(), if open => match notice {

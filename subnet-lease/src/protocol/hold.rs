@@ -1,12 +1,19 @@
-//! Keeping a lease: renewed, proven, defended or given up, by the rules for each way in which the key can change under us.
+//! Holding a lease: it is renewed, proven, defended or given up, with a rule for each way in which the key can change.
 
-use super::acquire::{Settled, Tenure, complain, grant, jitter, list, pause, put, reports, revoke, settle, signed, sweep, txn};
+mod publish;
+mod restore;
+
+use super::ask::{complain, grant, list, seen_within, txn};
 use super::coroutine::Io;
-use super::registry::{Answer, Compare, Entry, Failure, Notice, Request, TTL};
-use super::view::{Item, publishes};
+use super::decide::SILENCE;
+use super::registry::{Answer, Compare, Entry, Notice, Request, TTL};
+use super::settle::sweep;
+use super::tenure::Tenure;
+use super::verdict::{Verdict, verdict};
+use super::view::Item;
 use super::words;
+use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
 use crate::manager::{Claim, Lost, Untold};
 use crate::reason::{Kind, Reason};
@@ -15,81 +22,32 @@ use std::time::Duration;
 
 /// How often the lease is renewed.
 pub const RENEWAL: Duration = Duration::from_secs(60);
-/// How often the key is proven to be ours: a renewal succeeds even when another has the key.
+
+/// How often the key is proven to be ours: a renewal succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
-/// How often a key that another keeps overwriting is written back.
+
+/// How often a key that another instance keeps overwriting is written back.
 const DEFENCE: Duration = Duration::from_secs(60);
-/// The same where a hand did it, which has no reason to do it again: at first; doubled with each time up to [`DEFENCE`].
-const CORRECTION: Duration = Duration::from_secs(1);
-/// Bounds of the back-off while changed attributes cannot be told.
-const TELLING: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// The same after an edit by hand, which is not expected to be repeated.
+const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
+
+/// Between two attempts to publish changed attributes.
+const PUBLICATION: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+
+/// Between two attempts to renew or to prove.
+const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
+
 /// How many writes without an answer are remembered.
 const UNSURE: usize = 16;
-/// How long after a foreign overwrite the node is not to be trusted.
+
+/// How long the node is not ready after a foreign overwrite.
 const DISTRUST: Duration = Duration::from_secs(86_400);
-/// How long a foreign identity at our key may take to leave after a discontinuity.
+
+/// How long a foreign identity may stay at our key after a discontinuity.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What a changed key means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Our own write, whose answer was lost.
-    OwnWrite,
-    /// An operator took the lease away from the key: it is a reservation of ours now.
-    Reserve,
-    /// Ours, but written over: write back, at once and then rarely. Whether another instance did it.
-    WriteBack {
-        /// Another instance of this node did it.
-        contested: bool,
-    },
-    /// A Go flannel (or a hand) with our address wrote over it: write back rarely, and say so.
-    Overwritten,
-    /// Another instance has precedence.
-    Displaced,
-    /// Another's.
-    Taken,
-    /// To be decided once it is known whether the writer lives.
-    Listen,
-}
-
-/// Judges what stands at our key. `heard`: whether the writer was heard of lately, once that is known.
-pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, heard: Option<bool>) -> Verdict {
-    let Some(attrs) = &item.attrs else { return Verdict::WriteBack { contested: false } };
-    let published = publishes(attrs, &claim.public);
-    let Some(node) = &attrs.node else {
-        return match (published, item.reserved()) {
-            (false, _) => Verdict::Taken,
-            (true, true) => Verdict::Reserve,
-            (true, false) => Verdict::Overwritten,
-        };
-    };
-    if node.id == claim.node.id && node.instance == claim.node.instance {
-        let as_written = item.entry.value == wire::render_value(&tenure.attrs).as_bytes();
-        // While a new address is not told yet, the one that was told is ours as well.
-        let ours = published || item.attrs.as_ref().is_some_and(|attrs| tenure.attrs.same_public(attrs));
-        return match (item.entry.lease == tenure.lease, item.reserved()) {
-            (true, _) if as_written => Verdict::OwnWrite,
-            // An address that is none of ours is nobody's idea of a reservation.
-            (false, true) if ours => Verdict::Reserve,
-            _ => Verdict::WriteBack { contested: false },
-        };
-    }
-    if node.id != claim.node.id && (!published || claim.shared_address) {
-        return Verdict::Taken;
-    }
-    if item.reserved() && published {
-        // A live instance keeps a pulse beside a reservation; an operator's copy of an old value has none.
-        match heard {
-            None => return Verdict::Listen,
-            Some(false) => return Verdict::Reserve,
-            Some(true) => {}
-        }
-    }
-    let ours = tenure.attrs.node.as_ref().map(|node| node.precedence());
-    if ours < Some(node.precedence()) { Verdict::WriteBack { contested: true } } else { Verdict::Displaced }
-}
-
-/// A tenure as it is held.
+/// The state of a held lease.
 struct Holder {
     io: Io,
     claim: Claim,
@@ -100,9 +58,9 @@ struct Holder {
     renewal_failures: u32,
     /// When the key may be written back again.
     may_defend: Duration,
-    /// How often a hand's work was undone lately.
+    /// How many edits by hand were undone lately.
     corrections: u32,
-    /// Until when a foreign overwrite makes the node one not to be trusted.
+    /// Until when the node is not ready after a foreign overwrite.
     distrusted_until: Duration,
     /// Until when a foreign identity may leave by itself.
     grace: Duration,
@@ -113,7 +71,7 @@ struct Holder {
     /// When it is tried next to tell it, and how often that failed.
     telling: Duration,
     telling_failures: u32,
-    /// What was written without an answer: it may stand in the store, and is ours then.
+    /// Writes that got no answer: a value in the store that is among them is ours.
     unsure: Vec<LeaseAttrs>,
 }
 
@@ -195,7 +153,7 @@ impl Holder {
     }
 
     async fn renew(&mut self) -> Result<(), Lost> {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
+        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
         let now = self.io.now();
         match self.io.ask(request).await {
             Ok(Answer::Alive(true)) => {
@@ -207,24 +165,24 @@ impl Holder {
                 self.renewal = now + RENEWAL;
             }
             Ok(_) => {
-                // The store's lease is gone, and the key with it: the proof finds out.
+                // The store's lease has expired, and the key with it: the proof detects that.
                 self.renewal = now + RENEWAL;
                 self.proof = now;
-                if self.tenure.lease == 0 && self.tenure.pulse != 0 {
-                    self.tenure.pulse = grant(&self.io).await;
+                if self.tenure.lease == 0 && self.tenure.keepalive != 0 {
+                    self.tenure.keepalive = grant(&self.io).await;
                     return self.tell().await;
                 }
             }
             Err(failure) => {
                 complain(&self.io, &failure);
                 self.renewal_failures += 1;
-                self.renewal = now + Duration::from_secs(1 << self.renewal_failures.min(3));
+                self.renewal = now + NO_ANSWER.after(self.renewal_failures);
             }
         }
         Ok(())
     }
 
-    /// Compares the key with what we wrote; after a discontinuity also looks for leftovers of ours.
+    /// Compares the key with what we wrote; after a discontinuity also sweeps our leftovers.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
@@ -236,7 +194,7 @@ impl Holder {
             Err(failure) => {
                 complain(&self.io, &failure);
                 self.renewal_failures += 1;
-                self.proof = self.io.now() + Duration::from_secs(1 << self.renewal_failures.min(3));
+                self.proof = self.io.now() + NO_ANSWER.after(self.renewal_failures);
                 return Ok(());
             }
             Ok((true, ..)) => self.proof = self.io.now() + PROOF,
@@ -267,9 +225,9 @@ impl Holder {
             return Ok(());
         }
         let mut judged = verdict(&self.claim, &self.tenure, &item, None);
-        if judged == Verdict::Listen {
-            let heard = reports(&self.io, &item, super::decide::SILENCE).await;
-            judged = verdict(&self.claim, &self.tenure, &item, Some(heard));
+        if judged == Verdict::AskLastSeen {
+            let alive = seen_within(&self.io, &item, SILENCE).await;
+            judged = verdict(&self.claim, &self.tenure, &item, Some(alive));
         }
         let now = self.io.now();
         match judged {
@@ -293,227 +251,19 @@ impl Holder {
                 self.defend(&item, true, Some(words::contested_key(&self.tenure.key, &item))).await
             }
             Verdict::WriteBack { contested: false } => {
-                let news = words::mended(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
+                let news = words::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
                 self.correct(&item, news).await
             }
             Verdict::Overwritten => {
                 self.distrusted_until = now + DISTRUST;
                 self.defend(&item, false, None).await
             }
-            Verdict::Listen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
+            Verdict::AskLastSeen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
                 self.proof = self.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::Listen => Err(Lost::Displaced(words::displaced(&self.tenure.key, &item))),
+            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(words::displaced(&self.tenure.key, &item))),
             Verdict::Taken => Err(Lost::Taken(words::taken(&self.tenure.key, Some(&item)))),
         }
-    }
-
-    /// Writes back at once, then at most once a minute: who writes there may be of the same mind.
-    async fn defend(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<(), Lost> {
-        let now = self.io.now();
-        if now < self.may_defend {
-            self.proof = self.proof.min(self.may_defend);
-            return Ok(());
-        }
-        if self.write(item, contested, news).await? {
-            self.may_defend = now + DEFENCE;
-        }
-        Ok(())
-    }
-
-    /// Undoes what a hand did: at once, and again soon, but ever more slowly while it goes on.
-    async fn correct(&mut self, item: &Item, news: String) -> Result<(), Lost> {
-        let now = self.io.now();
-        if now < self.may_defend {
-            self.proof = self.proof.min(self.may_defend);
-            return Ok(());
-        }
-        if now > self.may_defend + PROOF {
-            self.corrections = 0;
-        }
-        if self.write(item, false, Some(news)).await? {
-            self.may_defend = now + (CORRECTION * (1 << self.corrections.min(10))).min(DEFENCE);
-            self.corrections += 1;
-        }
-        Ok(())
-    }
-
-    /// Puts our attributes over what stands at our key, by compare-and-swap; whether that was done. `news`: what to tell then.
-    async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
-        if self.tenure.lease != 0 {
-            let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
-            if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
-                self.tenure.pulse = grant(&self.io).await;
-                self.tenure.lease = self.tenure.pulse;
-                self.tenure.renewed = self.io.now();
-            }
-        }
-        let contested = contested || self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.pulse, contested);
-        let compare = vec![Compare::Unchanged { key: self.tenure.key.clone(), modified: item.entry.modified }];
-        let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
-        match txn(&self.io, compare, write, &self.tenure.key).await {
-            Ok((true, revision, _)) => {
-                self.tenure.created = item.entry.created;
-                self.stands(attrs, revision);
-                if let Some(news) = news {
-                    self.io.warn(news);
-                }
-                return Ok(true);
-            }
-            // Changed once more: look again soon.
-            Ok((false, ..)) => self.proof = self.io.now() + Duration::from_millis(100),
-            Err(failure) => {
-                self.unanswered(attrs, &failure);
-                self.proof = self.io.now() + Duration::from_secs(1);
-            }
-        }
-        Ok(false)
-    }
-
-    /// What the store is known to hold from now on.
-    fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
-        self.tenure.modified = revision;
-        let before = std::mem::replace(&mut self.tenure.attrs, attrs);
-        // Whatever was sent before compares with an older revision, and is too late.
-        self.unsure.clear();
-        if !before.same_public(&self.tenure.attrs) {
-            self.io.inform(words::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
-        }
-        if self.publication() == self.tenure.attrs {
-            self.untold = None;
-            self.telling_failures = 0;
-        }
-    }
-
-    /// A write without an answer: it may have been done.
-    fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Failure) {
-        complain(&self.io, failure);
-        if !self.unsure.contains(&attrs) {
-            if self.unsure.len() == UNSURE {
-                self.unsure.remove(0);
-            }
-            self.unsure.push(attrs);
-        }
-    }
-
-    fn rank(&self) -> i64 {
-        self.tenure.attrs.node.as_ref().map_or(0, |node| node.rank)
-    }
-
-    /// What the daemon wants, as it is written.
-    fn publication(&self) -> LeaseAttrs {
-        let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.pulse, contested)
-    }
-
-    /// Publishes other attributes.
-    async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
-        if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
-            self.claim.public = public;
-        }
-        self.wanted = attrs;
-        self.telling_failures = 0;
-        self.tell().await
-    }
-
-    /// Tells the peers what they do not know yet, as soon as the store can be reached.
-    async fn tell(&mut self) -> Result<(), Lost> {
-        let attrs = self.publication();
-        if attrs == self.tenure.attrs {
-            self.untold = None;
-            self.telling_failures = 0;
-            return Ok(());
-        }
-        let now = self.io.now();
-        self.untold.get_or_insert(now);
-        // Readiness knows before the store answers, which may take its time.
-        self.show();
-        let compare = self.tenure.unchanged();
-        let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
-        let answer = txn(&self.io, compare, write, &self.tenure.key).await;
-        let pause = jitter(&self.claim, self.telling_failures, (TELLING.0 * (1 << self.telling_failures.min(10))).min(TELLING.1));
-        self.telling = self.io.now() + pause;
-        match answer {
-            Ok((true, revision, _)) => self.stands(attrs, revision),
-            Ok((false, _, Some(entry))) => {
-                self.telling_failures += 1;
-                return self.changed(entry).await;
-            }
-            Ok((false, _, None)) => return self.put_back().await,
-            Err(failure) => {
-                self.telling_failures += 1;
-                self.unanswered(attrs, &failure);
-            }
-        }
-        Ok(())
-    }
-
-    /// Our key was deleted: the same subnet again, if it is still free.
-    async fn put_back(&mut self) -> Result<(), Lost> {
-        let mut attempt = 0;
-        loop {
-            let view = list(&self.io).await;
-            if let Some(item) = view.get(&self.tenure.key) {
-                let entry = item.entry.clone();
-                return self.changed_back(entry).await;
-            }
-            if view.items.iter().any(|item| item.admissible(&self.config) && item.subnets.overlaps(&self.tenure.subnets)) {
-                let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
-                return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
-            }
-            let pulse = self.pulse().await;
-            let lease = if self.tenure.lease == 0 { 0 } else { pulse };
-            let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, pulse, contested);
-            let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
-            let write = vec![put(&self.tenure.key, &attrs, lease)];
-            match txn(&self.io, compare, write, &self.tenure.key).await {
-                Ok((true, revision, _)) => {
-                    let now = self.io.now();
-                    let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
-                    self.io.warn(words::put_back(&self.tenure.key, expired));
-                    (self.tenure.created, self.tenure.lease, self.tenure.pulse, self.tenure.renewed) = (revision, lease, pulse, now);
-                    self.stands(attrs, revision);
-                    return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
-                        Settled::Ours(_) => Ok(()),
-                        Settled::Yielded => Err(Lost::Taken(words::taken(&self.tenure.key, None))),
-                        Settled::Refused(text) => Err(Lost::Taken(text)),
-                    };
-                }
-                Ok((false, ..)) => {
-                    attempt += 1;
-                    self.tenure.pulse = pulse;
-                    // Refused twice although the list shows nobody: something below our prefix that is no lease.
-                    if attempt > 2 {
-                        revoke(&self.io, pulse).await;
-                        return Err(Lost::Taken(words::taken(&self.tenure.key, None)));
-                    }
-                }
-                Err(failure) => {
-                    self.tenure.attrs = attrs;
-                    self.tenure.pulse = pulse;
-                    if self.tenure.lease != 0 {
-                        self.tenure.lease = pulse;
-                    }
-                    pause(&self.io, &failure, 3).await;
-                }
-            }
-        }
-    }
-
-    /// The lease that is kept alive; a new one where it is gone.
-    async fn pulse(&self) -> i64 {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.pulse };
-        if self.tenure.pulse != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
-            return self.tenure.pulse;
-        }
-        grant(&self.io).await
-    }
-
-    /// The key is there again: by our own lost write, or by another's.
-    async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
-        Box::pin(self.changed(entry)).await
     }
 }

@@ -1,11 +1,10 @@
 //! A list of the store's keys, read: which lease is whose.
 
 use super::registry::{Entry, Listing};
-use crate::config::NetworkConfig;
 use crate::dual::{Addresses, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
 use crate::manager::Claim;
-use crate::{table, wire};
+use crate::wire;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -49,7 +48,7 @@ impl View {
             .flat_map(Item::addresses)
             .chain(claim.public.v4().copied().map(IpAddr::V4))
             .chain(claim.public.v6().copied().map(IpAddr::V6));
-        let nets = nodes.map(IpNet::from).chain(claim.underlay.iter().map(IpNet::trunc)).map(Subnets::from);
+        let nets = nodes.map(IpNet::from).chain(claim.host.underlay.iter().map(IpNet::trunc)).map(Subnets::from);
         self.items.iter().map(|item| item.subnets).chain(nets).collect()
     }
 }
@@ -84,13 +83,8 @@ impl Item {
     }
 
     /// The store's lease by which its holder shows that it lives; 0 for none.
-    pub fn pulse(&self) -> i64 {
+    pub fn keepalive(&self) -> i64 {
         if self.reserved() { self.node().and_then(|node| node.lease).unwrap_or(0) } else { self.entry.lease }
-    }
-
-    /// Whether it can be in force in this network at all: strictly inside.
-    pub fn admissible(&self, config: &NetworkConfig) -> bool {
-        admissible(&self.subnets, config)
     }
 
     /// The lease, when it can be read.
@@ -107,12 +101,4 @@ pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
         (None, Some(v6)) => attrs.public_ip.is_none() && attrs.public_ipv6 == Some(*v6),
         (None, None) => false,
     }
-}
-
-/// Whether subnets lie inside the configured networks and are smaller than them.
-pub fn admissible(subnets: &Subnets, config: &NetworkConfig) -> bool {
-    let smaller = |half: Option<u8>, network: Option<u8>| half.zip(network).is_none_or(|(half, network)| half > network);
-    table::inside(subnets, &config.networks)
-        && smaller(subnets.v4().map(ipnet::Ipv4Net::prefix_len), config.networks.v4().map(ipnet::Ipv4Net::prefix_len))
-        && smaller(subnets.v6().map(ipnet::Ipv6Net::prefix_len), config.networks.v6().map(ipnet::Ipv6Net::prefix_len))
 }

@@ -1,74 +1,155 @@
-//! What the suite needs of a store: managers on it, and a hand that writes past them.
+//! What the cases need of a store: managers on it, and a hand that reads and writes past them.
 
 use crate::etcd_server::{EtcdServer, Version};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
 use subnet_lease::manager::SubnetManager;
 
-pub enum Bed {
-    Dir(tempfile::TempDir),
-    Etcd(Box<EtcdServer>),
+/// What not every store has. Any has a configuration, managers, and leases that can be listed and shown as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Leases are Go flannel's keys and values, which a hand can write and delete.
+    Keys,
+    /// The nodes choose their subnets, and decide among themselves whose is whose.
+    Choice,
+    /// Keys hang on leases that expire; one without is a reservation.
+    Expiry,
+    /// Files that a hand can replace by other things.
+    Files,
+    /// An etcd, which cases share.
+    Etcd,
+    /// An etcd that the case may stop, restore and lock.
+    OwnEtcd,
 }
 
+/// A kind of store, and what it has.
+pub struct Kind {
+    pub name: &'static str,
+    pub has: &'static [Need],
+    etcd: Option<Version>,
+}
+
+const ETCD: &[Need] = &[Need::Keys, Need::Choice, Need::Expiry, Need::Etcd, Need::OwnEtcd];
+
+pub const KINDS: [Kind; 3] = [
+    Kind { name: "directory", has: &[Need::Keys, Need::Choice, Need::Files], etcd: None },
+    Kind { name: "etcd_3_4", has: ETCD, etcd: Some(Version::V3_4) },
+    Kind { name: "etcd_3_6", has: ETCD, etcd: Some(Version::V3_6) },
+];
+
+/// The prefix in an etcd of one's own.
 pub const PREFIX: &str = "/coreos.com/network";
 
-pub fn directory() -> Bed {
-    Bed::Dir(tempfile::tempdir().unwrap())
+/// A store of one case.
+pub struct Bed {
+    store: Store,
+    prefix: String,
 }
 
-pub fn etcd_3_4() -> Bed {
-    etcd(Version::V3_4)
+enum Store {
+    Dir(tempfile::TempDir),
+    Shared(Arc<EtcdServer>),
+    Own(Box<EtcdServer>),
 }
 
-pub fn etcd_3_6() -> Bed {
-    etcd(Version::V3_6)
+/// The servers that cases share, one for each version, started when they are first needed.
+static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
+
+/// Ends the shared servers.
+pub fn stop() {
+    SHARED.lock().unwrap().clear();
 }
 
-fn etcd(version: Version) -> Bed {
+fn shared(version: Version) -> Arc<EtcdServer> {
+    let mut servers = SHARED.lock().unwrap();
+    if let Some(server) = servers.iter().find(|server| server.version == version) {
+        return server.clone();
+    }
     let mut server = EtcdServer::new(version);
     server.start();
-    Bed::Etcd(Box::new(server))
+    servers.push(Arc::new(server));
+    servers.last().unwrap().clone()
+}
+
+impl Kind {
+    /// A store for the case of that name.
+    pub fn bed(&self, case: &str, needs: &[Need]) -> Bed {
+        let Some(version) = self.etcd else { return Bed { store: Store::Dir(tempfile::tempdir().unwrap()), prefix: String::new() } };
+        if needs.contains(&Need::OwnEtcd) {
+            let mut server = EtcdServer::new(version);
+            server.start();
+            return Bed { store: Store::Own(Box::new(server)), prefix: PREFIX.to_owned() };
+        }
+        Bed { store: Store::Shared(shared(version)), prefix: format!("/{case}") }
+    }
 }
 
 impl Bed {
     pub fn manager(&self) -> Arc<dyn SubnetManager> {
-        match self {
-            Bed::Dir(folder) => Arc::new(DirManager::new(folder.path().to_owned())),
-            Bed::Etcd(server) => Arc::new(EtcdManager::new(self.options(server))),
+        match self.folder() {
+            Some(folder) => Arc::new(DirManager::new(folder.to_owned())),
+            None => Arc::new(EtcdManager::new(self.options())),
         }
     }
 
-    pub fn options(&self, server: &EtcdServer) -> EtcdOptions {
-        EtcdOptions { endpoints: vec![server.endpoint()], prefix: PREFIX.to_owned(), ..EtcdOptions::default() }
+    /// How its etcd is reached.
+    pub fn options(&self) -> EtcdOptions {
+        EtcdOptions { endpoints: vec![self.etcd().endpoint()], prefix: self.prefix.clone(), ..EtcdOptions::default() }
     }
 
-    pub fn etcd(&mut self) -> &mut EtcdServer {
-        match self {
-            Bed::Etcd(server) => server,
-            Bed::Dir(_) => panic!("no etcd here"),
+    /// The directory; none where there is none.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.store {
+            Store::Dir(folder) => Some(folder.path()),
+            _ => None,
         }
+    }
+
+    pub fn etcd(&self) -> &EtcdServer {
+        match &self.store {
+            Store::Shared(server) => server,
+            Store::Own(server) => server,
+            Store::Dir(_) => panic!("no etcd here"),
+        }
+    }
+
+    pub fn own_etcd(&mut self) -> &mut EtcdServer {
+        match &mut self.store {
+            Store::Own(server) => server,
+            _ => panic!("no etcd that the case may stop"),
+        }
+    }
+
+    /// The whole key of what stands below the prefix.
+    pub fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+
+    fn key(&self, key: &str) -> String {
+        self.path(&format!("subnets/{key}"))
     }
 
     pub fn configure(&self, text: &str) {
-        match self {
-            Bed::Dir(folder) => std::fs::write(folder.path().join("config"), text).unwrap(),
-            Bed::Etcd(server) => {
-                server.ctl(&["put", &format!("{PREFIX}/config"), text]);
+        match self.folder() {
+            Some(folder) => std::fs::write(folder.join("config"), text).unwrap(),
+            None => {
+                self.etcd().ctl(&["put", &self.path("config"), text]);
             }
         }
     }
 
     /// Writes a key as an operator would.
     pub fn put(&self, key: &str, value: &str) {
-        match self {
-            Bed::Dir(folder) => {
-                let subnets = folder.path().join("subnets");
+        match self.folder() {
+            Some(folder) => {
+                let subnets = folder.join("subnets");
                 std::fs::create_dir_all(&subnets).unwrap();
                 std::fs::write(subnets.join(".hand"), value).unwrap();
                 std::fs::rename(subnets.join(".hand"), subnets.join(key)).unwrap();
             }
-            Bed::Etcd(server) => server.put(&format!("{PREFIX}/subnets/{key}"), value),
+            None => self.etcd().put(&self.key(key), value),
         }
     }
 
@@ -76,37 +157,37 @@ impl Bed {
     pub fn put_bytes(&self, key: &[u8], there: bool) {
         use std::os::unix::ffi::OsStrExt;
         let key = std::ffi::OsStr::from_bytes(key);
-        match self {
-            Bed::Dir(folder) => {
-                let path = folder.path().join("subnets").join(key);
+        match self.folder() {
+            Some(folder) => {
+                let path = folder.join("subnets").join(key);
                 if there { std::fs::write(path, "{}").unwrap() } else { std::fs::remove_file(path).unwrap() }
             }
-            Bed::Etcd(server) => {
-                let mut full = std::ffi::OsString::from(format!("{PREFIX}/subnets/"));
+            None => {
+                let mut full = std::ffi::OsString::from(self.key(""));
                 full.push(key);
                 if there {
-                    server.ctl_os(&["put".as_ref(), &full, "{}".as_ref()]);
+                    self.etcd().ctl_os(&["put".as_ref(), &full, "{}".as_ref()]);
                 } else {
-                    server.ctl_os(&["del".as_ref(), &full]);
+                    self.etcd().ctl_os(&["del".as_ref(), &full]);
                 }
             }
         }
     }
 
     pub fn delete(&self, key: &str) {
-        match self {
-            Bed::Dir(folder) => std::fs::remove_file(folder.path().join("subnets").join(key)).unwrap(),
-            Bed::Etcd(server) => {
-                server.ctl(&["del", &format!("{PREFIX}/subnets/{key}")]);
+        match self.folder() {
+            Some(folder) => std::fs::remove_file(folder.join("subnets").join(key)).unwrap(),
+            None => {
+                self.etcd().ctl(&["del", &self.key(key)]);
             }
         }
     }
 
     pub fn get(&self, key: &str) -> Option<String> {
-        match self {
-            Bed::Dir(folder) => std::fs::read_to_string(folder.path().join("subnets").join(key)).ok(),
-            Bed::Etcd(server) => {
-                let text = server.ctl(&["get", "--print-value-only", &format!("{PREFIX}/subnets/{key}")]);
+        match self.folder() {
+            Some(folder) => std::fs::read_to_string(folder.join("subnets").join(key)).ok(),
+            None => {
+                let text = self.etcd().ctl(&["get", "--print-value-only", &self.key(key)]);
                 let text = text.trim_end_matches('\n').to_owned();
                 (!text.is_empty()).then_some(text)
             }
@@ -114,27 +195,26 @@ impl Bed {
     }
 
     pub fn keys(&self) -> Vec<String> {
-        match self {
-            Bed::Dir(folder) => std::fs::read_dir(folder.path().join("subnets"))
+        match self.folder() {
+            Some(folder) => std::fs::read_dir(folder.join("subnets"))
                 .map(|files| files.map(|file| file.unwrap().file_name().into_string().unwrap()).filter(|name| !name.starts_with('.')).collect())
                 .unwrap_or_default(),
-            Bed::Etcd(server) => server
-                .ctl(&["get", "--prefix", "--keys-only", &format!("{PREFIX}/subnets/")])
+            None => self
+                .etcd()
+                .ctl(&["get", "--prefix", "--keys-only", &self.key("")])
                 .lines()
-                .filter_map(|line| line.strip_prefix(&format!("{PREFIX}/subnets/")).map(str::to_owned))
+                .filter_map(|line| line.strip_prefix(&self.key("")).map(str::to_owned))
                 .collect(),
         }
     }
 
     /// The lease that a key hangs on, in decimal; 0 for none.
     pub fn lease_of(&self, key: &str) -> i64 {
-        match self {
-            Bed::Dir(_) => 0,
-            Bed::Etcd(server) => {
-                let text = server.ctl(&["get", "-w", "json", &format!("{PREFIX}/subnets/{key}")]);
-                let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-                json["kvs"][0]["lease"].as_i64().unwrap_or(0)
-            }
+        if self.folder().is_some() {
+            return 0;
         }
+        let text = self.etcd().ctl(&["get", "-w", "json", &self.key(key)]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["kvs"][0]["lease"].as_i64().unwrap_or(0)
     }
 }

@@ -4,11 +4,12 @@ use super::store::Store;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Lost};
-use subnet_lease::protocol::acquire::{Tenure, acquire};
-use subnet_lease::protocol::coroutine::{Coroutine, Step, Told};
+use subnet_lease::manager::{Claim, HostFacts, Lost};
+use subnet_lease::protocol::acquire::acquire;
+use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Failure, Notice, Request, Write};
+use subnet_lease::protocol::registry::{Notice, Request, Unanswered, Write};
+use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{Dual, LeaseAttrs, NodeId, wire};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
@@ -30,7 +31,7 @@ struct Bench {
     key: String,
     now: Duration,
     seen: usize,
-    told: Vec<Told>,
+    told: Vec<LogLine>,
     fates: Vec<Fate>,
 }
 
@@ -38,14 +39,7 @@ fn claim(instance: &str) -> Claim {
     Claim {
         node: NodeId { id: "one".into(), name: "n1".into(), instance: instance.into(), ..NodeId::default() },
         public: Dual::V4(OWN),
-        previous: None,
-        macs: Vec::new(),
-        named: true,
-        store_via_underlay: true,
-        via_underlay: Arc::new(|_| true),
-        underlay: Vec::new(),
-        shared_address: false,
-        advice: String::new(),
+        host: HostFacts { named: true, store_via_underlay: true, via_underlay: Arc::new(|_| true), ..HostFacts::default() },
     }
 }
 
@@ -100,7 +94,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(Failure("no answer".into()))
+                            Err(Unanswered("no answer".into()))
                         }
                     });
                 }

@@ -6,12 +6,13 @@ use rand::rngs::StdRng;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Lost};
-use subnet_lease::protocol::acquire::{Tenure, acquire};
+use subnet_lease::manager::{Claim, HostFacts, Lost};
+use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Answer, Failure, Request};
-use subnet_lease::{Dual, Lease, LeaseAttrs, NetworkConfig, NodeId, Subnets};
+use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
+use subnet_lease::protocol::tenure::Tenure;
+use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
 
 /// What runs on the machine.
 pub enum Process {
@@ -24,7 +25,7 @@ enum Travel {
     /// On its way to the store.
     Out(Request),
     /// Carried out; the answer is on its way back.
-    Back(Result<Answer, Failure>),
+    Back(Result<Answer, Unanswered>),
 }
 
 pub struct Node {
@@ -76,14 +77,13 @@ impl Node {
                 ..NodeId::default()
             },
             public: Dual::V4(self.address),
-            previous: self.previous,
-            macs: Vec::new(),
-            named,
-            store_via_underlay: named,
-            via_underlay: Arc::new(move |_| named),
-            underlay: Vec::new(),
-            shared_address: false,
-            advice: String::new(),
+            host: HostFacts {
+                previous: self.previous,
+                named,
+                store_via_underlay: named,
+                via_underlay: Arc::new(move |_| named),
+                ..HostFacts::default()
+            },
         }
     }
 
@@ -92,9 +92,9 @@ impl Node {
     }
 
     /// What the node believes to hold.
-    pub fn held(&self) -> Option<Lease> {
+    pub fn held(&self) -> Option<Subnets> {
         match &self.process {
-            Process::Holding(coroutine, _) => coroutine.held().lease,
+            Process::Holding(coroutine, _) => coroutine.with_held(|held| held.lease.as_ref().map(|lease| lease.subnets)),
             _ => None,
         }
     }
@@ -152,17 +152,17 @@ impl Node {
                 match travel {
                     Travel::Out(request) => {
                         let answer = if rng.random_bool(0.02) && self.healthy(now) {
-                            Err(Failure("connection reset".into()))
+                            Err(Unanswered("connection reset".into()))
                         } else if self.cut > now {
-                            Err(Failure("deadline exceeded".into()))
+                            Err(Unanswered("deadline exceeded".into()))
                         } else {
                             store.carry_out(&request, now)
                         };
-                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::Heard { .. }) {
+                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::LastSeen { .. }) {
                             println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(Failure("connection reset".into())) } else { answer };
+                        let answer = if lost { Err(Unanswered("connection reset".into())) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((now + Duration::from_millis(rng.random_range(1..40)), Travel::Back(answer)));
                         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-use subnet_lease::protocol::registry::{Answer, Compare, Entry, Failure, Listing, Notice, Request, TTL, Write};
+use subnet_lease::protocol::registry::{Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write};
 
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -26,7 +26,7 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn carry_out(&mut self, request: &Request, now: Duration) -> Result<Answer, Failure> {
+    pub fn carry_out(&mut self, request: &Request, now: Duration) -> Result<Answer, Unanswered> {
         self.expire(now);
         Ok(match request {
             Request::List => Answer::Listing(Listing { revision: self.revision, entries: self.keys.values().cloned().collect() }),
@@ -35,7 +35,7 @@ impl Store {
                 self.leases.insert(self.next_lease, now);
                 Answer::Granted(self.next_lease)
             }
-            Request::Heard { lease, .. } => Answer::Heard(self.leases.get(lease).map(|refreshed| now.saturating_sub(*refreshed))),
+            Request::LastSeen { lease, .. } => Answer::LastSeen(self.leases.get(lease).map(|refreshed| now.saturating_sub(*refreshed))),
             Request::KeepAlive { lease, .. } => Answer::Alive(self.leases.get_mut(lease).map(|refreshed| *refreshed = now).is_some()),
             Request::Inherit { lease } => Answer::Alive(self.leases.contains_key(lease)),
             Request::Revoke { lease } => {
@@ -65,11 +65,11 @@ impl Store {
         }
     }
 
-    pub fn write(&mut self, write: &Write, now: Duration) -> Result<(), Failure> {
+    pub fn write(&mut self, write: &Write, now: Duration) -> Result<(), Unanswered> {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
-                    return Err(Failure("etcdserver: requested lease not found".into()));
+                    return Err(Unanswered("etcdserver: requested lease not found".into()));
                 }
                 self.revision += 1;
                 self.writes += 1;

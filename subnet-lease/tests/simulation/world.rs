@@ -133,7 +133,7 @@ impl World {
             }
             for at in 0..self.nodes.len() {
                 if self.nodes[at].next(&self.store).is_some_and(|next| next <= self.now) {
-                    let before = self.nodes[at].held().map(|held| held.subnets);
+                    let before = self.nodes[at].held();
                     let line = self.nodes[at].act(self.now, &mut self.store, &self.config, &mut self.rng, self.talk);
                     if let Some(line) = line {
                         self.say(&line);
@@ -164,12 +164,11 @@ impl World {
             32..=46 => {
                 self.nodes[at].stopped = now + span;
                 if self.rng.random_bool(0.5)
-                    && let Some(lease) =
-                        self.nodes[at].held().and_then(|held| self.store.keys.get(&wire::render_key(&held.subnets)).map(|entry| entry.lease))
+                    && let Some(lease) = self.nodes[at].held().and_then(|held| self.store.keys.get(&wire::render_key(&held)).map(|entry| entry.lease))
                 {
                     self.store.drop_lease(lease, now);
                     if let Some(held) = self.nodes[at].held() {
-                        self.touched.insert(wire::render_key(&held.subnets), now + span);
+                        self.touched.insert(wire::render_key(&held), now + span);
                     }
                 }
                 format!("n{at} stopped for {span:?}")
@@ -260,15 +259,15 @@ impl World {
     /// Nobody gains for a moment what a healthy node holds, unless somebody else had a hand in it.
     fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
         let node = &self.nodes[at];
-        let Some(gained) = node.held().map(|held| held.subnets).filter(|held| Some(*held) != before) else { return Ok(()) };
+        let Some(gained) = node.held().filter(|held| Some(*held) != before) else { return Ok(()) };
         let long_ago = |time: Duration| self.now > time + ALLOWED;
         if self.restored.is_some_and(|at| !long_ago(at)) {
             return Ok(());
         }
         for other in self.nodes.iter().filter(|other| other.name != node.name && other.id != node.id && other.address != node.address) {
             let undisturbed = long_ago(other.stopped) && long_ago(other.cut) || (other.stopped.is_zero() && other.cut.is_zero());
-            let Some(held) = other.held().filter(|held| undisturbed && held.subnets.overlaps(&gained)) else { continue };
-            if self.touched.get(&wire::render_key(&held.subnets)).is_none_or(|at| long_ago(*at)) {
+            let Some(held) = other.held().filter(|held| undisturbed && held.overlaps(&gained)) else { continue };
+            if self.touched.get(&wire::render_key(&held)).is_none_or(|at| long_ago(*at)) {
                 return Err(format!("at {:?} n{} takes {gained} from n{}, which is well", self.now, node.name, other.name));
             }
         }
@@ -284,10 +283,10 @@ impl World {
                 let (one, two) = (&self.nodes[a], &self.nodes[b]);
                 let both = one.healthy(now) && two.healthy(now);
                 let Some((held_a, held_b)) = one.held().zip(two.held()).filter(|_| both) else { continue };
-                if held_a.subnets.overlaps(&held_b.subnets) {
+                if held_a.overlaps(&held_b) {
                     let since = self.overlap.iter().find(|(x, y, _)| (*x, *y) == (a, b)).map_or(now, |(_, _, since)| *since);
                     if now - since > ALLOWED {
-                        return Err(format!("at {now:?} n{a} and n{b} both hold {} since {since:?}", held_a.subnets));
+                        return Err(format!("at {now:?} n{a} and n{b} both hold {} since {since:?}", held_a));
                     }
                     seen.push((a, b, since));
                 }
@@ -307,7 +306,7 @@ impl World {
                 return Err(format!("n{} has no lease at the end; its last words: {}", node.name, node.last_words));
             }
             if let (Process::Holding(..), Some(held)) = (&node.process, node.held()) {
-                let key = wire::render_key(&held.subnets);
+                let key = wire::render_key(&held);
                 let Some(entry) = self.store.keys.get(&key) else { return Err(format!("n{} holds {key}, which is not in the store", node.name)) };
                 let attrs = wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
                 if attrs.node.as_ref().is_none_or(|id| id.id != node.id) {

@@ -36,7 +36,7 @@ impl Bed {
         let asked = [
             self.files.present(),
             self.files.list(None).map(drop),
-            self.files.heard(KEY).map(drop),
+            self.files.last_seen(KEY).map(drop),
             self.files.touch(KEY).map(drop),
             self.put().map(drop),
             self.files.mark_of(KEY, &Watch::none()).map(drop),

@@ -1,0 +1,169 @@
+//! What goes and what stays, by name, kind, mark and evidence.
+
+use super::*;
+use crate::link::LinkKind;
+use crate::link::tun::TunSpec;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn link(name: &str, kind: &str) -> (LinkName, LinkSpec) {
+    let kind = match kind {
+        "tun" => LinkKind::Tun(TunSpec { held: false }),
+        other => LinkKind::Other(other.to_owned()),
+    };
+    (LinkName::parse(name).unwrap(), LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None })
+}
+
+fn route(net: &str, via: Option<&str>, dev: &str, protocol: u8) -> (IpNet, u32, RouteSpec) {
+    let kind = if via.is_none() && dev.is_empty() { RouteKind::Blackhole } else { RouteKind::Unicast };
+    let dev = LinkName::parse(dev).unwrap_or_default();
+    (net.parse().unwrap(), 0, RouteSpec { via: via.map(|ip| ip.parse().unwrap()), dev, onlink: false, kind, scope: 0, protocol })
+}
+
+fn evidence() -> Evidence {
+    let networks = vec![
+        Network { network: "10.244.0.0/16".parse().unwrap(), own: Some("10.244.1.0/24".parse().unwrap()), length: 24 },
+        Network { network: "fd10:244::/48".parse().unwrap(), own: Some("fd10:244:0:1::/64".parse().unwrap()), length: 64 },
+    ];
+    Evidence { networks, protocol: 241, bridge: false, others: Others::default() }
+}
+
+fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
+    verdicts(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
+}
+
+fn kept(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
+    verdicts(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
+}
+
+#[test]
+fn devices_go_by_name_and_kind() {
+    let ours = [
+        ("flannel.7", "tun"),
+        ("flannel-v6.1", "tun"),
+        ("flannel0", "tun"),
+        ("flannel-wg", "wireguard"),
+        ("flannel-wg-v6", "wireguard"),
+        ("flannel.ipip", "ipip"),
+    ];
+    let doubtful = [("flannel.1", "bridge"), ("flannel0", "wireguard"), ("flannel-wg", "device"), ("flannel.ipip", "ip6tnl")];
+    let others = [
+        ("flannel", "tun"),
+        ("flannelx", "tun"),
+        ("flannel.x", "tun"),
+        ("my-flannel.1", "tun"),
+        ("vx0", "vxlan"),
+        ("tunl0", "ipip"),
+        ("flannel-v6.", "tun"),
+        ("wg0", "wireguard"),
+        ("docker0", "bridge"),
+    ];
+    for (list, gone, told) in [(&ours[..], true, false), (&doubtful, false, true), (&others, false, false)] {
+        for (name, kind) in list {
+            let inventory = Inventory { links: vec![link(name, kind)], routes: Vec::new() };
+            assert_eq!((!removed(&inventory, &evidence()).is_empty(), !kept(&inventory, &evidence()).is_empty()), (gone, told), "{name} {kind}");
+        }
+    }
+}
+
+#[test]
+fn the_bridge_goes_only_when_asked() {
+    let inventory = Inventory { links: vec![link("cni0", "bridge")], routes: Vec::new() };
+    assert_eq!((removed(&inventory, &evidence()).len(), kept(&inventory, &evidence())), (0, vec!["ip link delete cni0".to_owned()]));
+    let asked = Evidence { bridge: true, ..evidence() };
+    assert_eq!((removed(&inventory, &asked), kept(&inventory, &asked).len()), (vec!["device cni0 (bridge)".to_owned()], 0));
+    let other = Inventory { links: vec![link("cni0", "device")], routes: Vec::new() };
+    assert!(removed(&other, &asked).is_empty());
+}
+
+#[test]
+fn routes_go_by_mark_or_beyond_doubt() {
+    let routes = vec![
+        // Marked, wherever it leads.
+        route("10.244.2.0/24", Some("192.168.56.2"), "eth0", 241),
+        route("10.9.0.0/16", Some("192.168.56.2"), "eth0", 241),
+        route("10.244.1.0/24", None, "", 241),
+        // Go's host-gw, and its blackhole.
+        route("10.244.3.0/24", Some("192.168.56.3"), "eth0", 3),
+        route("fd10:244:0:3::/64", Some("fd00:56::3"), "eth0", 3),
+        route("10.244.1.0/24", None, "", 3),
+        // Goes with its device.
+        route("10.244.4.0/24", Some("10.244.4.0"), "flannel.1", 3),
+        // Somebody's inside the network.
+        route("10.244.128.0/17", Some("192.168.56.3"), "eth0", 3),
+        route("10.244.9.0/24", None, "", 3),
+        // Others'.
+        route("10.244.5.0/24", Some("192.168.56.5"), "eth0", 4),
+        route("10.244.5.0/24", None, "eth0", 3),
+        route("10.244.6.7/32", Some("192.168.56.5"), "eth0", 3),
+        route("10.9.1.0/24", Some("192.168.56.5"), "eth0", 3),
+        route("0.0.0.0/0", Some("192.168.56.1"), "eth0", 3),
+        route("10.244.1.0/24", None, "cni0", 2),
+    ];
+    let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth")], routes };
+    assert_eq!(
+        removed(&inventory, &evidence()),
+        [
+            "route 10.244.2.0/24 via 192.168.56.2 dev eth0 proto 241",
+            "route 10.9.0.0/16 via 192.168.56.2 dev eth0 proto 241",
+            "route blackhole 10.244.1.0/24 proto 241",
+            "route 10.244.3.0/24 via 192.168.56.3 dev eth0 proto boot",
+            "route fd10:244:0:3::/64 via fd00:56::3 dev eth0 proto boot",
+            "route blackhole 10.244.1.0/24 proto boot",
+            "device flannel.1 (tun)",
+        ]
+    );
+    assert_eq!(
+        kept(&inventory, &evidence()),
+        ["ip route delete 10.244.128.0/17 via 192.168.56.3 dev eth0 proto boot", "ip route delete blackhole 10.244.9.0/24 proto boot"]
+    );
+    // Without evidence only the mark and the devices count.
+    let nothing = Evidence { networks: Vec::new(), ..evidence() };
+    assert_eq!((removed(&inventory, &nothing).len(), kept(&inventory, &nothing).len()), (4, 0));
+}
+
+fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
+    (
+        any::<u32>(),
+        0u8..33,
+        proptest::option::of(any::<u32>()),
+        prop_oneof![Just("eth0"), Just("flannel.1"), Just("")],
+        prop_oneof![Just(2u8), Just(3), Just(4), Just(241)],
+    )
+        .prop_map(|(net, len, via, dev, protocol)| {
+            let net = format!("{}/{len}", std::net::Ipv4Addr::from(net & 0x0003_ffff | 0x0af4_0000));
+            let via = via.map(|via| std::net::Ipv4Addr::from(via).to_string());
+            let (net, metric, spec) = route(&net, via.as_deref(), dev, protocol);
+            (net.trunc(), metric, spec)
+        })
+}
+
+proptest! {
+    /// What nobody marked and what lies outside the network stays; what is left is left the second time.
+    #[test]
+    fn nothing_of_others_goes_and_once_is_enough(routes in proptest::collection::vec(any_route(), 0..30)) {
+        let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth"), link("vx0", "vxlan")], routes };
+        let verdicts_now = verdicts(&inventory, &evidence());
+        let network: IpNet = "10.244.0.0/16".parse().unwrap();
+        let mut left = inventory.clone();
+        for (op, _) in &verdicts_now.remove {
+            match op {
+                Op::Delete(Key::Route(net, metric), Value::Route(spec)) => {
+                    prop_assert!(spec.protocol == 241 || spec.protocol == 3 && network.contains(net) && net.prefix_len() == 24);
+                    left.routes.retain(|(n, m, s)| (n, m, s) != (net, metric, spec));
+                }
+                Op::Delete(Key::Link(name), _) => {
+                    prop_assert_eq!(name.as_str(), "flannel.1");
+                    left.links.retain(|(known, _)| known != name);
+                    left.routes.retain(|(_, _, route)| route.dev != *name);
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+        prop_assert!(left.routes.iter().all(|(_, _, route)| route.protocol != 241));
+        let again = verdicts(&left, &evidence());
+        prop_assert!(again.remove.is_empty());
+        let commands: BTreeSet<_> = again.keep.iter().map(|kept| &kept.command).collect();
+        prop_assert_eq!(commands, verdicts_now.keep.iter().map(|kept| &kept.command).collect());
+    }
+}

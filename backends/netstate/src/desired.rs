@@ -1,0 +1,103 @@
+//! What the kernel should hold: whole, from all leases; or what a change of some leases changes. Both lead to the same state.
+
+use crate::kernel::Facts;
+use crate::object::{KernelState, Key, Value};
+use crate::peers::{Eligible, peers};
+use crate::plan::Plan;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use subnet_lease::{LeaseTable, Peer};
+
+/// What the kernel should hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// The objects.
+    pub state: KernelState,
+    /// Those that more than one peer asks for: they do not follow from one lease alone.
+    shared: BTreeSet<Key>,
+}
+
+/// What a change of leases changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The objects as they were.
+    pub before: KernelState,
+    /// The objects as they should be.
+    pub after: KernelState,
+}
+
+impl Desired {
+    /// From all leases. Of peers that ask for different content of one object the oldest lease has its way, and the others are no peers.
+    pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
+        let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
+        let mut all: Vec<Peer<'_>> = peers(leases, plan.own(), plan.kinds(), plan.scope(), &facts.underlay).collect();
+        all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
+        for peer in &all {
+            desired.add(plan.of_peer(peer, facts));
+        }
+        desired
+    }
+
+    fn add(&mut self, objects: Vec<(Key, Value)>) {
+        let mut conflict = false;
+        for (key, value) in &objects {
+            if let Some(present) = self.state.0.get(key) {
+                self.shared.insert(*key);
+                conflict |= present != value;
+            }
+        }
+        if !conflict {
+            self.state.0.extend(objects);
+        }
+    }
+
+    /// What follows from leases alone that were added, removed or changed since; nothing where other leases have a say in it.
+    pub fn change<P: Plan + ?Sized>(&self, plan: &P, before: &LeaseTable, after: &LeaseTable, facts: &Facts) -> Option<Change> {
+        let eligible = Eligible::new(plan.own(), plan.scope(), &facts.underlay);
+        let mut change = Change::default();
+        let mut wanted = BTreeMap::new();
+        for (was, is) in before.changes(after) {
+            for (lease, objects) in [(was, &mut change.before.0), (is, &mut wanted)] {
+                let counts = lease.filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
+                for peer in counts.into_iter().flat_map(|lease| Peer::of(lease)).filter(|peer| eligible.admits(peer)) {
+                    for (key, value) in plan.of_peer(&peer, facts) {
+                        if objects.insert(key, value).is_some() {
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+        let alone = change.before.0.iter().all(|(key, value)| !self.shared.contains(key) && self.state.0.get(key) == Some(value));
+        let free = wanted.keys().all(|key| change.before.0.contains_key(key) || !self.state.0.contains_key(key));
+        change.after = KernelState(wanted);
+        (alone && free).then_some(change)
+    }
+
+    /// Takes a change over.
+    pub fn take(&mut self, change: Change) {
+        for key in change.before.0.keys() {
+            self.state.0.remove(key);
+        }
+        self.state.0.extend(change.after.0);
+    }
+}
+
+/// Of which addresses the plan wants to know whether they are on-link.
+pub fn asks<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
+    if !plan.asks_on_link() {
+        return Vec::new();
+    }
+    let asks: BTreeSet<IpAddr> = leases.peers(plan.own(), plan.kinds()).map(|peer| peer.public_ip).collect();
+    asks.into_iter().collect()
+}
+
+/// Of which addresses that some leases brought it wants to know that.
+pub fn new_asks<P: Plan + ?Sized>(plan: &P, before: &LeaseTable, after: &LeaseTable) -> Vec<IpAddr> {
+    if !plan.asks_on_link() {
+        return Vec::new();
+    }
+    let new = before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
+    let asks: BTreeSet<IpAddr> = new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
+    asks.into_iter().collect()
+}

@@ -1,0 +1,166 @@
+//! What has to be done so that the kernel holds what is wanted: sets in order of dependency, then deletes in reverse.
+
+use crate::fit::Fit;
+use crate::link::{LinkKind, LinkSpec};
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Op, Value};
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use subnet_lease::Subnets;
+
+/// The operations that lead from `have` to `want` in one pass.
+pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
+    let mut links = Links::default();
+    let mut ops = link_ops(want, have, &mut links);
+    let lost = |key: &Key, value: &Value| links.took_along(key, value);
+    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_take_along(key, value);
+    // Two sorted sequences side by side: no look-up per object.
+    let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
+    let mut deletes = Vec::new();
+    for (key, value) in want.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))) {
+        while let Some((extra, old)) = theirs.next_if(|(other, _)| *other < key) {
+            if !undone(extra, old) {
+                deletes.push(Op::Delete(*extra, old.clone()));
+            }
+        }
+        match theirs.next_if(|(other, _)| *other == key) {
+            Some((_, old)) if !lost(key, old) => {
+                if old != value {
+                    if must_go_first(old, value) {
+                        ops.extend([Op::Delete(*key, old.clone()), Op::Add(*key, value.clone())]);
+                    } else {
+                        ops.push(Op::Replace(*key, value.clone()));
+                    }
+                }
+            }
+            _ if links.refused_key(key, value) => {}
+            _ => ops.push(Op::Add(*key, value.clone())),
+        }
+    }
+    for (extra, old) in theirs {
+        if !undone(extra, old) {
+            deletes.push(Op::Delete(*extra, old.clone()));
+        }
+    }
+    ops.extend(deletes.into_iter().rev());
+    let unwanted = |key: &Key| matches!(key, Key::Link(name) if links.unwanted.contains(name));
+    ops.extend(have.0.iter().filter(|(key, _)| unwanted(key)).map(|(key, old)| Op::Delete(*key, old.clone())));
+    ops
+}
+
+/// Whether a route cannot be replaced in place: the kernel looks an IPv6 onlink gateway up, and while the old route sends it out
+/// by another interface the new one is refused (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
+fn must_go_first(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::Route(old), Value::Route(new)) => new.onlink && new.via.is_some_and(|via| via.is_ipv6()) && old.dev != new.dev,
+        _ => false,
+    }
+}
+
+/// What happens to links, and with it to what hangs on them.
+#[derive(Default)]
+struct Links {
+    /// Made anew, first of all: everything on them is gone then.
+    rebuilt: BTreeSet<LinkName>,
+    /// Deleted, last of all: until then what is on them is there, and a route is replaced in place.
+    unwanted: BTreeSet<LinkName>,
+    /// Their neighbours go: the kernel flushes permanent ones too when a MAC changes (neigh_changeaddr).
+    readdressed: BTreeSet<LinkName>,
+    /// Not ours to touch: nothing can be put on them.
+    refused: BTreeSet<LinkName>,
+}
+
+impl Links {
+    fn took_along(&self, key: &Key, value: &Value) -> bool {
+        let readdressed = matches!(key, Key::Neighbor(name, _) if self.readdressed.contains(name));
+        readdressed || holder(key, value).is_some_and(|name| self.rebuilt.contains(&name))
+    }
+
+    fn will_take_along(&self, key: &Key, value: &Value) -> bool {
+        holder(key, value).is_some_and(|name| self.unwanted.contains(&name))
+    }
+
+    fn refused_key(&self, key: &Key, value: &Value) -> bool {
+        holder(key, value).is_some_and(|name| self.refused.contains(&name))
+    }
+}
+
+/// The link on which an object hangs.
+fn holder(key: &Key, value: &Value) -> Option<LinkName> {
+    if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
+}
+
+fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for (name, spec) in specs(want) {
+        let key = Key::Link(name);
+        let value = Value::Link(Box::new(spec.clone()));
+        let Some(found) = have.link(name) else {
+            ops.push(Op::Add(key, value));
+            continue;
+        };
+        match spec.fit(found) {
+            Fit::Same => {}
+            Fit::Change => {
+                if spec.mac.is_some() && spec.mac != found.mac {
+                    links.readdressed.insert(name);
+                }
+                ops.push(Op::Replace(key, value));
+            }
+            Fit::Rebuild => {
+                links.rebuilt.insert(name);
+                ops.push(Op::Delete(key, Value::Link(Box::new(found.clone()))));
+                ops.push(Op::Add(key, value));
+            }
+            Fit::Refused => {
+                links.refused.insert(name);
+                ops.push(Op::Refuse(key, Value::Link(Box::new(found.clone()))));
+            }
+        }
+    }
+    // Another kind under a name of ours is somebody else's.
+    for (name, _) in specs(have).filter(|(name, spec)| want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))) {
+        links.unwanted.insert(name);
+    }
+    ops
+}
+
+fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
+    // Links are lowest in the order.
+    state.0.iter().map_while(|(key, value)| match (key, value) {
+        (Key::Link(name), Value::Link(spec)) => Some((*name, &**spec)),
+        _ => None,
+    })
+}
+
+/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, the FDB entry behind that.
+///
+/// A key that exists and cannot be read is never a removal.
+pub fn spare(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
+    for net in subnets.iter().flat_map(Subnets::nets) {
+        let routes: Vec<_> = routes_to(have, &net).filter(|(key, _)| routes_to(want, &net).next().is_none() || want.0.contains_key(key)).collect();
+        for (key, value) in routes {
+            keep(want, key, value);
+            let Value::Route(route) = value else { continue };
+            let Some(via) = route.via else { continue };
+            let neighbor = Key::Neighbor(route.dev, via);
+            let Some(found @ Value::Neighbor(mac)) = have.0.get(&neighbor) else { continue };
+            keep(want, &neighbor, found);
+            let fdb = Key::Fdb(route.dev, *mac);
+            if let Some(found) = have.0.get(&fdb) {
+                keep(want, &fdb, found);
+            }
+        }
+    }
+}
+
+fn keep(want: &mut KernelState, key: &Key, value: &Value) {
+    want.0.entry(*key).or_insert_with(|| value.clone());
+}
+
+fn routes_to<'a>(state: &'a KernelState, net: &IpNet) -> impl Iterator<Item = (&'a Key, &'a Value)> {
+    state.0.range(Key::Route(*net, 0)..=Key::Route(*net, u32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

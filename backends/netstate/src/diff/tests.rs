@@ -1,0 +1,220 @@
+//! The laws of the difference, on random states of small worlds.
+
+use super::*;
+use crate::fake::World;
+use crate::link::tun::TunSpec;
+use crate::link::vxlan::VxlanSpec;
+use crate::names::Mac;
+use crate::route::{RouteKind, RouteSpec};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+fn name(n: u8) -> LinkName {
+    LinkName::parse(&format!("flannel.{n}")).unwrap()
+}
+
+fn subnet(peer: u8) -> IpNet {
+    format!("10.244.{peer}.0/24").parse().unwrap()
+}
+
+fn mac(n: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, n])
+}
+
+fn public(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 168, 56, n))
+}
+
+/// A peer: its MAC, its address, and whether it is reached directly.
+type Peers = BTreeMap<u8, (u8, u8, bool)>;
+
+/// A link: VNI, MAC, MTU.
+type Device = (u32, u8, u32);
+
+/// The state of a vxlan node with these peers.
+fn state(device: Option<Device>, peers: &Peers) -> KernelState {
+    let mut state = KernelState::default();
+    let dev = name(1);
+    if let Some((vni, own, mtu)) = device {
+        let kind = LinkKind::Vxlan(VxlanSpec { vni, port: None, local: Some(public(1)), lower: 2, learning: false, gbp: false });
+        let spec = LinkSpec { kind, mac: Some(mac(100 + own)), mtu, up: true, accept_ra: Some(false), checksum_offload: None };
+        state.set(Key::Link(dev), Value::Link(Box::new(spec)));
+        state.set(Key::Address(dev, "10.244.0.0/32".parse().unwrap()), Value::Address);
+    }
+    for (peer, (hardware, ip, direct)) in peers {
+        let net = subnet(*peer);
+        let (via, on) = if *direct { (public(*ip), LinkName::parse("eth0").unwrap()) } else { (net.network(), dev) };
+        if !*direct && device.is_none() {
+            continue;
+        }
+        if !*direct {
+            let destination = Value::Fdb(public(*ip));
+            if *state.0.entry(Key::Fdb(dev, mac(*hardware))).or_insert(destination.clone()) != destination {
+                continue;
+            }
+            state.set(Key::Neighbor(dev, via), Value::Neighbor(mac(*hardware)));
+        }
+        let route = RouteSpec { via: Some(via), dev: on, onlink: !direct, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        state.set(Key::Route(net, 0), Value::Route(route));
+    }
+    state
+}
+
+/// Where packets to a peer end up, going through route, neighbour and FDB; `None` when nowhere.
+fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
+    let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else { return None };
+    if !route.onlink {
+        return route.via;
+    }
+    let Some(Value::Neighbor(mac)) = state.0.get(&Key::Neighbor(route.dev, route.via?)) else { return None };
+    let Some(Value::Fdb(ip)) = state.0.get(&Key::Fdb(route.dev, *mac)) else { return None };
+    state.link(route.dev).filter(|link| link.up).map(|_| *ip)
+}
+
+fn peers() -> impl Strategy<Value = Peers> {
+    proptest::collection::btree_map(0u8..8, (0u8..8, 2u8..10, any::<bool>()), 0..8)
+}
+
+fn device() -> impl Strategy<Value = Option<Device>> {
+    proptest::option::weighted(0.9, (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]))
+}
+
+/// Leaves out some of a state, as somebody who flushes things would.
+fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
+    let links: Vec<_> = state.0.keys().filter_map(|key| if let Key::Link(name) = key { Some(*name) } else { None }).collect();
+    let mut dropped = dropped.iter().chain(std::iter::repeat(&false));
+    state.0.retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
+    let _ = links;
+    state
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn nothing_to_do_is_nothing_done(device in device(), peers in peers()) {
+        let same = state(device, &peers);
+        prop_assert_eq!(diff(&same, &same), vec![]);
+    }
+
+    #[test]
+    fn one_pass_suffices(a in device(), b in device(), before in peers(), after in peers(), dropped in proptest::collection::vec(any::<bool>(), 0..30)) {
+        let (have, want) = (damaged(state(a, &before), &dropped), state(b, &after));
+        let mut world = World { state: have.clone(), ..World::default() };
+        let ops = diff(&want, &have);
+        for op in &ops {
+            prop_assert!(world.apply(op).is_ok(), "{:?} after {:?}", op, world.state);
+            prop_assert!(want.0.contains_key(op.key()) || have.0.contains_key(op.key()));
+        }
+        prop_assert_eq!(&world.state, &want);
+        prop_assert_eq!(diff(&want, &world.state), vec![]);
+    }
+
+    #[test]
+    fn who_works_before_and_after_works_in_between(device in (1u32..2, 0u8..1, prop_oneof![Just(1450u32), Just(1400)]), mtu in 1400u32..1450, before in peers(), after in peers()) {
+        let (have, want) = (state(Some(device), &before), state(Some((device.0, device.1, mtu)), &after));
+        // Unless another lease takes over its MAC: then frames go astray for a moment, whatever the order.
+        let takes_over = |peer: &u8, hardware: u8| after.iter().any(|(other, (theirs, ..))| other != peer && *theirs == hardware);
+        let steady: Vec<u8> = (0..8).filter(|peer| {
+            let unchanged = before.get(peer).is_some_and(|(hardware, ..)| !takes_over(peer, *hardware));
+            unchanged && reached(&have, *peer).is_some() && reached(&want, *peer).is_some()
+        }).collect();
+        let mut world = World { state: have.clone(), ..World::default() };
+        for op in diff(&want, &have) {
+            world.apply(&op).unwrap();
+            for peer in &steady {
+                let now = reached(&world.state, *peer);
+                prop_assert!(now.is_some() && (now == reached(&have, *peer) || now == reached(&want, *peer)), "peer {} is cut by {:?}", peer, op);
+            }
+        }
+    }
+
+    #[test]
+    fn spared_subnets_lose_nothing(device in device(), before in peers(), after in peers(), blank in proptest::collection::btree_set(0u8..8, 0..4)) {
+        let have = state(device, &before);
+        let after: Peers = after.into_iter().filter(|(peer, (hardware, ip, direct))| {
+            // Nobody else has a spared peer's MAC: two peers never have one.
+            !blank.contains(peer) && !before.iter().any(|(other, was)| blank.contains(other) && (was.0 == *hardware) && (was.1 != *ip || *direct))
+        }).collect();
+        let mut want = state(device, &after);
+        let blanks = blank.iter().map(|peer| Subnets::V4(format!("10.244.{peer}.0/24").parse().unwrap())).collect();
+        spare(&mut want, &have, &blanks);
+        let mut world = World { state: have.clone(), ..World::default() };
+        for op in diff(&want, &have) {
+            world.apply(&op).unwrap();
+            for peer in &blank {
+                prop_assert_eq!(reached(&world.state, *peer), reached(&have, *peer), "{:?}", op);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mac_taken_over_is_one_replacement() {
+    let have = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false))]));
+    let want = state(Some((1, 0, 1450)), &Peers::from([(2, (5, 3, false))]));
+    let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
+    assert_eq!(
+        ops,
+        [
+            "change FDB entry 02:00:00:00:00:05 on flannel.1",
+            "add neighbour 10.244.2.0 on flannel.1",
+            "add route to 10.244.2.0/24",
+            "delete route to 10.244.1.0/24",
+            "delete neighbour 10.244.1.0 on flannel.1",
+        ]
+    );
+}
+
+#[test]
+fn an_ipv6_route_that_changes_to_the_tunnel_goes_first() {
+    let key = Key::Route("fd10:244:0:2::/64".parse().unwrap(), 1024);
+    let route = |via: &str, dev: &str, onlink| {
+        let (via, dev) = (via.parse().ok(), LinkName::parse(dev).unwrap());
+        KernelState([(key, Value::Route(RouteSpec { via, dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: 241 }))].into())
+    };
+    let (direct, tunnel) = (route("fd00:56::2", "eth0", false), route("fd10:244:0:2::", "flannel-v6.1", true));
+    let verbs = |want, have| diff(want, have).iter().map(Op::verb).collect::<Vec<_>>();
+    assert_eq!(verbs(&tunnel, &direct), ["delete", "add"]);
+    assert_eq!(verbs(&direct, &tunnel), ["change"]);
+}
+
+#[test]
+fn a_foreign_link_is_refused_and_nothing_put_on_it() {
+    let want = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]));
+    let mut have = KernelState::default();
+    let spec = LinkSpec { kind: LinkKind::Other("bridge".into()), mac: None, mtu: 1500, up: false, accept_ra: None, checksum_offload: None };
+    have.set(Key::Link(name(1)), Value::Link(Box::new(spec)));
+    let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
+    assert_eq!(ops, ["take over link flannel.1", "add route to 10.244.2.0/24"]);
+    // Nor is it deleted where nothing is wanted under that name; what is ours is.
+    assert!(diff(&KernelState::default(), &have).is_empty());
+    have.set(
+        Key::Link(name(1)),
+        Value::Link(Box::new(LinkSpec { kind: LinkKind::Tun(TunSpec { held: false }), ..have.link(name(1)).unwrap().clone() })),
+    );
+    assert_eq!(diff(&KernelState::default(), &have).len(), 1);
+}
+
+#[test]
+fn what_is_fixed_rebuilds_and_the_rest_changes() {
+    let vxlan = VxlanSpec { vni: 1, port: Some(8472), local: Some(public(1)), lower: 2, learning: false, gbp: false };
+    let spec =
+        |vxlan| LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
+    let have = spec(vxlan);
+    let fit = |change: fn(&mut VxlanSpec)| {
+        let mut other = vxlan;
+        change(&mut other);
+        spec(other).fit(&have)
+    };
+    use crate::fit::Fit;
+    assert_eq!(fit(|_| ()), Fit::Same);
+    for change in [|v: &mut VxlanSpec| v.vni = 2, |v: &mut VxlanSpec| v.port = Some(1), |v: &mut VxlanSpec| v.gbp = true] {
+        assert_eq!(fit(change), Fit::Rebuild);
+    }
+    assert_eq!(fit(|v| v.port = None), Fit::Same);
+    for change in [|v: &mut VxlanSpec| v.lower = 3, |v: &mut VxlanSpec| v.local = None, |v: &mut VxlanSpec| v.learning = true] {
+        assert_eq!(fit(change), Fit::Change);
+    }
+}

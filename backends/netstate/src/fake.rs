@@ -1,0 +1,188 @@
+//! A kernel for tests: it keeps to the rules that matter (dependencies, exclusive adds, what vanishes with a link) and fails when told.
+
+use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, OpError};
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Op, Value};
+use crate::route::RouteSpec;
+use crate::scope::Scope;
+use crate::underlay::Underlay;
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// What the fake holds; tests look at it and disturb it while it is in use.
+#[derive(Debug, Default)]
+pub struct World {
+    /// Our objects.
+    pub state: KernelState,
+    /// Routes of others.
+    pub foreign: BTreeSet<Key>,
+    /// Routes that Go flannel may have left.
+    pub leftovers: BTreeMap<Key, RouteSpec>,
+    /// Addresses that are on-link.
+    pub on_link: BTreeSet<IpAddr>,
+    /// Faults still to come: for each call, whether it fails.
+    pub faults: VecDeque<bool>,
+    /// Changes that were made through `apply`.
+    pub writes: usize,
+    /// How often everything was read.
+    pub reads: usize,
+    /// What was not listened to yet.
+    pub notices: Vec<Notice>,
+}
+
+/// What a kernel tells of a change.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// An object has this content now, or is gone.
+    Object(Key, Option<Value>),
+    /// Anything else.
+    Other,
+}
+
+/// A kernel that is none; clones share their world.
+#[derive(Clone, Debug, Default)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+    noise: Arc<Notify>,
+}
+
+impl World {
+    fn fault(&mut self) -> bool {
+        self.faults.pop_front().unwrap_or(false)
+    }
+
+    /// Does one operation as a kernel would.
+    ///
+    /// # Errors
+    /// What the kernel would object to.
+    pub fn apply(&mut self, op: &Op) -> Result<(), String> {
+        let (key, value) = match op {
+            Op::Refuse(..) => return Err("not ours".to_owned()),
+            Op::Delete(key, _) => {
+                self.state.0.remove(key);
+                self.leftovers.remove(key);
+                if let Key::Link(name) = key {
+                    self.forget(*name, |_| true);
+                }
+                return Ok(());
+            }
+            Op::Add(key, value) | Op::Replace(key, value) => (key, value),
+        };
+        let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link().filter(|_| !matches!(key, Key::Link(_))) };
+        let ours = |name: &LinkName| name.as_str().starts_with("flannel");
+        if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up)) {
+            return Err("no such device, or it is down".to_owned());
+        }
+        // Over a learned entry FDB and neighbours are written; everything else is exclusive.
+        let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..));
+        if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
+            return Err("file exists".to_owned());
+        }
+        if matches!(op, Op::Replace(..)) && !self.state.0.contains_key(key) {
+            return Err("no such object".to_owned());
+        }
+        if let (Key::Link(name), Value::Link(spec)) = (key, value)
+            && let Some(old) = self.state.link(*name)
+            && spec.mac.is_some()
+            && old.mac != spec.mac
+        {
+            self.forget(*name, |key| matches!(key, Key::Neighbor(..)));
+        }
+        self.state.set(*key, value.clone());
+        Ok(())
+    }
+
+    /// Drops what hangs on a link.
+    fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
+        self.state.0.retain(|key, value| {
+            let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
+            on != Some(name) || !which(key) || matches!(key, Key::Link(_))
+        });
+    }
+}
+
+impl FakeKernel {
+    /// The world, locked.
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the world as somebody else, and is noticed.
+    pub fn disturb(&self, change: impl FnOnce(&mut World)) {
+        let mut world = self.world();
+        let before = world.state.clone();
+        change(&mut world);
+        let keys: BTreeSet<Key> = before.0.keys().chain(world.state.0.keys()).copied().collect();
+        let changed = keys.into_iter().filter(|key| before.0.get(key) != world.state.0.get(key));
+        let mut notices: Vec<Notice> = changed.map(|key| Notice::Object(key, world.state.0.get(&key).cloned())).collect();
+        if notices.is_empty() {
+            notices.push(Notice::Other);
+        }
+        world.notices.append(&mut notices);
+        self.noise.notify_one();
+    }
+
+    fn answer(&self, what: &str) -> Result<MutexGuard<'_, World>, KernelError> {
+        let mut world = self.world();
+        if world.fault() { Err(KernelError { what: what.to_owned(), why: "injected".to_owned() }) } else { Ok(world) }
+    }
+}
+
+#[async_trait]
+impl Kernel for FakeKernel {
+    async fn read(&mut self, _scope: &Scope) -> Result<Found, KernelError> {
+        let mut world = self.answer("read")?;
+        world.reads += 1;
+        Ok(Found { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        let world = self.answer("look at the underlay")?;
+        let on_link = asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
+        Ok(Facts { underlay: underlay.clone(), on_link, conceded: BTreeMap::new() })
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let mut world = self.world();
+        let mut errors = Vec::new();
+        for op in ops {
+            let result = if world.fault() { Err("injected".to_owned()) } else { world.apply(op) };
+            match result {
+                // Its own changes are heard, too.
+                Ok(()) => {
+                    world.writes += 1;
+                    let notice = match op.key() {
+                        Key::Link(_) => Notice::Other,
+                        key => Notice::Object(*key, world.state.0.get(key).cloned()),
+                    };
+                    world.notices.push(notice);
+                    self.noise.notify_one();
+                }
+                Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }),
+            }
+        }
+        errors
+    }
+
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let world = self.world();
+        asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
+    }
+
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        while !self.is_disturbed(scope, known) {
+            self.noise.notified().await;
+        }
+    }
+
+    fn is_disturbed(&mut self, _scope: &Scope, known: Option<&KernelState>) -> bool {
+        let notices = std::mem::take(&mut self.world().notices);
+        notices.into_iter().any(|notice| match (notice, known) {
+            (Notice::Object(key, value), Some(known)) => known.0.get(&key) != value.as_ref(),
+            _ => true,
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! Interfaces: what all of them have, and their kinds, each in a file of its own.
+
+pub mod tun;
+pub mod vxlan;
+
+use crate::fit::Fit;
+use crate::names::Mac;
+use tun::TunSpec;
+use vxlan::VxlanSpec;
+
+/// An interface as it should be or is. A `None` in what is wanted leaves that property alone; in what is found it is unknown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkSpec {
+    /// Its kind and what belongs to that.
+    pub kind: LinkKind,
+    /// Its MAC.
+    pub mac: Option<Mac>,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Whether the kernel listens to router advertisements on it.
+    pub accept_ra: Option<bool>,
+    /// Whether the device is trusted with transmit checksums (ethtool's `tx`).
+    pub checksum_offload: Option<bool>,
+}
+
+/// Kinds of interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkKind {
+    /// A vxlan tunnel end.
+    Vxlan(VxlanSpec),
+    /// A TUN device: ours or Go flannel's from another mode.
+    Tun(TunSpec),
+    /// Anything else, by the kernel's name for it; never wanted, only found.
+    Other(String),
+}
+
+impl LinkKind {
+    /// The kernel's name for the kind (IFLA_INFO_KIND).
+    pub fn name(&self) -> &str {
+        match self {
+            LinkKind::Vxlan(_) => vxlan::KIND,
+            LinkKind::Tun(_) => tun::KIND,
+            LinkKind::Other(kind) => kind,
+        }
+    }
+
+    /// Whether flannel makes links of this kind: under a name of ours it is ours, and may be made anew as another.
+    fn is_flannels(&self) -> bool {
+        !matches!(self, LinkKind::Other(_))
+    }
+
+    /// How `found` relates to this wanted kind.
+    fn fit(&self, found: &LinkKind) -> Fit {
+        match (self, found) {
+            (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
+            (LinkKind::Tun(want), LinkKind::Tun(have)) => want.fit(have),
+            (LinkKind::Other(want), LinkKind::Other(have)) if want == have => Fit::Same,
+            (want, have) if want.is_flannels() && have.is_flannels() => Fit::Rebuild,
+            _ => Fit::Refused,
+        }
+    }
+}
+
+impl LinkSpec {
+    /// How `found` relates to this wanted link.
+    pub fn fit(&self, found: &LinkSpec) -> Fit {
+        let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
+        let kind = self.kind.fit(&found.kind);
+        let change = self.mtu != found.mtu
+            || self.up != found.up
+            || (self.mac.is_some() && self.mac != found.mac)
+            || differs(self.accept_ra, found.accept_ra)
+            || differs(self.checksum_offload, found.checksum_offload);
+        if kind == Fit::Same && change { Fit::Change } else { kind }
+    }
+}

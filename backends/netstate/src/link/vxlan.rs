@@ -1,0 +1,47 @@
+//! The kernel's vxlan interfaces.
+
+use crate::fit::Fit;
+use std::net::IpAddr;
+
+/// The kernel's name for the kind.
+pub const KIND: &str = "vxlan";
+/// The UDP port that the kernel takes where none is named (drivers/net/vxlan, `udp_port`).
+pub const PORT: u16 = 8472;
+
+/// What belongs to a vxlan interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VxlanSpec {
+    /// The network identifier.
+    pub vni: u32,
+    /// The UDP port; `None` leaves it to the kernel ([`PORT`]).
+    pub port: Option<u16>,
+    /// The outer source address.
+    pub local: Option<IpAddr>,
+    /// Index of the interface below: an index survives a renaming.
+    pub lower: u32,
+    /// Whether the kernel learns FDB entries from traffic.
+    pub learning: bool,
+    /// Group based policy.
+    pub gbp: bool,
+}
+
+impl VxlanSpec {
+    /// How `found` relates to this wanted interface.
+    pub(super) fn fit(&self, found: &VxlanSpec) -> Fit {
+        let port = self.port.is_some() && found.port.is_some() && self.port != found.port;
+        if self.vni != found.vni || self.gbp != found.gbp || port {
+            return Fit::Rebuild;
+        }
+        if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
+    }
+
+    /// What can be changed while the interface exists.
+    pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
+        (self.local, self.lower, self.learning)
+    }
+
+    /// Whether it is the same tunnel end: the VNI and the port identify one in the kernel.
+    pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
+        (self.vni, self.port.unwrap_or(PORT)) == (other.vni, other.port.unwrap_or(PORT))
+    }
+}

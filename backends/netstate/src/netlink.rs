@@ -1,0 +1,132 @@
+//! The real kernel, over netlink: the one place that knows its messages.
+
+mod decode;
+mod errno;
+mod ethtool;
+mod header;
+mod links;
+mod read;
+mod socket;
+pub mod tunnels;
+mod uapi;
+mod vxlan;
+mod watched;
+mod wire;
+mod write;
+
+use crate::cleanup::Inventory;
+use crate::kernel::{Facts, Found, Kernel, KernelError, OpError};
+use crate::names::{LinkName, Mac};
+use crate::object::{KernelState, Op};
+use crate::scope::Scope;
+use crate::underlay::Underlay;
+use async_trait::async_trait;
+use socket::{Notices, Requests};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use uapi::*;
+
+/// A connection to the kernel of the network namespace in which it was opened.
+pub struct NetlinkKernel {
+    requests: Requests,
+    notices: Notices,
+    /// Our links as the last look found them.
+    links: Vec<(LinkName, u32)>,
+    /// The underlay as the last facts had it.
+    underlay: (u32, LinkName),
+    /// Whether anybody asks for on-link answers: then every route of the main table matters.
+    asking: bool,
+    /// The last on-link answers, for look-ups that fail.
+    on_link: BTreeSet<IpAddr>,
+    /// Links on which accept_ra cannot be written; it is not looked at again, or no pass would ever be the last.
+    fixed_ra: BTreeSet<LinkName>,
+    /// The same for the checksum switch.
+    fixed_checksum: BTreeSet<LinkName>,
+}
+
+impl NetlinkKernel {
+    /// Opens the sockets in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn open() -> Result<Self, KernelError> {
+        const GROUPS: u32 = RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
+        Ok(Self {
+            notices: Notices::open(GROUPS)?,
+            requests: Requests::open()?,
+            links: Vec::new(),
+            underlay: (0, LinkName::default()),
+            asking: false,
+            on_link: BTreeSet::new(),
+            fixed_ra: BTreeSet::new(),
+            fixed_checksum: BTreeSet::new(),
+        })
+    }
+
+    /// Whether the kernel can make vxlan interfaces. It is asked for one without an identifier, which it refuses in either case:
+    /// for the lack of the identifier, or of the kind.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn knows_vxlan(&mut self) -> Result<bool, KernelError> {
+        let message = vxlan::without_identifier();
+        match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
+            Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
+            Some(socket::Answer::Done) => Ok(true),
+            Some(socket::Answer::Lost) | None => {
+                Err(KernelError { what: "ask whether there is vxlan".to_owned(), why: "the kernel does not answer".to_owned() })
+            }
+        }
+    }
+
+    /// All interfaces and all ordinary routes of the main table, whoever made them.
+    ///
+    /// # Errors
+    /// When either could not be listed whole.
+    pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
+        self.list_all().await
+    }
+
+    /// The MAC of an existing vxlan or TUN interface of that name.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
+        Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
+    }
+}
+
+#[async_trait]
+impl Kernel for NetlinkKernel {
+    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+        self.read_all(scope).await
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        self.gather(underlay, asks).await
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        self.apply_all(ops).await
+    }
+
+    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.asking |= !asks.is_empty();
+        let near = self.on_link_of(asks, self.underlay.0).await;
+        self.on_link.retain(|ip| !asks.contains(ip));
+        self.on_link.extend(&near);
+        near
+    }
+
+    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
+        notices.until(|message| seen.concerns(message)).await;
+    }
+
+    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
+        notices.queued(|message| seen.concerns(message))
+    }
+}

@@ -1,0 +1,144 @@
+//! What the kernel's messages say: pure, one function a kind of message.
+
+use super::uapi::*;
+use super::vxlan;
+use super::wire::{self, Received, inside};
+use crate::link::tun::{self, TunSpec};
+use crate::link::{LinkKind, LinkSpec};
+use crate::names::{LinkName, Mac};
+use crate::route::{RouteKind, RouteSpec};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A link as the kernel describes it.
+pub(super) struct SeenLink {
+    pub index: u32,
+    pub name: LinkName,
+    pub spec: LinkSpec,
+}
+
+/// A route as a message tells it.
+pub(super) struct SeenRoute {
+    pub net: IpNet,
+    pub metric: u32,
+    pub oif: u32,
+    /// Whether it is an ordinary route of the main table.
+    pub plain: bool,
+    pub spec: RouteSpec,
+}
+
+pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
+    if message.kind != RTM_NEWLINK || wire::u8_at(message.body, 0)? == AF_BRIDGE {
+        return None;
+    }
+    let index = wire::u32_at(message.body, 4)?;
+    let up = wire::u32_at(message.body, 8)? & IFF_UP != 0;
+    let mut name = LinkName::default();
+    let mut spec = LinkSpec { kind: LinkKind::Other("device".to_owned()), mac: None, mtu: 0, up, accept_ra: None, checksum_offload: None };
+    for (kind, value) in wire::attrs(message.body, IFINFOMSG) {
+        match kind {
+            IFLA_ADDRESS => spec.mac = value.try_into().ok().map(Mac),
+            IFLA_IFNAME => name = LinkName::parse(wire::text(value))?,
+            IFLA_MTU => spec.mtu = wire::u32_at(value, 0)?,
+            IFLA_LINKINFO => spec.kind = link_kind(value),
+            IFLA_AF_SPEC => spec.accept_ra = accept_ra(value),
+            _ => {}
+        }
+    }
+    Some(SeenLink { index, name, spec })
+}
+
+/// What IFLA_INET6_CONF, an array of numbers, says of accept_ra.
+fn accept_ra(families: &[u8]) -> Option<bool> {
+    let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
+    wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
+}
+
+fn link_kind(info: &[u8]) -> LinkKind {
+    match inside(info, IFLA_INFO_KIND).map(wire::text) {
+        Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
+        Some(tun::KIND) => LinkKind::Tun(TunSpec { held: false }),
+        Some(other) => LinkKind::Other(other.to_owned()),
+        None => LinkKind::Other("device".to_owned()),
+    }
+}
+
+pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<(IpNet, u8)> {
+    let body = message.body;
+    if message.kind != RTM_NEWADDR || wire::u8_at(body, 0)? != family || wire::u32_at(body, 4)? != index {
+        return None;
+    }
+    // A point-to-point link has both: IFA_ADDRESS is the far end.
+    let of = |wanted| wire::attrs(body, IFADDRMSG).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| wire::ip(value));
+    let ip = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
+    Some((IpNet::new(ip, wire::u8_at(body, 1)?).ok()?, wire::u8_at(body, 3)?))
+}
+
+/// A neighbour or an FDB entry as a message tells it.
+pub(super) struct SeenNeighbor {
+    pub family: u8,
+    pub index: u32,
+    state: u16,
+    pub dst: Option<IpAddr>,
+    pub mac: Option<Mac>,
+}
+
+impl SeenNeighbor {
+    pub fn permanent(&self) -> bool {
+        self.state & NUD_PERMANENT != 0
+    }
+}
+
+pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
+    if message.kind != RTM_NEWNEIGH {
+        return None;
+    }
+    let body = message.body;
+    let (family, index, state) = (wire::u8_at(body, 0)?, wire::u32_at(body, 4)?, wire::u16_at(body, 8)?);
+    let mut seen = SeenNeighbor { family, index, state, dst: None, mac: None };
+    for (kind, value) in wire::attrs(body, NDMSG) {
+        match kind {
+            NDA_DST => seen.dst = wire::ip(value),
+            NDA_LLADDR => seen.mac = value.try_into().ok().map(Mac),
+            _ => {}
+        }
+    }
+    Some(seen)
+}
+
+/// A route of any table, or the answer to a look-up.
+pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
+    let body = message.body;
+    if message.kind != RTM_NEWROUTE {
+        return None;
+    }
+    let (family, len, tos, header_table) = (wire::u8_at(body, 0)?, wire::u8_at(body, 1)?, wire::u8_at(body, 3)?, wire::u8_at(body, 4)?);
+    let (protocol, scope, kind, flags) = (wire::u8_at(body, 5)?, wire::u8_at(body, 6)?, wire::u8_at(body, 7)?, wire::u32_at(body, 8)?);
+    let unspecified = match family {
+        AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    let kind = match kind {
+        RTN_UNICAST => RouteKind::Unicast,
+        RTN_BLACKHOLE => RouteKind::Blackhole,
+        other => RouteKind::Other(other),
+    };
+    let mut spec = RouteSpec { via: None, dev: LinkName::default(), onlink: flags & RTNH_F_ONLINK != 0, kind, scope, protocol };
+    let (mut dst, mut oif, mut metric, mut table) = (unspecified, 0, 0, u32::from(header_table));
+    for (kind, value) in wire::attrs(body, RTMSG) {
+        match kind {
+            RTA_DST => dst = wire::ip(value)?,
+            RTA_OIF => oif = wire::u32_at(value, 0)?,
+            RTA_GATEWAY => spec.via = wire::ip(value),
+            RTA_PRIORITY => metric = wire::u32_at(value, 0)?,
+            RTA_TABLE => table = wire::u32_at(value, 0)?,
+            // A gateway of the other family; nothing of ours has one, but it is a gateway.
+            RTA_VIA => spec.via = wire::ip(value.get(RTVIA_ADDR..)?),
+            _ => {}
+        }
+    }
+    // We make no routes for a type of service, and a cached copy is not a route.
+    let plain = tos == 0 && table == u32::from(RT_TABLE_MAIN) && flags & RTM_F_CLONED == 0;
+    Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, plain, spec })
+}

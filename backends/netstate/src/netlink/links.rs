@@ -1,0 +1,147 @@
+//! Links made, changed and removed. What is particular to a kind stands in a file of its own.
+
+use super::decode::SeenLink;
+use super::errno::failed;
+use super::header::link_header;
+use super::socket::Answer;
+use super::uapi::*;
+use super::wire::Message;
+use super::{NetlinkKernel, ethtool, vxlan};
+use crate::kernel::{Failure, OpError};
+use crate::link::{LinkKind, LinkSpec};
+use crate::names::LinkName;
+use crate::object::{Op, Value};
+use std::io;
+
+impl NetlinkKernel {
+    pub(super) async fn apply_link(&mut self, name: LinkName, op: &Op) -> Option<OpError> {
+        match op {
+            Op::Add(_, Value::Link(spec)) => {
+                let Some(message) = creation(name, spec) else {
+                    return Some(failed(op, Failure::Unsupported, format!("a {} device is made by the program that opens it", spec.kind.name())));
+                };
+                if let Some(error) = self.one(op, message).await {
+                    // Our own device under another name is in the way of a second one.
+                    let back = error.failure == Failure::Conflict && self.rename_back(name, spec).await;
+                    return if back { self.change_link(name, spec, op).await } else { Some(error) };
+                }
+                self.finish_link(name, spec, op).await
+            }
+            Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op).await,
+            Op::Delete(..) => {
+                let link = self.links_by_name(&[name]).await.unwrap_or_default().remove(&name)?;
+                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
+            }
+            Op::Refuse(_, Value::Link(spec)) => {
+                let why = format!(
+                    "there is an interface of that name, of kind {}, that is not ours: rename or delete it (ip link delete {name})",
+                    spec.kind.name()
+                );
+                Some(failed(op, Failure::Conflict, why))
+            }
+            Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
+        }
+    }
+
+    /// Gives our device its name again after somebody renamed it: the identity of the tunnel and the MAC tell that it is ours. Whether that
+    /// was done.
+    async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
+        let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
+            (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
+            _ => false,
+        };
+        let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && wanted.mac.is_some() && link.spec.mac == wanted.mac;
+        let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else { return false };
+        let renaming = || Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str());
+        let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
+        if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
+            // Before Linux 6.2 an interface is renamed only while it is down; its routes go with that, and come back with the next pass.
+            let down = Message::new(RTM_NEWLINK, 0, &flagged(found.index, false));
+            answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
+        }
+        let done = answer == Some(Answer::Done);
+        if done {
+            tracing::warn!("somebody renamed {name} to {}: it has its name back", found.name);
+        }
+        done
+    }
+
+    async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
+        let links = self.links_by_name(&[name]).await.unwrap_or_default();
+        let Some(found) = links.get(&name) else { return Some(failed(op, Failure::Other, "it has vanished".to_owned())) };
+        let header = link_header(found.index);
+        if let Some(message) = change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
+            && let Some(error) = self.one(op, message).await
+        {
+            return Some(error);
+        }
+        if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac)
+            && let Some(error) = self.one(op, Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0)).await
+        {
+            return Some(error);
+        }
+        if spec.mtu != found.spec.mtu
+            && let Some(error) = self.one(op, Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu)).await
+        {
+            return Some(error);
+        }
+        self.finish_link(name, spec, op).await
+    }
+
+    /// What is not an attribute of the link's message, and up last: packets then find everything in place.
+    async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
+        if let Some(accept) = spec.accept_ra
+            && let Err(error) = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"), if accept { "1" } else { "0" })
+            && self.fixed_ra.insert(name)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; left as it is", u8::from(accept));
+        }
+        if let Some(on) = spec.checksum_offload
+            && let Err(error) = ethtool::set_tx_checksum(name, on)
+            && self.fixed_checksum.insert(name)
+        {
+            tracing::warn!("cannot switch the checksum offload of {name}: {error}; left as it is");
+        }
+        let index = match self.links_by_name(&[name]).await {
+            Ok(mut links) => links.remove(&name)?.index,
+            Err(problem) => return Some(failed(op, Failure::Other, problem.why)),
+        };
+        self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up))).await
+    }
+}
+
+/// The header that brings a link up or down.
+fn flagged(index: u32, up: bool) -> [u8; 16] {
+    let mut header = link_header(index);
+    // ifi_flags and ifi_change: the one bit that says "up".
+    for (at, value) in [(8, u8::from(up)), (12, 1)] {
+        if let Some(place) = header.get_mut(if cfg!(target_endian = "little") { at } else { at + 3 }) {
+            *place = value;
+        }
+    }
+    header
+}
+
+/// The request for a new link; none for a kind that is not made by request.
+fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
+    let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
+        .text(IFLA_IFNAME, name.as_str())
+        .number(IFLA_MTU, spec.mtu)
+        .number(IFLA_TXQLEN, 0);
+    if let Some(mac) = spec.mac {
+        message = message.attr(IFLA_ADDRESS, &mac.0);
+    }
+    match &spec.kind {
+        LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
+        LinkKind::Tun(_) | LinkKind::Other(_) => None,
+    }
+}
+
+/// The request that changes what belongs to the kind; none where that is as it should be.
+fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
+    match (want, have) {
+        (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
+        _ => None,
+    }
+}

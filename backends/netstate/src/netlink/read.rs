@@ -1,0 +1,243 @@
+//! What the kernel holds, asked with filtered dumps: one a kind, and only of our links.
+
+use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
+use super::header::{address_header, link_header, neighbor_header, route_header};
+use super::socket::{Answer, LOOKUPS};
+use super::uapi::*;
+use super::wire::Message;
+use super::{NetlinkKernel, ethtool};
+use crate::cleanup::Inventory;
+use crate::kernel::{Facts, Found, KernelError};
+use crate::link::LinkKind;
+use crate::names::{LinkName, Mac};
+use crate::object::{KernelState, Key, Value};
+use crate::route::{BOOT, RouteKind};
+use crate::scope::Scope;
+use crate::underlay::Underlay;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+type Links = BTreeMap<LinkName, SeenLink>;
+
+impl NetlinkKernel {
+    pub(super) async fn read_all(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+        let mut links = self.links_by_name(&scope.links).await?;
+        for (name, link) in &mut links {
+            if self.fixed_ra.contains(name) {
+                link.spec.accept_ra = None;
+            }
+            if scope.checksum_offload && !self.fixed_checksum.contains(name) {
+                link.spec.checksum_offload = ethtool::tx_checksum(*name).ok();
+            }
+        }
+        // Somebody else's link that has our name is none of ours, and nothing on it.
+        let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
+        self.links = ours.map(|link| (link.name, link.index)).collect();
+        let mut found = Found::default();
+        for (name, link) in links {
+            let vxlan = matches!(link.spec.kind, LinkKind::Vxlan(_));
+            let foreign = matches!(link.spec.kind, LinkKind::Other(_));
+            found.ours.set(Key::Link(name), Value::Link(Box::new(link.spec)));
+            if foreign {
+                continue;
+            }
+            for family in families(scope) {
+                self.addresses(scope, name, link.index, family, &mut found.ours).await?;
+                self.neighbors(scope, name, link.index, family, &mut found.ours).await?;
+            }
+            if vxlan {
+                self.fdb(name, link.index, &mut found.ours).await?;
+            }
+        }
+        for family in families(scope) {
+            self.routes(scope, family, &mut found).await?;
+        }
+        Ok(found)
+    }
+
+    /// Links by their names; a name that no link has is missing in the answer.
+    pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
+        let requests = names.iter().map(|name| Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())).collect();
+        Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
+    }
+
+    /// All links, whoever made them.
+    pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
+        let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
+        self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
+    }
+
+    pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
+        let links = self.all_links().await?;
+        let mut routes = Vec::new();
+        for family in [AF_INET, AF_INET6] {
+            let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
+            let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+                list.extend(route(message).filter(|seen| seen.plain));
+            });
+            for mut seen in all.await? {
+                let dev = links.iter().find(|link| link.index == seen.oif && seen.spec.kind != RouteKind::Blackhole);
+                seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
+                routes.push((seen.net, seen.metric, seen.spec));
+            }
+        }
+        Ok(Inventory { links: links.into_iter().map(|link| (link.name, link.spec)).collect(), routes })
+    }
+
+    async fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
+        let requests = indices.iter().map(|index| Message::new(RTM_GETLINK, 0, &link_header(*index))).collect();
+        self.links_of(requests).await
+    }
+
+    async fn links_of(&mut self, requests: Vec<Message>) -> Result<Vec<SeenLink>, KernelError> {
+        let mut links = Vec::new();
+        let answers = self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
+        let problem = answers.iter().find_map(|answer| match answer {
+            Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
+            Answer::Refused(code, _) => Some(std::io::Error::from_raw_os_error(*code).to_string()),
+            Answer::Lost => Some("the kernel does not answer".to_owned()),
+        });
+        match problem {
+            None => Ok(links),
+            Some(why) => Err(KernelError { what: "look at network interfaces".to_owned(), why }),
+        }
+    }
+
+    async fn addresses(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
+        for (net, _) in self.addresses_of(index, family).await? {
+            // Of a former network only the form that we write: an operator's address of a whole subnet is none of ours.
+            let former = net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
+            if scope.covers_ip(&net.addr()) || former {
+                into.set(Key::Address(name, net), Value::Address);
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses of a link in one family, with their scope.
+    async fn addresses_of(&mut self, index: u32, family: u8) -> Result<Vec<(IpNet, u8)>, KernelError> {
+        let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
+        self.requests.dump("list addresses", request, Vec::new, |list, message| list.extend(address(message, family, index))).await
+    }
+
+    async fn neighbors(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
+        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
+        let all = self.requests.dump("list neighbours", request, Vec::new, |list: &mut Vec<(IpAddr, Mac)>, message| {
+            let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.permanent()) else { return };
+            if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
+                && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
+            {
+                list.push((ip, mac));
+            }
+        });
+        into.0.extend(all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))));
+        Ok(())
+    }
+
+    async fn fdb(&mut self, name: LinkName, index: u32, into: &mut KernelState) -> Result<(), KernelError> {
+        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
+        let all = self.requests.dump("list FDB entries", request, Vec::new, |list: &mut Vec<(Mac, IpAddr)>, message| {
+            let Some(seen) = neighbor(message).filter(|seen| seen.family == AF_BRIDGE && seen.index == index && seen.permanent()) else { return };
+            if let (Some(ip), Some(mac)) = (seen.dst, seen.mac) {
+                list.push((mac, ip));
+            }
+        });
+        into.0.extend(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
+        Ok(())
+    }
+
+    async fn routes(&mut self, scope: &Scope, family: u8, found: &mut Found) -> Result<(), KernelError> {
+        let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
+        let underlay = self.underlay.0;
+        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
+        let begin = || (Vec::new(), BTreeSet::new());
+        let all = self.requests.dump("list routes", request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
+            let Some(seen) = route(message).filter(|seen| seen.plain) else { return };
+            if !scope.covers(&seen.net) {
+                // The mark alone is not enough: another network's daemon on this host has the same.
+                let place = ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind == RouteKind::Blackhole;
+                if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
+                    list.push(seen);
+                }
+                return;
+            }
+            let marked = seen.spec.protocol == scope.protocol || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
+            if marked || seen.spec.protocol == BOOT {
+                // A replacement hits the first of several equal destinations: behind somebody else's, ours cannot be touched.
+                if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
+                    list.push(seen);
+                }
+            } else {
+                foreign.insert(Key::Route(seen.net, seen.metric));
+            }
+        });
+        let (list, _) = all.await?;
+        let names = self.names(list.iter().map(|seen| seen.oif)).await?;
+        for mut seen in list {
+            // IPv6 keeps a blackhole on `lo`; nobody named that.
+            let nowhere = seen.spec.kind == RouteKind::Blackhole;
+            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
+            let key = Key::Route(seen.net, seen.metric);
+            if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
+                found.ours.0.entry(key).or_insert(Value::Route(seen.spec));
+            } else {
+                found.leftovers.push((key, seen.spec));
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of links by index: ours and the underlay's are known, others are looked up.
+    async fn names(&mut self, indices: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, LinkName>, KernelError> {
+        let mut names: BTreeMap<u32, LinkName> = self.links.iter().map(|(name, index)| (*index, *name)).collect();
+        names.insert(self.underlay.0, self.underlay.1);
+        let unknown: BTreeSet<u32> = indices.filter(|index| *index != 0 && !names.contains_key(index)).collect();
+        let unknown: Vec<u32> = unknown.into_iter().collect();
+        names.extend(self.links_by_index(&unknown).await?.into_iter().map(|link| (link.index, link.name)));
+        Ok(names)
+    }
+
+    pub(super) async fn gather(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+        if self.underlay.0 != underlay.index {
+            // Answers about another link are none about this one.
+            self.on_link.clear();
+        }
+        let mut now = underlay.clone();
+        let link = self.links_by_index(&[underlay.index]).await?.into_iter().next();
+        if let Some(link) = link {
+            link.name.as_str().clone_into(&mut now.name);
+            now.mtu = link.spec.mtu;
+            self.underlay = (link.index, link.name);
+        } else {
+            self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
+        }
+        self.asking = !asks.is_empty();
+        self.on_link = self.on_link_of(asks, underlay.index).await;
+        Ok(Facts { underlay: now, on_link: self.on_link.clone(), conceded: BTreeMap::new() })
+    }
+
+    /// Which of the addresses are reached over that link without a gateway.
+    pub(super) async fn on_link_of(&mut self, asks: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
+        let requests = asks.iter().map(|ip| {
+            let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+            Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *ip)
+        });
+        let mut near = BTreeSet::new();
+        let answers = self.requests.batch(requests.collect(), LOOKUPS, |which, message| {
+            let direct = route(message).is_some_and(|seen| seen.spec.via.is_none() && seen.oif == index && seen.spec.kind == RouteKind::Unicast);
+            if let (true, Some(ip)) = (direct, asks.get(which)) {
+                near.insert(*ip);
+            }
+        });
+        let answers = answers.await;
+        let failed = asks.iter().zip(&answers).filter(|(_, answer)| **answer != Answer::Done).map(|(ip, _)| *ip);
+        near.extend(failed.filter(|ip| self.on_link.contains(ip)));
+        near
+    }
+}
+
+fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
+    let (v4, v6) = (scope.networks.v4().is_some() || scope.former.0.is_some(), scope.networks.v6().is_some() || scope.former.1.is_some());
+    v4.then_some(AF_INET).into_iter().chain(v6.then_some(AF_INET6))
+}

@@ -1,0 +1,249 @@
+//! Requests over a netlink socket: dumps that are whole or repeated, batches with every acknowledgement counted, a deadline on all.
+
+use super::uapi::*;
+use super::wire::{self, Message, Received};
+use crate::kernel::KernelError;
+use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
+use std::future::poll_fn;
+use std::io;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Requests in one sendto. Acknowledgements are queued while the kernel is still inside sendmsg: more of them than the
+/// receive buffer holds are lost without a word.
+pub const BATCH: usize = 128;
+/// Look-ups in one sendto: the kernel takes a page for each answer.
+pub const LOOKUPS: usize = 48;
+/// A whole answer takes milliseconds; the routing lock may be held by others for seconds.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// How often an interrupted dump is repeated.
+const DUMP_TRIES: u32 = 8;
+const RECEIVE_BUFFER: usize = 16 << 20;
+const DATAGRAM: usize = 64 << 10;
+
+/// The fate of one request of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// Refused with this errno and the kernel's words.
+    Refused(i32, String),
+    /// No answer in time: whether it was done is unknown.
+    Lost,
+}
+
+/// A socket for requests.
+pub struct Requests {
+    socket: TokioSocket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Requests {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn open() -> Result<Self, KernelError> {
+        let socket = open(0).map_err(|error| failed("open a netlink socket", &error))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Asks for a dump and hands every message to `each`. What was handed over before an error must be thrown away by the caller,
+    /// who gets `begin` called before each attempt.
+    ///
+    /// # Errors
+    /// When the kernel refuses, does not answer, or goes on interrupting.
+    pub async fn dump<S>(
+        &mut self,
+        what: &str,
+        request: impl Fn() -> Message,
+        begin: impl Fn() -> S,
+        each: impl Fn(&mut S, &Received<'_>),
+    ) -> Result<S, KernelError> {
+        for attempt in 0..DUMP_TRIES {
+            let mut state = begin();
+            match timeout(DEADLINE, self.dump_once(request(), |message| each(&mut state, message))).await {
+                Ok(Ok(true)) => return Ok(state),
+                Ok(Ok(false)) => tokio::time::sleep(Duration::from_millis(1 << attempt)).await,
+                // The link, or the whole table, is not there: so there is nothing in it.
+                Ok(Err(error)) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(begin()),
+                // What the socket could not hold is lost; the dump is asked for again.
+                Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Ok(Err(error)) => return Err(failed(what, &error)),
+                Err(_) => return Err(KernelError { what: what.to_owned(), why: "the kernel does not answer".to_owned() }),
+            }
+        }
+        Err(KernelError { what: what.to_owned(), why: format!("interrupted by changes {DUMP_TRIES} times in a row") })
+    }
+
+    /// Whether the dump came through uninterrupted.
+    async fn dump_once(&mut self, request: Message, mut each: impl FnMut(&Received<'_>)) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        let mut bytes = request.finish(sequence);
+        set_flags(&mut bytes, NLM_F_REQUEST | NLM_F_DUMP);
+        send(&self.socket, &bytes).await?;
+        let mut whole = true;
+        loop {
+            receive(&self.socket, &mut self.buffer).await?;
+            for message in wire::messages(&self.buffer).filter(|message| message.sequence == sequence) {
+                whole &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_DONE => {
+                        // An error in the middle of a dump comes here.
+                        let code = message.body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
+                        return if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(whole) };
+                    }
+                    NLMSG_ERROR => {
+                        let (code, _) = wire::verdict(message.body).unwrap_or((libc::EPROTO, String::new()));
+                        return Err(io::Error::from_raw_os_error(code));
+                    }
+                    NLMSG_NOOP => {}
+                    _ => each(&message),
+                }
+            }
+        }
+    }
+
+    /// Sends the messages, at most `chunk` at a time, and returns what became of each; `each` sees what came beside the verdicts.
+    pub async fn batch(&mut self, messages: Vec<Message>, chunk: usize, mut each: impl FnMut(usize, &Received<'_>)) -> Vec<Answer> {
+        let mut answers = vec![Answer::Lost; messages.len()];
+        let mut messages = messages.into_iter();
+        let mut done = 0;
+        loop {
+            let mut bytes = Vec::with_capacity(chunk * 128);
+            let first = self.sequence.wrapping_add(1);
+            let mut count = 0;
+            for message in messages.by_ref().take(chunk) {
+                self.sequence = self.sequence.wrapping_add(1);
+                count += 1;
+                let start = bytes.len();
+                bytes.extend(message.finish(self.sequence));
+                if let Some(message) = bytes.get_mut(start..) {
+                    set_flags(message, NLM_F_REQUEST | NLM_F_ACK);
+                }
+            }
+            if count == 0 {
+                return answers;
+            }
+            let part = answers.get_mut(done..done + count).unwrap_or_default();
+            let offset = done;
+            done += count;
+            match timeout(DEADLINE, self.batch_once(&bytes, first, part, |index, message| each(offset + index, message))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let code = error.raw_os_error().unwrap_or(libc::EIO);
+                    part.iter_mut().filter(|answer| **answer == Answer::Lost).for_each(|answer| *answer = Answer::Refused(code, String::new()));
+                }
+                // Never sent again blindly: the next pass reads what is there.
+                Err(_) => return answers,
+            }
+        }
+    }
+
+    async fn batch_once(&mut self, bytes: &[u8], first: u32, answers: &mut [Answer], mut each: impl FnMut(usize, &Received<'_>)) -> io::Result<()> {
+        send(&self.socket, bytes).await?;
+        let mut open = answers.len();
+        while open > 0 {
+            receive(&self.socket, &mut self.buffer).await?;
+            for message in wire::messages(&self.buffer) {
+                let Ok(index) = usize::try_from(message.sequence.wrapping_sub(first)) else { continue };
+                let Some(answer) = answers.get_mut(index) else { continue };
+                if message.kind != NLMSG_ERROR {
+                    each(index, &message);
+                    continue;
+                }
+                if *answer == Answer::Lost {
+                    open -= 1;
+                }
+                *answer = match wire::verdict(message.body) {
+                    Some((0, _)) => Answer::Done,
+                    Some((code, words)) => Answer::Refused(code, words),
+                    None => Answer::Refused(libc::EPROTO, String::new()),
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A socket for notices.
+pub struct Notices {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+}
+
+impl Notices {
+    /// Opens a socket that hears these groups (a mask of RTMGRP_*).
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn open(groups: u32) -> Result<Self, KernelError> {
+        let socket = open(groups).map_err(|error| failed("listen to the kernel's notices", &error))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Returns once a notice concerns us, or notices were lost.
+    ///
+    /// # Cancel safety
+    /// A datagram is taken and judged without a point where the future can be dropped between.
+    pub async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
+        loop {
+            match receive(&self.socket, &mut self.buffer).await {
+                Ok(()) if wire::messages(&self.buffer).any(|message| concerns(&message)) => return,
+                Ok(()) => {}
+                // ENOBUFS: notices were lost; anything may have changed. No other error is known here; a pause keeps it harmless.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return,
+                Err(_) => return tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+
+    /// Takes everything that has come; whether a notice among it concerns us, or notices were lost.
+    pub fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
+        let mut any = false;
+        loop {
+            self.buffer.clear();
+            match self.socket.socket_ref().recv(&mut self.buffer, libc::MSG_DONTWAIT) {
+                Ok(_) => any |= wire::messages(&self.buffer).any(|message| concerns(&message)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(_) => return any,
+            }
+        }
+    }
+}
+
+fn open(groups: u32) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+    let inner = socket.socket_mut();
+    if nix::sys::socket::setsockopt(inner, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+        // Without CAP_NET_ADMIN the limit of net.core.rmem_max holds.
+        inner.set_rx_buf_sz(RECEIVE_BUFFER as u32)?;
+    }
+    // Old kernels lack these; answers are then longer, and dumps are filtered here.
+    let _ = (inner.set_cap_ack(true), inner.set_ext_ack(true), inner.set_netlink_get_strict_chk(true));
+    inner.bind(&SocketAddr::new(0, groups))?;
+    Ok(socket)
+}
+
+async fn send(socket: &TokioSocket, bytes: &[u8]) -> io::Result<()> {
+    poll_fn(|context| socket.poll_send(context, bytes)).await.map(|_| ())
+}
+
+async fn receive(socket: &TokioSocket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    poll_fn(|context| socket.poll_recv(context, buffer)).await
+}
+
+fn set_flags(message: &mut [u8], more: u16) {
+    if let Some(place) = message.get_mut(6..8) {
+        let old = wire::u16_at(place, 0).unwrap_or(0);
+        place.copy_from_slice(&(old | more).to_ne_bytes());
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> KernelError {
+    KernelError { what: what.to_owned(), why: error.to_string() }
+}

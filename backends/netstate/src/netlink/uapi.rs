@@ -1,0 +1,105 @@
+//! Numbers of the kernel's interface, under the names that its headers give them.
+
+/// linux/rtnetlink.h: message types.
+pub const RTM_NEWLINK: u16 = 16;
+pub const RTM_DELLINK: u16 = 17;
+pub const RTM_GETLINK: u16 = 18;
+pub const RTM_NEWADDR: u16 = 20;
+pub const RTM_DELADDR: u16 = 21;
+pub const RTM_GETADDR: u16 = 22;
+pub const RTM_NEWROUTE: u16 = 24;
+pub const RTM_DELROUTE: u16 = 25;
+pub const RTM_GETROUTE: u16 = 26;
+pub const RTM_NEWNEIGH: u16 = 28;
+pub const RTM_DELNEIGH: u16 = 29;
+pub const RTM_GETNEIGH: u16 = 30;
+/// A type's removal follows its addition.
+pub const DELETION: u16 = 1;
+
+/// linux/rtnetlink.h: groups of notices.
+pub const RTMGRP_LINK: u32 = 0x1;
+pub const RTMGRP_NEIGH: u32 = 0x4;
+pub const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+pub const RTMGRP_IPV4_ROUTE: u32 = 0x40;
+pub const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+pub const RTMGRP_IPV6_ROUTE: u32 = 0x400;
+
+/// linux/netlink.h: control messages.
+pub const NLMSG_NOOP: u16 = 1;
+pub const NLMSG_ERROR: u16 = 2;
+pub const NLMSG_DONE: u16 = 3;
+/// linux/netlink.h: flags of messages, and those of a request that adds.
+pub const NLM_F_REQUEST: u16 = 1;
+pub const NLM_F_ACK: u16 = 4;
+pub const NLM_F_DUMP_INTR: u16 = 0x10;
+pub const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_REPLACE: u16 = 0x100;
+pub const NLM_F_EXCL: u16 = 0x200;
+pub const NLM_F_CREATE: u16 = 0x400;
+
+/// linux/socket.h: families. FDB entries are neighbours of the bridge's.
+pub const AF_INET: u8 = 2;
+pub const AF_BRIDGE: u8 = 7;
+pub const AF_INET6: u8 = 10;
+
+/// linux/if_link.h: attributes of a link.
+pub const IFLA_ADDRESS: u16 = 1;
+pub const IFLA_IFNAME: u16 = 3;
+pub const IFLA_MTU: u16 = 4;
+pub const IFLA_TXQLEN: u16 = 13;
+pub const IFLA_LINKINFO: u16 = 18;
+pub const IFLA_INFO_KIND: u16 = 1;
+pub const IFLA_INFO_DATA: u16 = 2;
+pub const IFLA_AF_SPEC: u16 = 26;
+pub const IFLA_INET6_CONF: u16 = 2;
+/// linux/ipv6.h: where accept_ra stands in the array of IFLA_INET6_CONF.
+pub const DEVCONF_ACCEPT_RA: usize = 3;
+/// linux/if.h.
+pub const IFF_UP: u32 = 1;
+
+/// linux/if_link.h: attributes of a vxlan link.
+pub const IFLA_VXLAN_ID: u16 = 1;
+pub const IFLA_VXLAN_LINK: u16 = 3;
+pub const IFLA_VXLAN_LOCAL: u16 = 4;
+pub const IFLA_VXLAN_LEARNING: u16 = 7;
+pub const IFLA_VXLAN_PORT: u16 = 15;
+pub const IFLA_VXLAN_LOCAL6: u16 = 17;
+pub const IFLA_VXLAN_UDP_ZERO_CSUM6_TX: u16 = 19;
+pub const IFLA_VXLAN_UDP_ZERO_CSUM6_RX: u16 = 20;
+pub const IFLA_VXLAN_GBP: u16 = 23;
+
+/// linux/if_addr.h: attributes and flags of an address.
+pub const IFA_ADDRESS: u16 = 1;
+pub const IFA_LOCAL: u16 = 2;
+pub const IFA_F_NODAD: u8 = 2;
+
+/// linux/neighbour.h: attributes, states and flags of a neighbour.
+pub const NDA_DST: u16 = 1;
+pub const NDA_LLADDR: u16 = 2;
+pub const NDA_IFINDEX: u16 = 8;
+pub const NUD_PERMANENT: u16 = 0x80;
+pub const NTF_SELF: u8 = 2;
+
+/// linux/rtnetlink.h: attributes of a route.
+pub const RTA_DST: u16 = 1;
+pub const RTA_OIF: u16 = 4;
+pub const RTA_GATEWAY: u16 = 5;
+pub const RTA_PRIORITY: u16 = 6;
+pub const RTA_TABLE: u16 = 15;
+pub const RTA_VIA: u16 = 18;
+/// struct rtvia: the family comes before the address.
+pub const RTVIA_ADDR: usize = 2;
+pub const RT_TABLE_MAIN: u8 = 254;
+pub const RTPROT_KERNEL: u8 = 2;
+pub const RTN_UNSPEC: u8 = 0;
+pub const RTN_UNICAST: u8 = 1;
+pub const RTN_BLACKHOLE: u8 = 6;
+pub const RT_SCOPE_NOWHERE: u8 = 255;
+pub const RTNH_F_ONLINK: u32 = 4;
+pub const RTM_F_CLONED: u32 = 0x200;
+
+/// linux/rtnetlink.h and others: the lengths of the fixed headers.
+pub const IFINFOMSG: usize = 16;
+pub const IFADDRMSG: usize = 8;
+pub const NDMSG: usize = 12;
+pub const RTMSG: usize = 12;

@@ -1,0 +1,60 @@
+//! What messages say of vxlan links.
+
+use super::uapi::*;
+use super::wire::{self, Message};
+use crate::link::vxlan::{KIND, VxlanSpec};
+
+/// A request for a link without an identifier, which no kernel grants.
+pub(super) fn without_identifier() -> Message {
+    Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG]).nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND))
+}
+
+/// Adds what makes a new link a vxlan tunnel end.
+pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
+    link_info(message, |m| {
+        let mut m = changeable(m, spec);
+        if let Some(port) = spec.port {
+            m = m.attr(IFLA_VXLAN_PORT, &port.to_be_bytes());
+        }
+        if spec.gbp {
+            m = m.attr(IFLA_VXLAN_GBP, &[]);
+        }
+        // Checksums over IPv6 stay required.
+        m.attr(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, &[0]).attr(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, &[0])
+    })
+}
+
+/// Adds what changes an existing tunnel end; nothing where all of that is as it should be.
+pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
+    (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
+}
+
+fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message {
+    message.nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data))
+}
+
+/// What can be changed while the device exists, and the VNI, which the kernel wants to see again.
+fn changeable(message: Message, spec: &VxlanSpec) -> Message {
+    let message = message.number(IFLA_VXLAN_ID, spec.vni).number(IFLA_VXLAN_LINK, spec.lower).attr(IFLA_VXLAN_LEARNING, &[u8::from(spec.learning)]);
+    match spec.local {
+        Some(ip) => message.ip(if ip.is_ipv4() { IFLA_VXLAN_LOCAL } else { IFLA_VXLAN_LOCAL6 }, ip),
+        None => message,
+    }
+}
+
+/// Reads what the kernel tells of a tunnel end.
+pub(super) fn decode(data: &[u8]) -> VxlanSpec {
+    let mut spec = VxlanSpec { vni: 0, port: None, local: None, lower: 0, learning: false, gbp: false };
+    for (kind, value) in wire::attrs(data, 0) {
+        match kind {
+            IFLA_VXLAN_ID => spec.vni = wire::u32_at(value, 0).unwrap_or(0),
+            IFLA_VXLAN_LINK => spec.lower = wire::u32_at(value, 0).unwrap_or(0),
+            IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => spec.local = wire::ip(value).filter(|ip| !ip.is_unspecified()).or(spec.local),
+            IFLA_VXLAN_LEARNING => spec.learning = wire::u8_at(value, 0) == Some(1),
+            IFLA_VXLAN_PORT => spec.port = value.try_into().ok().map(u16::from_be_bytes),
+            IFLA_VXLAN_GBP => spec.gbp = true,
+            _ => {}
+        }
+    }
+    spec
+}

@@ -1,0 +1,81 @@
+//! Which of the kernel's notices concern us.
+
+use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
+use super::uapi::*;
+use super::wire::{self, Received};
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Value};
+use crate::route::{RouteKind, RouteSpec};
+use crate::scope::Scope;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// What decides whether a notice concerns us.
+pub(super) struct Watched<'a> {
+    pub links: &'a [(LinkName, u32)],
+    pub underlay: (u32, LinkName),
+    pub asking: bool,
+    /// Who was found on-link.
+    pub on_link: &'a BTreeSet<IpAddr>,
+    pub scope: &'a Scope,
+    /// What the kernel holds of ours as far as we know, while we know it.
+    pub known: Option<&'a KernelState>,
+}
+
+impl Watched<'_> {
+    pub(super) fn concerns(&self, message: &Received<'_>) -> bool {
+        match message.kind {
+            RTM_NEWLINK | RTM_DELLINK => link(&Received { kind: RTM_NEWLINK, ..*message })
+                .is_some_and(|link| link.index == self.underlay.0 || self.is_ours(link.index) || self.scope.links.contains(&link.name)),
+            RTM_NEWADDR | RTM_DELADDR => wire::u32_at(message.body, 4).is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
+            // Neighbours of pods are on other links; what is learned from traffic is not permanent and no address of ours.
+            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received { kind: RTM_NEWNEIGH, ..*message }).is_some_and(|seen| {
+                self.is_ours(seen.index)
+                    && (seen.permanent() || self.replaces(&seen) || seen.family != AF_BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                    && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
+            }),
+            RTM_NEWROUTE | RTM_DELROUTE => route(&Received { kind: RTM_NEWROUTE, ..*message }).filter(|seen| seen.plain).is_some_and(|seen| {
+                // Routes to single pods come and go with them.
+                let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
+                let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
+                let covered = seen.spec.protocol != RTPROT_KERNEL && self.scope.covers(&seen.net) && (ours || !pod);
+                covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE) // An answer may change with it; inside our networks, where the nodes are there, too.
+                    || self.asking && (!self.scope.covers(&seen.net) || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
+            }),
+            _ => false,
+        }
+    }
+
+    /// Whether an FDB entry that was learned stands where one of ours should.
+    fn replaces(&self, seen: &SeenNeighbor) -> bool {
+        let ours = self.links.iter().find(|(_, index)| *index == seen.index).zip(seen.mac).map(|((name, _), mac)| Key::Fdb(*name, mac));
+        seen.family == AF_BRIDGE && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
+    }
+
+    /// Whether a notice says of a neighbour or an FDB entry what is known of it.
+    fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
+        let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else { return false };
+        // One that is not permanent is none of ours, whatever was there before.
+        let added = added && seen.permanent();
+        match (seen.family, seen.mac, seen.dst) {
+            (AF_BRIDGE, Some(mac), dst) => self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).as_ref(), added),
+            (_, mac, Some(ip)) => self.is_known(&Key::Neighbor(*name, ip), mac.map(Value::Neighbor).as_ref(), added),
+            _ => false,
+        }
+    }
+
+    fn is_known_route(&self, seen: &SeenRoute, added: bool) -> bool {
+        let names = self.links.iter().map(|(name, index)| (*index, *name)).chain([self.underlay]);
+        let dev = names.filter(|_| seen.spec.kind != RouteKind::Blackhole).find(|(index, _)| *index == seen.oif);
+        let route = RouteSpec { dev: dev.map(|(_, name)| name).unwrap_or_default(), ..seen.spec };
+        self.is_known(&Key::Route(seen.net, seen.metric), Some(&Value::Route(route)), added)
+    }
+
+    fn is_known(&self, key: &Key, value: Option<&Value>, added: bool) -> bool {
+        self.known.is_some_and(|known| if added { value.is_some() && known.0.get(key) == value } else { !known.0.contains_key(key) })
+    }
+
+    fn is_ours(&self, index: u32) -> bool {
+        self.links.iter().any(|(_, ours)| *ours == index)
+    }
+}

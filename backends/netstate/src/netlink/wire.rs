@@ -1,0 +1,206 @@
+//! Netlink's bytes: messages built, datagrams taken apart. Pure; garbage yields nothing and never panics.
+//!
+//! Only what we ask for is looked at: an attribute of some newer kernel, or of somebody else's link, cannot make a dump unreadable.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Length of a message's header.
+pub const HEADER: usize = 16;
+
+/// A message under construction.
+pub struct Message(Vec<u8>);
+
+impl Message {
+    /// Begins a message; `family` is the family's header (ifinfomsg, ndmsg, ...).
+    pub fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(128);
+        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(family);
+        let mut message = Self(bytes);
+        message.pad();
+        message
+    }
+
+    /// Appends an attribute.
+    pub fn attr(mut self, kind: u16, value: &[u8]) -> Self {
+        self.push(kind, value);
+        self
+    }
+
+    /// Appends an address, four or sixteen bytes.
+    pub fn ip(self, kind: u16, ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => self.attr(kind, &v4.octets()),
+            IpAddr::V6(v6) => self.attr(kind, &v6.octets()),
+        }
+    }
+
+    /// Appends a number.
+    pub fn number(self, kind: u16, value: u32) -> Self {
+        self.attr(kind, &value.to_ne_bytes())
+    }
+
+    /// Appends a text with its terminating zero.
+    pub fn text(self, kind: u16, value: &str) -> Self {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.attr(kind, &bytes)
+    }
+
+    /// Appends an attribute that holds attributes.
+    pub fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
+        let start = self.0.len();
+        self.push(kind | NESTED, &[]);
+        let mut this = inside(self);
+        let len = u16::try_from(this.0.len() - start).unwrap_or(u16::MAX);
+        this.put(start, &len.to_ne_bytes());
+        this
+    }
+
+    /// The bytes, numbered.
+    pub fn finish(mut self, sequence: u32) -> Vec<u8> {
+        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        self.put(0, &len.to_ne_bytes());
+        self.put(8, &sequence.to_ne_bytes());
+        self.0
+    }
+
+    fn push(&mut self, kind: u16, value: &[u8]) {
+        let len = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
+        self.0.extend(len.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Marks an attribute that holds attributes (NLA_F_NESTED).
+const NESTED: u16 = 0x8000;
+
+/// One message of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Its type.
+    pub kind: u16,
+    /// Its flags.
+    pub flags: u16,
+    /// The number of the request that it answers.
+    pub sequence: u32,
+    /// What follows the header.
+    pub body: &'a [u8],
+}
+
+/// The messages of a datagram; ends at the first that is cut off.
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
+    std::iter::from_fn(move || {
+        let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
+        let message = datagram.get(..len)?;
+        let received =
+            Received { kind: u16_at(message, 4)?, flags: u16_at(message, 6)?, sequence: u32_at(message, 8)?, body: message.get(HEADER..)? };
+        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(received)
+    })
+}
+
+/// The attributes behind a header of `skip` bytes: type without flags, and value.
+pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let len = usize::from(u16_at(rest, 0)?);
+        let kind = u16_at(rest, 2)? & 0x3fff;
+        let value = rest.get(4..len)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of an attribute inside another's value.
+pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
+    attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// An address of four or sixteen bytes.
+pub fn ip(value: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(value) {
+        return Some(IpAddr::V4(Ipv4Addr::from(v4)));
+    }
+    <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
+}
+
+/// A text that ends with a zero.
+pub fn text(value: &[u8]) -> &str {
+    std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
+}
+
+/// The byte at an offset.
+pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
+}
+
+/// The number of two bytes at an offset, in the host's order.
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+/// The number of four bytes at an offset, in the host's order.
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// The errno of an answer of type NLMSG_ERROR, 0 for an acknowledgement, and the kernel's own words where it has any.
+pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
+    let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
+    // NETLINK_CAP_ACK: the header of the request only, then attributes; 1 is NLMSGERR_ATTR_MSG.
+    let words = attrs(body, 4 + HEADER).find(|(kind, _)| *kind == 1).map(|(_, value)| text(value).to_owned());
+    Some((code.saturating_neg(), words.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_built_is_read_back() {
+        let bytes = Message::new(16, 5, &[1, 2, 3, 4])
+            .number(3, 77)
+            .text(4, "abc")
+            .nest(5, |m| m.ip(1, "10.0.0.1".parse().unwrap()).ip(2, "fd00::1".parse().unwrap()))
+            .finish(9);
+        let all: Vec<_> = messages(&bytes).collect();
+        assert_eq!((all.len(), all[0].kind, all[0].flags, all[0].sequence), (1, 16, 5, 9));
+        let found: Vec<_> = attrs(all[0].body, 4).collect();
+        assert_eq!(u32_at(found[0].1, 0), Some(77));
+        assert_eq!(text(found[1].1), "abc");
+        let inner: Vec<_> = attrs(found[2].1, 0).filter_map(|(_, value)| ip(value)).collect();
+        assert_eq!(inner, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            for message in messages(&bytes) {
+                let _ = verdict(message.body);
+                for skip in [0, 4, 8, 12, 16, 400] {
+                    for (_, value) in attrs(message.body, skip) {
+                        let _ = (ip(value), text(value), u8_at(value, 0), u16_at(value, 1), u32_at(value, 3));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Operations turned into messages, in batches.
+
+use super::NetlinkKernel;
+use super::errno::{failed, judge};
+use super::header::{address_header, neighbor_header, route_header};
+use super::socket::{Answer, BATCH};
+use super::uapi::*;
+use super::wire::Message;
+use crate::kernel::{Failure, OpError};
+use crate::names::LinkName;
+use crate::object::{Key, Op, Value};
+use crate::route::{RouteKind, RouteSpec};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// How many operations are turned into messages at a time; bounds memory, not what the kernel sees.
+const SLICE: usize = 8 * BATCH;
+
+type Indices = BTreeMap<LinkName, u32>;
+
+impl NetlinkKernel {
+    pub(super) async fn apply_all(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let mut errors = Vec::new();
+        let mut rest = ops;
+        while let Some(first) = rest.first() {
+            if let (Key::Link(name), op) = (first.key(), first) {
+                errors.extend(self.apply_link(*name, op).await);
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
+            }
+            let run = rest.iter().take(SLICE).take_while(|op| !matches!(op.key(), Key::Link(_))).count();
+            let (now, later) = rest.split_at(run);
+            rest = later;
+            let indices = self.indices(now).await;
+            let (messages, sent): (Vec<Message>, Vec<&Op>) =
+                now.iter().filter_map(|op| message(op, &indices).map(|message| (message, op)).map_err(|error| errors.extend(error)).ok()).unzip();
+            let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
+            errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| judge(op, &answer)));
+        }
+        errors
+    }
+
+    /// The links that the operations name; one that cannot be looked up is missing.
+    async fn indices(&mut self, ops: &[Op]) -> Indices {
+        let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
+        let names: Vec<LinkName> = names.into_iter().collect();
+        let links = self.links_by_name(&names).await.unwrap_or_default();
+        links.into_iter().map(|(name, link)| (name, link.index)).collect()
+    }
+
+    /// Sends one message for an operation.
+    pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
+        let answer = self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+        judge(op, &answer)
+    }
+}
+
+fn device(op: &Op) -> Option<LinkName> {
+    match op {
+        Op::Add(_, Value::Route(route)) | Op::Replace(_, Value::Route(route)) | Op::Delete(_, Value::Route(route)) => {
+            Some(route.dev).filter(|dev| *dev != LinkName::default())
+        }
+        op => op.key().link(),
+    }
+}
+
+/// The message of an operation; `Err(None)` where nothing has to be done.
+fn message(op: &Op, indices: &Indices) -> Result<Message, Option<OpError>> {
+    let missing = |name: LinkName| match op {
+        Op::Delete(..) => None,
+        _ => Some(failed(op, Failure::Other, format!("there is no interface {name}"))),
+    };
+    let index = |name: LinkName| indices.get(&name).copied().ok_or_else(|| missing(name));
+    let (value, kind, flags) = match op {
+        Op::Add(_, value) => (value, 0, NLM_F_CREATE | NLM_F_EXCL),
+        Op::Replace(_, value) => (value, 0, NLM_F_CREATE | NLM_F_REPLACE),
+        Op::Delete(_, value) => (value, DELETION, 0),
+        Op::Refuse(..) => return Err(None),
+    };
+    // On our own link a learned or failed entry may be in the way; it is nobody's.
+    let over = if kind == 0 { NLM_F_CREATE | NLM_F_REPLACE } else { 0 };
+    match (op.key(), value) {
+        (Key::Address(name, net), Value::Address) => Ok(address_message(RTM_NEWADDR + kind, flags, net, index(*name)?)),
+        (Key::Fdb(name, mac), Value::Fdb(ip)) => {
+            Ok(Message::new(RTM_NEWNEIGH + kind, over, &neighbor_header(AF_BRIDGE, index(*name)?, NUD_PERMANENT, NTF_SELF))
+                .attr(NDA_LLADDR, &mac.0)
+                .ip(NDA_DST, *ip))
+        }
+        (Key::Neighbor(name, ip), Value::Neighbor(mac)) => {
+            let message = Message::new(RTM_NEWNEIGH + kind, over, &neighbor_header(family(ip), index(*name)?, NUD_PERMANENT, 0)).ip(NDA_DST, *ip);
+            Ok(if kind == 0 { message.attr(NDA_LLADDR, &mac.0) } else { message })
+        }
+        (Key::Route(net, metric), Value::Route(route)) => {
+            let oif = if route.dev == LinkName::default() { 0 } else { index(route.dev)? };
+            Ok(if kind == 0 { route_message(flags, net, *metric, route, oif) } else { route_removal(net, *metric, route, oif) })
+        }
+        _ => Err(None),
+    }
+}
+
+fn address_message(kind: u16, flags: u16, net: &IpNet, index: u32) -> Message {
+    let mut header = address_header(family(&net.addr()), net.prefix_len(), index);
+    // Nobody else can have this address, and a tentative one cannot be used.
+    if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
+        *place = IFA_F_NODAD;
+    }
+    Message::new(kind, flags, &header).ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr())
+}
+
+fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
+    let kind = match route.kind {
+        RouteKind::Unicast => RTN_UNICAST,
+        RouteKind::Blackhole => RTN_BLACKHOLE,
+        RouteKind::Other(kind) => kind,
+    };
+    let mut header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, route.scope, kind, RT_TABLE_MAIN);
+    if let (true, Some(place)) = (route.onlink, header.get_mut(8..12)) {
+        place.copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
+    }
+    rest_of_route(Message::new(RTM_NEWROUTE, flags, &header), net, metric, route, oif)
+}
+
+/// Names everything that is known of the route, its protocol first: nobody else's is hit.
+fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
+    let scope = if net.addr().is_ipv4() { RT_SCOPE_NOWHERE } else { 0 };
+    let kind = if route.kind == RouteKind::Blackhole { RTN_BLACKHOLE } else { RTN_UNSPEC };
+    let header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, scope, kind, RT_TABLE_MAIN);
+    rest_of_route(Message::new(RTM_DELROUTE, 0, &header), net, metric, route, oif)
+}
+
+fn rest_of_route(message: Message, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
+    let mut message = message.ip(RTA_DST, net.network());
+    if oif != 0 {
+        message = message.number(RTA_OIF, oif);
+    }
+    if let Some(via) = route.via.filter(|via| via.is_ipv4() == net.addr().is_ipv4()) {
+        message = message.ip(RTA_GATEWAY, via);
+    }
+    if metric != 0 { message.number(RTA_PRIORITY, metric) } else { message }
+}
+
+fn family(ip: &IpAddr) -> u8 {
+    if ip.is_ipv4() { AF_INET } else { AF_INET6 }
+}

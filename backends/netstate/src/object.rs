@@ -1,0 +1,155 @@
+//! The objects that a kernel holds for us, in the order in which they depend on each other. What a kind of object contains stands in a
+//! file of its own: [`link`](crate::link), [`route`](crate::route).
+
+use crate::link::LinkSpec;
+use crate::names::{LinkName, Mac};
+use crate::route::RouteSpec;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+/// What identifies a kernel object. INVARIANT: the order is the order of dependency: what is lower is set first and deleted last.
+///
+/// FDB before neighbour: a neighbour whose MAC has no FDB entry yet would cut a live peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    /// An interface.
+    Link(LinkName),
+    /// An address on an interface.
+    Address(LinkName, IpNet),
+    /// Where frames to a MAC are sent.
+    Fdb(LinkName, Mac),
+    /// The MAC of an address on an interface.
+    Neighbor(LinkName, IpAddr),
+    /// A route of the main table: destination and metric.
+    Route(IpNet, u32),
+}
+
+impl Key {
+    /// The interface on which the object hangs, as far as the key tells.
+    pub fn link(&self) -> Option<LinkName> {
+        match self {
+            Key::Link(name) | Key::Address(name, _) | Key::Fdb(name, _) | Key::Neighbor(name, _) => Some(*name),
+            Key::Route(..) => None,
+        }
+    }
+
+    /// What kind of object it is, for people.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Key::Link(_) => "link",
+            Key::Address(..) => "address",
+            Key::Fdb(..) => "FDB entry",
+            Key::Neighbor(..) => "neighbour",
+            Key::Route(..) => "route",
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Link(name) => write!(f, "link {name}"),
+            Key::Address(name, net) => write!(f, "address {net} on {name}"),
+            Key::Fdb(name, mac) => write!(f, "FDB entry {mac} on {name}"),
+            Key::Neighbor(name, ip) => write!(f, "neighbour {ip} on {name}"),
+            Key::Route(net, _) => write!(f, "route to {net}"),
+        }
+    }
+}
+
+/// The content of a kernel object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// An interface.
+    Link(Box<LinkSpec>),
+    /// An address has no content beside its key.
+    Address,
+    /// Where the frames go.
+    Fdb(IpAddr),
+    /// The MAC.
+    Neighbor(Mac),
+    /// A route.
+    Route(RouteSpec),
+}
+
+/// Kernel objects by key.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KernelState(pub BTreeMap<Key, Value>);
+
+impl KernelState {
+    /// The interface of that name.
+    pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
+        match self.0.get(&Key::Link(name)) {
+            Some(Value::Link(spec)) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// Sets an object.
+    pub fn set(&mut self, key: Key, value: Value) {
+        self.0.insert(key, value);
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// One change of the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Makes an object that must not be there yet.
+    Add(Key, Value),
+    /// Changes an object that is ours.
+    Replace(Key, Value),
+    /// Removes an object; the value is what is there, so that nothing else is hit.
+    Delete(Key, Value),
+    /// A link of another kind has our name: nothing is done, and this is reported.
+    Refuse(Key, Value),
+}
+
+impl Op {
+    /// The object that it is about.
+    pub fn key(&self) -> &Key {
+        match self {
+            Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
+        }
+    }
+
+    /// What is done, for people.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Op::Add(..) => "add",
+            Op::Replace(..) => "change",
+            Op::Delete(..) => "delete",
+            Op::Refuse(..) => "take over",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_dependency() {
+        let name = LinkName::parse("flannel.1").unwrap();
+        let ip: IpAddr = "10.244.1.0".parse().unwrap();
+        let keys = [
+            Key::Link(LinkName::parse("z").unwrap()),
+            Key::Address(name, IpNet::from(ip)),
+            Key::Fdb(name, Mac([2; 6])),
+            Key::Neighbor(name, ip),
+            Key::Route(IpNet::from(ip), 0),
+        ];
+        assert!(keys.is_sorted());
+    }
+}

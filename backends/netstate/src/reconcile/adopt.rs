@@ -1,0 +1,29 @@
+//! Routes that Go flannel left, taken over in place.
+
+use crate::blackhole;
+use crate::kernel::Facts;
+use crate::object::{KernelState, Key, Value};
+use crate::route::RouteSpec;
+use std::collections::BTreeMap;
+use subnet_lease::{Kinds, LeaseTable, Subnets};
+
+/// Takes over routes that Go flannel left: to exactly a leased subnet, over the underlay to that peer's address or on a flannel
+/// device, and wanted. They are replaced in place, so that no packet misses them. A blackhole for exactly our own subnet makes
+/// way for ours, once that is there; where none is wanted it cannot be told from an operator's, and stays.
+pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
+    if leftovers.is_empty() {
+        return;
+    }
+    let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
+    for (key, route) in leftovers {
+        let Key::Route(net, _) = key else { continue };
+        if blackhole::is_left_over(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
+            have.0.entry(*key).or_insert(Value::Route(*route));
+        }
+        let Some(public) = peers.get(net) else { continue };
+        let theirs = route.dev.as_str().starts_with("flannel") || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
+        if theirs && want.0.contains_key(key) {
+            have.0.entry(*key).or_insert(Value::Route(*route));
+        }
+    }
+}

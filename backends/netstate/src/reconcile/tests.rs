@@ -1,0 +1,415 @@
+//! The laws of the loop against the fake kernel, with time at rest.
+
+use super::*;
+use crate::fake::FakeKernel;
+use crate::names::LinkName;
+use crate::object::Value;
+use crate::route::{RouteKind, RouteSpec};
+use ipnet::IpNet;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+use subnet_lease::{Addresses, Kinds, Lease, LeaseAttrs, Peer, Term};
+use tokio_util::sync::CancellationToken;
+
+/// A plan with one route a lease: what host-gw is.
+struct Routes {
+    scope: Scope,
+    own: Subnets,
+}
+
+fn routes() -> Routes {
+    let scope = Scope {
+        links: Vec::new(),
+        networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
+        former: (None, None),
+        protocol: 241,
+        checksum_offload: false,
+    };
+    Routes { scope, own: subnets(1) }
+}
+
+fn subnets(n: u8) -> Subnets {
+    Subnets::V4(format!("10.244.{n}.0/24").parse().unwrap())
+}
+
+fn key(n: u8) -> Key {
+    Key::Route(IpNet::V4(format!("10.244.{n}.0/24").parse().unwrap()), 0)
+}
+
+fn table(peers: impl IntoIterator<Item = (u8, u8)>) -> LeaseTable {
+    let lease = |(n, ip)| Lease {
+        subnets: subnets(n),
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, ip].into()), ..LeaseAttrs::default() },
+        term: Term::Leased,
+        since: i64::from(n),
+    };
+    LeaseTable::of(peers.into_iter().map(lease), BTreeSet::new())
+}
+
+impl Plan for Routes {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn kinds(&self) -> Kinds {
+        Kinds::Any
+    }
+
+    fn base(&self, _facts: &Facts) -> KernelState {
+        KernelState::default()
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        let dev = LinkName::parse("eth0").unwrap();
+        let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        vec![(Key::Route(peer.subnet, 0), Value::Route(route))]
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        Announced { backend: "x".into(), data: None, v6_data: None, mtu: facts.underlay.mtu }
+    }
+}
+
+fn underlay() -> Underlay {
+    let addresses = Addresses::V4([192, 168, 56, 1].into());
+    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
+}
+
+/// What `f` sees of a running loop; time is paused, so that "a while" costs nothing.
+struct Running {
+    leases: watch::Sender<Arc<LeaseTable>>,
+    underlay: watch::Sender<Underlay>,
+    out: watch::Receiver<Announced>,
+    progress: Arc<Progress>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
+    start_with(kernel, leases, false).await
+}
+
+async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
+    let options = Options { audit: None, blackhole };
+    let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options).await.unwrap();
+    let progress = reconciler.progress();
+    let (leases, leases_seen) = watch::channel(Arc::new(leases));
+    let (underlay, underlay_seen) = watch::channel(underlay());
+    let (tell, out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+    let stop = CancellationToken::new();
+    let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
+    let task = tokio::spawn(reconciler.run(inputs, tell));
+    Running { leases, underlay, out, progress, stop, task }
+}
+
+impl Running {
+    async fn a_while(&self) {
+        sleep(Duration::from_secs(30)).await;
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+
+    fn want(&self) -> KernelState {
+        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), conceded: BTreeMap::new() };
+        Desired::whole(&routes(), &self.leases.borrow(), &facts).state
+    }
+}
+
+/// Runs on a paused clock.
+fn paused<F: Future>(test: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn any_finite_faults_end_in_step_and_silence(
+        first in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
+        second in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
+        mut faults in proptest::collection::vec(any::<bool>(), 0..40),
+        vandal in proptest::collection::vec(2u8..12, 0..4),
+    ) {
+        paused(async move {
+            let kernel = FakeKernel::default();
+            // Joining may fail for good when reading never works; that is another test.
+            faults.truncate(40);
+            let running = start(&kernel, table(first)).await;
+            kernel.world().faults = faults.into();
+            running.leases.send_replace(Arc::new(table(second)));
+            for n in vandal {
+                kernel.disturb(|world| { world.state.0.remove(&key(n)); });
+                sleep(Duration::from_millis(30)).await;
+            }
+            // The guard keeps what a first pass would delete for a minute.
+            sleep(Duration::from_secs(300)).await;
+            assert_eq!(kernel.world().state, running.want());
+            assert!(running.progress.in_step.load(Relaxed));
+            let (passes, writes) = (running.progress.passes.load(Relaxed), kernel.world().writes);
+            sleep(Duration::from_secs(3600)).await;
+            assert_eq!((running.progress.passes.load(Relaxed), kernel.world().writes), (passes, writes));
+            running.end().await;
+        });
+    }
+}
+
+/// Somebody else's doing between or during runs.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    /// The daemon starts anew, with the flag or without.
+    Restart(bool),
+    /// Our blackhole route is deleted.
+    Delete,
+    /// Go flannel's blackhole route is there again.
+    Go,
+    /// The next calls fail.
+    Fail(u8),
+}
+
+fn doing() -> impl Strategy<Value = Doing> {
+    prop_oneof![any::<bool>().prop_map(Doing::Restart), Just(Doing::Delete), Just(Doing::Go), (1u8..4).prop_map(Doing::Fail)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn the_blackhole_is_there_exactly_with_the_flag(peers in proptest::collection::btree_map(2u8..12, 2u8..20, 0..4), doings in proptest::collection::vec(doing(), 0..8)) {
+        paused(async move {
+            let kernel = FakeKernel::default();
+            let (ours, gos) = (Key::Route(subnets(1).nets().next().unwrap(), blackhole::METRIC), key(1));
+            let dead = |protocol| RouteSpec { via: None, dev: LinkName::default(), onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol };
+            // An operator's, to another destination.
+            kernel.world().leftovers.insert(key(50), dead(3));
+            let (mut flag, mut left) = (false, false);
+            let mut running = start(&kernel, table(peers.clone())).await;
+            for doing in doings {
+                match doing {
+                    Doing::Restart(with) => {
+                        flag = with;
+                        running.end().await;
+                        kernel.world().faults.clear();
+                        running = start_with(&kernel, table(peers.clone()), with).await;
+                    }
+                    Doing::Delete => kernel.disturb(|world| { world.state.0.remove(&ours); }),
+                    Doing::Go => {
+                        left = true;
+                        kernel.disturb(|world| { world.leftovers.insert(gos, dead(3)); });
+                    }
+                    Doing::Fail(times) => kernel.disturb(|world| world.faults.extend(vec![true; usize::from(times)])),
+                }
+                running.a_while().await;
+                left &= !flag;
+                let world = kernel.world();
+                prop_assert_eq!(world.state.0.get(&ours).cloned(), flag.then(|| Value::Route(dead(241))));
+                prop_assert_eq!(world.leftovers.contains_key(&gos), left, "replaced with the flag, not touched without it");
+                prop_assert!(world.leftovers.contains_key(&key(50)));
+                prop_assert_eq!(world.state.len(), peers.len() + usize::from(flag));
+            }
+            running.end().await;
+            Ok(())
+        })?;
+    }
+}
+
+#[test]
+fn repairs_are_told_apart_from_changes() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
+        running.a_while().await;
+        running.leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        running.a_while().await;
+        assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (3, 0));
+        kernel.disturb(|world| {
+            world.state.0.remove(&key(3));
+        });
+        running.a_while().await;
+        assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (4, 1));
+        running.end().await;
+    });
+}
+
+#[test]
+fn changes_of_leases_need_no_look_at_the_kernel() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
+        running.a_while().await;
+        let (reads, passes) = (kernel.world().reads, running.progress.passes.load(Relaxed));
+        for n in 4..40 {
+            running.leases.send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
+            running.a_while().await;
+            assert_eq!(kernel.world().state, running.want());
+        }
+        assert_eq!((kernel.world().reads, running.progress.passes.load(Relaxed) - passes), (reads, 36));
+        // Who changes something meanwhile is noticed, before a change or after.
+        kernel.disturb(|world| {
+            world.state.0.remove(&key(5));
+        });
+        running.leases.send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        assert!(kernel.world().reads > reads);
+        // What cannot be applied is looked at, and from then on nothing is taken for granted.
+        let reads = kernel.world().reads;
+        kernel.world().faults = vec![true].into();
+        running.leases.send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        assert!(kernel.world().reads > reads && running.progress.in_step.load(Relaxed));
+        running.end().await;
+    });
+}
+
+#[test]
+fn what_an_unreadable_lease_has_goes_with_its_key() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
+        // Whoever starts while it is unreadable knows no more of it than its key.
+        let blank = |peers: Vec<(u8, u8)>| LeaseTable::of(table(peers).shared_leases().cloned().collect::<Vec<_>>(), [subnets(3)].into());
+        let running = start(&kernel, blank(vec![(2, 2)])).await;
+        running.a_while().await;
+        running.leases.send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
+        running.a_while().await;
+        assert!(kernel.world().state.0.contains_key(&key(3)));
+        running.leases.send_replace(Arc::new(table([(2, 2), (4, 4)])));
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_burst_of_changes_is_few_passes() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([])).await;
+        running.a_while().await;
+        let before = running.progress.passes.load(Relaxed);
+        for n in 0..5000u32 {
+            running.leases.send_replace(Arc::new(table((2..60).map(|peer| (peer, u8::try_from(n % 200).unwrap() + 2)))));
+            tokio::task::yield_now().await;
+        }
+        running.a_while().await;
+        assert!(running.progress.passes.load(Relaxed) - before <= 4);
+        assert_eq!(kernel.world().state, running.want());
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_conflict_waits_without_hurting_others_and_ends_with_its_cause() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        kernel.world().foreign.insert(key(3));
+        let running = start(&kernel, table([(2, 2), (3, 3), (4, 4)])).await;
+        running.a_while().await;
+        assert_eq!(kernel.world().state.len(), 2);
+        assert!(running.progress.trouble.lock().unwrap().contains("10.244.3.0/24"));
+        assert!(!running.progress.in_step.load(Relaxed));
+        // Five seconds is the longest pause between attempts.
+        kernel.world().foreign.clear();
+        sleep(Duration::from_secs(7)).await;
+        assert_eq!(kernel.world().state, running.want());
+        assert_eq!(*running.progress.trouble.lock().unwrap(), "");
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_first_pass_that_would_delete_much_waits_a_minute() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        let running = start(&kernel, table((2..12).map(|n| (n, 100)))).await;
+        sleep(Duration::from_secs(55)).await;
+        assert_eq!(kernel.world().state.len(), 20, "nothing is deleted");
+        assert!(kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)), "but what is there is brought up to date");
+        sleep(Duration::from_secs(6)).await;
+        assert_eq!(kernel.world().state, running.want());
+        // Later deletions do not wait: the feed's hold-down has seen to them.
+        running.leases.send_replace(Arc::new(table([])));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(kernel.world().state.len(), 0);
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_first_pass_waits_no_longer_than_it_must() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        let running = start(&kernel, table([])).await;
+        sleep(Duration::from_secs(5)).await;
+        running.leases.send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(kernel.world().state, running.want(), "two of twenty are no reason to wait");
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_warm_start_writes_nothing() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        let writes = kernel.world().writes;
+        let running = start(&kernel, table((2..22).map(|n| (n, n)))).await;
+        running.a_while().await;
+        assert_eq!((kernel.world().writes, running.progress.writes.load(Relaxed)), (writes, 0));
+        running.end().await;
+    });
+}
+
+#[test]
+fn the_underlays_mtu_goes_out() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let mut running = start(&kernel, table([])).await;
+        running.underlay.send_modify(|underlay| underlay.mtu = 9000);
+        running.out.changed().await.unwrap();
+        assert_eq!(running.out.borrow().mtu, 9000);
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_fight_is_no_hot_loop() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([(2, 2)])).await;
+        running.a_while().await;
+        let before = running.progress.passes.load(Relaxed);
+        for _ in 0..1000 {
+            kernel.disturb(|world| {
+                world.state.0.remove(&key(2));
+            });
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(running.progress.passes.load(Relaxed) - before < 80, "{}", running.progress.passes.load(Relaxed) - before);
+        running.a_while().await;
+        assert_eq!(kernel.world().state, running.want());
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_kernel_that_cannot_be_read_fails_the_start() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        kernel.world().faults = vec![true; 100].into();
+        let result = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([]), Options::default()).await;
+        assert!(matches!(result, Err(KernelError { .. })));
+    });
+}

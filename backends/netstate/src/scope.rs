@@ -1,0 +1,72 @@
+//! Which objects of a kernel are ours.
+
+use crate::names::LinkName;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::IpAddr;
+use subnet_lease::Subnets;
+
+/// The networks that this node had when it ran last, as subnet.env tells.
+pub type FormerNetworks = (Option<Ipv4Net>, Option<Ipv6Net>);
+
+/// Which kernel objects are ours.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// Interfaces that belong to us, by name.
+    pub links: Vec<LinkName>,
+    /// Only objects inside these networks are ours.
+    pub networks: Subnets,
+    /// The networks of the former run: what it left of them is ours too, and wanted no more.
+    pub former: FormerNetworks,
+    /// The mark of our routes.
+    pub protocol: u8,
+    /// Whether the checksum switch of our links has to be read.
+    pub checksum_offload: bool,
+}
+
+impl Scope {
+    /// Whether a destination lies inside our networks.
+    pub fn covers(&self, net: &IpNet) -> bool {
+        match net {
+            IpNet::V4(net) => self.networks.v4().is_some_and(|network| network.contains(net)),
+            IpNet::V6(net) => self.networks.v6().is_some_and(|network| network.contains(net)),
+        }
+    }
+
+    /// Whether a destination lay inside our networks in the former run, and does not now.
+    pub fn covered(&self, net: &IpNet) -> bool {
+        let inside = match net {
+            IpNet::V4(net) => self.former.0.is_some_and(|network| network.contains(net)),
+            IpNet::V6(net) => self.former.1.is_some_and(|network| network.contains(net)),
+        };
+        inside && !self.covers(net)
+    }
+
+    /// Whether an address lies inside our networks.
+    pub fn covers_ip(&self, ip: &IpAddr) -> bool {
+        self.covers(&IpNet::from(*ip))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_former_network_left_is_told_from_what_others_have() {
+        let networks = Subnets::V4("10.6.0.0/17".parse().unwrap());
+        let former = (Some("10.6.0.0/16".parse().unwrap()), Some("fd00:5::/48".parse().unwrap()));
+        let scope = Scope { links: Vec::new(), networks, former, protocol: 241, checksum_offload: false };
+        for (net, covers, covered) in [
+            ("10.6.1.0/24", true, false),
+            ("10.6.200.0/24", false, true),
+            ("10.6.0.0/16", false, true),
+            ("10.7.0.0/24", false, false),
+            ("10.0.0.0/8", false, false),
+            ("fd00:5:0:1::/64", false, true),
+            ("fd00:6:0:1::/64", false, false),
+        ] {
+            let net: IpNet = net.parse().unwrap();
+            assert_eq!((scope.covers(&net), scope.covered(&net)), (covers, covered), "{net}");
+        }
+    }
+}

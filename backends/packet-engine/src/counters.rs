@@ -1,0 +1,71 @@
+//! What the engine counts; written by its threads, read by metrics. No thread waits for another here.
+
+use crate::reason::Reason;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One direction.
+#[derive(Debug)]
+pub struct Direction {
+    /// Inner packets that went on.
+    pub packets: AtomicU64,
+    /// Their bytes, inner headers included.
+    pub bytes: AtomicU64,
+    /// Batches: system calls that moved something.
+    pub batches: AtomicU64,
+    /// Super-packets and single packets that left: what `packets` were gathered in.
+    pub units: AtomicU64,
+    /// Reads that failed otherwise than for want of packets.
+    pub errors: AtomicU64,
+    drops: [AtomicU64; Reason::ALL.len()],
+}
+
+impl Default for Direction {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        Self { packets: zero(), bytes: zero(), batches: zero(), units: zero(), errors: zero(), drops: std::array::from_fn(|_| AtomicU64::default()) }
+    }
+}
+
+impl Direction {
+    /// Counts a dropped packet.
+    pub fn dropped(&self, reason: Reason) {
+        self.dropped_many(reason, 1);
+    }
+
+    /// Counts dropped packets.
+    pub fn dropped_many(&self, reason: Reason, packets: usize) {
+        if let Some(counter) = self.drops.get(reason.index()) {
+            add(counter, packets);
+        }
+    }
+
+    /// How many packets were dropped, for whatever reason.
+    pub fn all_drops(&self) -> u64 {
+        self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many packets were dropped for a reason.
+    pub fn drops(&self, reason: Reason) -> u64 {
+        self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+/// Both directions of an engine, and what it is like.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// From pods to peers.
+    pub sent: Direction,
+    /// From peers to pods.
+    pub received: Direction,
+    /// ICMP errors sent to pods.
+    pub icmp: AtomicU64,
+    /// Sends that had to be made one by one after all.
+    pub unsegmented: AtomicU64,
+    /// How packets are moved: `offload`, `mmsg` or `plain`, with what was granted.
+    pub mode: std::sync::Mutex<String>,
+}

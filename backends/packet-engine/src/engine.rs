@@ -1,0 +1,283 @@
+//! The packet engine: a TUN device on one side, UDP on the other, two threads a queue between them.
+//!
+//! The control side hands over tables and reads counters. The threads never wait for it, and it never waits for them but to stop them.
+
+pub mod config;
+mod errors;
+mod inward;
+mod io;
+mod log_limit;
+mod outward;
+mod read_backoff;
+mod send_error;
+mod urgent;
+mod wake;
+
+use super::counters::Counters;
+use super::features::Features;
+use super::socket::Socket;
+use super::table::Table;
+use super::tun::Tun;
+use arc_swap::ArcSwap;
+use config::EngineConfig;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use wake::Wake;
+
+/// Sockets that spread outer source ports, so that networks between nodes can spread flows.
+const SPREAD: usize = 16;
+
+/// What a former process left to its successor.
+#[derive(Default)]
+pub struct Inheritance {
+    /// Queues of the TUN device.
+    pub queues: Vec<OwnedFd>,
+    /// Receiving sockets, one a queue.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// A packet engine, running or not.
+pub struct Engine {
+    config: EngineConfig,
+    table: Arc<ArcSwap<Table>>,
+    counters: Arc<Counters>,
+    sockets: Option<Sockets>,
+    queues: Vec<Arc<Tun>>,
+    threads: Vec<JoinHandle<()>>,
+    wake: Option<Arc<Wake>>,
+    inherited: Inheritance,
+}
+
+/// Sockets bound to one address.
+#[derive(Clone)]
+struct Sockets {
+    address: IpAddr,
+    /// One a queue.
+    receive: Vec<Arc<Socket>>,
+    /// What packets leave by; empty where they leave by the receiving socket.
+    spread: Vec<Arc<Socket>>,
+}
+
+impl Engine {
+    /// Nothing is opened yet.
+    pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
+        Self {
+            config,
+            table: Arc::new(ArcSwap::from_pointee(table)),
+            counters: Arc::default(),
+            sockets: None,
+            queues: Vec::new(),
+            threads: Vec::new(),
+            wake: None,
+            inherited,
+        }
+    }
+
+    /// What it counts.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Packets follow this table from now on.
+    pub fn swap(&self, table: Table) {
+        self.table.store(Arc::new(table));
+    }
+
+    /// The interface index of the TUN device that it holds.
+    pub fn index(&self) -> Option<u32> {
+        self.queues.first().and_then(|queue| queue.index())
+    }
+
+    /// What has to be kept so that a successor goes on without a gap: the TUN's queues, and the receiving sockets.
+    pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
+        (self.queues.clone(), self.sockets.as_ref().map(|sockets| sockets.receive.clone()).unwrap_or_default())
+    }
+
+    /// Takes over what was inherited; whether there was a device. What cannot be used is closed and made anew.
+    pub fn adopt(&mut self, address: IpAddr) -> bool {
+        let Inheritance { queues, sockets } = std::mem::take(&mut self.inherited);
+        let features = self.config.features;
+        let socket = |fd| Socket::inherit(fd, address, self.config.port, &features).map(Arc::new);
+        let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
+        let mut complaint = None;
+        let sockets: Vec<_> = sockets.into_iter().filter_map(|fd| socket(fd).map_err(|why| complaint = Some(why)).ok()).collect();
+        let queues: Vec<_> = queues.into_iter().filter_map(|fd| tun(fd).map_err(|why| complaint = Some(why)).ok()).collect();
+        if let Some(complaint) = complaint {
+            tracing::warn!("{complaint}; it is made anew");
+        }
+        if queues.len() == features.queues {
+            self.queues = queues;
+        }
+        if sockets.len() == features.queues {
+            match self.spread(address) {
+                Ok(spread) => self.sockets = Some(Sockets { address, receive: sockets, spread }),
+                Err(why) => tracing::warn!("{why}"),
+            }
+        }
+        !self.queues.is_empty()
+    }
+
+    /// Opens what is not open and starts the threads. An existing device that it does not hold has to be gone before.
+    ///
+    /// # Errors
+    /// What failed, and the remedy.
+    pub fn open(&mut self, address: IpAddr) -> Result<(), String> {
+        self.stop();
+        self.bind(address)?;
+        if self.index().is_none() {
+            self.queues.clear();
+            let queues = match Tun::open(&self.config.device, &self.config.features) {
+                Ok(queues) => queues,
+                Err(why) if self.config.features.vnet => {
+                    // An old kernel, or a container's: what it does not have is done without.
+                    let features = Features { queues: 1, ..Features::mmsg() };
+                    let queues = Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
+                    tracing::warn!("{} works without offloads: {why}", self.config.device);
+                    self.config.features = Features { name: "mmsg", gso: self.config.features.gso, gro: self.config.features.gro, ..features };
+                    queues
+                }
+                Err(why) => return Err(why),
+            };
+            self.queues = queues.into_iter().map(Arc::new).collect();
+        }
+        self.start()
+    }
+
+    /// The sockets are bound to this address from now on; the device stays.
+    ///
+    /// # Errors
+    /// What failed, and the remedy. The old sockets are kept then.
+    pub fn rebind(&mut self, address: IpAddr) -> Result<(), String> {
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.address == address) {
+            return Ok(());
+        }
+        self.stop();
+        let result = self.bind(address);
+        let started = if self.queues.is_empty() { Ok(()) } else { self.start() };
+        result.and(started)
+    }
+
+    fn bind(&mut self, address: IpAddr) -> Result<(), String> {
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.address == address) {
+            return Ok(());
+        }
+        let port = self.config.port;
+        let refused = |error: &std::io::Error| {
+            let what = std::net::SocketAddr::new(address, port);
+            match error.raw_os_error() {
+                Some(libc::EADDRINUSE) => format!(
+                    "UDP {what} is taken: by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface of that port (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
+                ),
+                _ => format!("UDP {what} cannot be bound: {error}"),
+            }
+        };
+        let receive: Result<Vec<_>, _> =
+            (0..self.config.features.queues).map(|_| Socket::bind(address, port, &self.config.features).map(Arc::new)).collect();
+        let receive = receive.map_err(|error| refused(&error))?;
+        if let Some(size) = receive.first().map(|socket| socket.receive_buffer()).filter(|size| *size < 4 << 20) {
+            tracing::warn!(
+                "the receive buffer of UDP port {port} is {size} bytes: bursts will be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
+            );
+        }
+        let spread = self.spread(address)?;
+        self.sockets = Some(Sockets { address, receive, spread });
+        Ok(())
+    }
+
+    fn spread(&self, address: IpAddr) -> Result<Vec<Arc<Socket>>, String> {
+        let count = if self.config.spread { SPREAD } else { 0 };
+        let bound: Result<Vec<_>, _> = (0..count).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
+        bound.map_err(|error| format!("cannot bind a UDP socket to {address}: {error}"))
+    }
+
+    /// Starts the threads on what is open.
+    ///
+    /// # Errors
+    /// When the host gives no more threads or files.
+    pub fn start(&mut self) -> Result<(), String> {
+        self.stop();
+        let Some(sockets) = self.sockets.clone() else { return Err("the engine has no socket".to_owned()) };
+        let wake = Arc::new(Wake::new().map_err(|error| format!("cannot make an eventfd: {error}"))?);
+        self.wake = Some(wake.clone());
+        self.describe();
+        let config = Arc::new(self.config.clone());
+        for (number, (tun, socket)) in self.queues.clone().into_iter().zip(sockets.receive).enumerate() {
+            let out = outward::Outward {
+                config: config.clone(),
+                tun: tun.clone(),
+                sockets: if sockets.spread.is_empty() { vec![socket.clone()] } else { sockets.spread.clone() },
+                table: self.table.clone(),
+                counters: self.counters.clone(),
+                wake: wake.clone(),
+            };
+            let inward = inward::Inward {
+                config: config.clone(),
+                tun,
+                socket,
+                table: self.table.clone(),
+                counters: self.counters.clone(),
+                wake: wake.clone(),
+            };
+            self.thread(format!("flannel-tx-{number}"), move || out.run())?;
+            self.thread(format!("flannel-rx-{number}"), move || inward.run())?;
+        }
+        Ok(())
+    }
+
+    fn thread(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+        let hurried = move || {
+            urgent::hurry();
+            work();
+        };
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(hurried);
+        self.threads.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
+        Ok(())
+    }
+
+    fn describe(&self) {
+        let offload = self.queues.first().map(|queue| queue.offload()).unwrap_or_default();
+        let features = &self.config.features;
+        let parts = [
+            (features.tun_tap, "tun-tap"),
+            (offload.tcp, "TSO"),
+            (offload.udp, "USO"),
+            (features.gso, "UDP GSO"),
+            (features.gro, "UDP GRO"),
+            (features.batch > 1, "batches"),
+        ];
+        let parts: Vec<&str> = parts.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+        let text = format!("{} ({}; {} queues)", features.name, parts.join(", "), features.queues);
+        let mut mode = self.counters.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *mode != text {
+            tracing::info!("{} moves packets by {text}", self.config.device);
+            *mode = text;
+        }
+    }
+
+    /// Stops the threads; device and sockets stay open.
+    pub fn stop(&mut self) {
+        if let Some(wake) = self.wake.take() {
+            wake.now();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Closes the device, which is gone then.
+    pub fn close(&mut self) {
+        self.stop();
+        self.queues.clear();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! From the peers to the TUN device: receive what waits, judge each packet, merge, write.
+
+use super::config::EngineConfig;
+use super::io::{Device, Port};
+use super::log_limit::LogLimit;
+use super::read_backoff::ReadBackoff;
+use super::wake::Wake;
+use crate::counters::{Counters, add};
+use crate::merge::{Merger, SEGMENTS};
+use crate::packet::{Header, set_ecn};
+use crate::reason::Reason;
+use crate::socket::{Receipt, Receiver, Socket};
+use crate::split::{HEADERS, Split, split};
+use crate::table::Checks;
+use crate::table::Table;
+use crate::tun::{Offload, Tun};
+use crate::verdict::inbound;
+use crate::virtio::{Gso, VnetHeader};
+use crate::{ecn, unfinished};
+use arc_swap::ArcSwap;
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Receipts a call while they hold many datagrams each: more would not fit the processor's cache.
+const GATHERED: usize = 8;
+/// From this average on, in bytes, receipts count as holding many datagrams.
+const LONG: usize = 8192;
+
+/// What was written.
+#[derive(Default)]
+struct Written {
+    packets: usize,
+    bytes: usize,
+    units: usize,
+}
+
+impl Written {
+    /// One more write.
+    fn add(&mut self, packets: usize, bytes: usize) {
+        self.packets += packets;
+        self.bytes += bytes;
+        self.units += 1;
+    }
+}
+
+/// So many refusals of merged packets that are taken one by one mean that the kernel cannot do it.
+const REFUSALS: usize = 3;
+
+/// The work of one thread.
+pub struct Inward<D = Tun, P = Socket> {
+    pub config: Arc<EngineConfig>,
+    pub tun: Arc<D>,
+    pub socket: Arc<P>,
+    pub table: Arc<ArcSwap<Table>>,
+    pub counters: Arc<Counters>,
+    pub wake: Arc<Wake>,
+}
+
+/// What one thread keeps between batches.
+pub(super) struct State {
+    merger: Merger,
+    log: LogLimit,
+    /// Super-packets are written where the kernel takes them.
+    pub(super) merging: bool,
+    refusals: usize,
+    /// A merged packet in one piece, and the headers of what it is cut into.
+    scratch: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn new(offload: Offload) -> Self {
+        let merger = Merger::new(offload.tcp, offload.udp);
+        Self { merger, log: LogLimit::default(), merging: true, refusals: 0, scratch: Vec::new() }
+    }
+}
+
+impl<D: Device, P: Port> Inward<D, P> {
+    /// Works until the wake.
+    pub fn run(self) {
+        let features = self.config.features;
+        let mut receiver = Receiver::new(features.batch);
+        let mut most = features.batch;
+        let mut state = State::new(self.tun.offload());
+        let mut backoff = ReadBackoff::default();
+        let mut table = arc_swap::Cache::new(&*self.table);
+        while !self.wake.called() {
+            match self.socket.receive(&mut receiver, most) {
+                Ok(count) => {
+                    backoff.worked();
+                    let bytes = self.batch(count, &mut receiver, table.load(), &mut state);
+                    // Small packets, or a kernel that gathers nothing: more receipts make up for it.
+                    most = if bytes / count.max(1) >= LONG { GATHERED.min(features.batch) } else { features.batch };
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !backoff.idle(&*self.socket, &self.wake) {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    add(&self.counters.received.errors, 1);
+                    if let Some(times) = state.log.note("receive", 1) {
+                        let (device, port) = (&self.config.device, self.config.port);
+                        tracing::warn!("{device}: cannot receive from UDP port {port}: {error}; it is tried again ({times} times)");
+                    }
+                    backoff.failed(&self.wake);
+                }
+            }
+        }
+    }
+
+    /// Moves what was received; how many bytes that were.
+    pub(super) fn batch(&self, count: usize, receiver: &mut Receiver, table: &Table, state: &mut State) -> usize {
+        add(&self.counters.received.batches, 1);
+        state.merger.clear();
+        let mut bytes = 0;
+        for index in 0..count {
+            if let Some(receipt) = receiver.receipt(index) {
+                bytes += receipt.at.len();
+                self.receipt(&receipt, receiver.buffer(), table, state);
+            } else {
+                // Of no family that has packets.
+                self.counters.received.dropped(Reason::Malformed);
+            }
+        }
+        self.write(receiver.buffer(), state);
+        bytes
+    }
+
+    /// Judges all datagrams of a receipt.
+    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, state: &mut State) {
+        let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
+        if receipt.truncated {
+            return self.dropped(Reason::Truncated, receipt.from, datagrams, &mut state.log, &[]);
+        }
+        // A stranger's datagrams are not even looked at.
+        if table.checks != Checks::Off && !table.knows(receipt.from) {
+            return self.dropped(Reason::UnknownPeer, receipt.from, datagrams, &mut state.log, &[]);
+        }
+        let gathered = datagrams > 1 && self.is_gathered(receipt, buffer);
+        let step = if gathered { receipt.at.len() } else { receipt.segment.max(1) };
+        let mut start = receipt.at.start;
+        loop {
+            let end = receipt.at.end.min(start + step);
+            match self.judge(start..end, receipt, buffer, table) {
+                Ok((at, header)) => {
+                    let packet = buffer.get(at.clone()).unwrap_or_default();
+                    // One datagram may hold a super-packet of the sender's kernel.
+                    let size = if gathered { Some(receipt.segment) } else { unfinished::tcp_segment(packet, &header, table.mtu) };
+                    match size {
+                        Some(size) => state.merger.offer_whole(buffer, at, &header, size),
+                        None => state.merger.offer(buffer, at, &header),
+                    }
+                }
+                Err(reason) => self.dropped(reason, receipt.from, 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
+            }
+            start = end;
+            if start >= receipt.at.end {
+                return;
+            }
+        }
+    }
+
+    /// Whether what looks like many datagrams is one that holds a super-packet of UDP, gathered by its sender.
+    fn is_gathered(&self, receipt: &Receipt, buffer: &[u8]) -> bool {
+        let Some(datagram) = buffer.get(receipt.at.clone()) else { return false };
+        let Ok(inner) = self.config.framing.strip(datagram) else { return false };
+        let Some(packet) = datagram.get(inner).filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len()) else { return false };
+        Header::parse(packet).is_ok_and(|header| unfinished::udp_gathered(packet, &header, receipt.segment))
+    }
+
+    /// Where the packet of a datagram lies, if it is let in.
+    #[inline]
+    fn judge(&self, at: Range<usize>, receipt: &Receipt, buffer: &mut [u8], table: &Table) -> Result<(Range<usize>, Header), Reason> {
+        let datagram = buffer.get_mut(at.clone()).ok_or(Reason::Short)?;
+        let inner = self.config.framing.strip(datagram)?;
+        let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
+        let header = Header::parse(packet)?;
+        inbound(&header, receipt.from, table)?;
+        let mark = ecn::decapsulate(header.tos, receipt.ecn)?;
+        if mark != header.tos & 3 {
+            set_ecn(packet, mark);
+        }
+        Ok((at.start + inner.start..at.start + inner.end, header))
+    }
+
+    /// Writes what was merged.
+    fn write(&self, buffer: &mut [u8], state: &mut State) {
+        state.merger.arrange();
+        let mut written = Written::default();
+        for turn in 0..state.merger.groups().len() {
+            let index = state.merger.turn(turn);
+            let vnet = state.merger.finish(index, buffer);
+            self.group(index, &vnet, buffer, state, &mut written);
+        }
+        add(&self.counters.received.packets, written.packets);
+        add(&self.counters.received.bytes, written.bytes);
+        add(&self.counters.received.units, written.units);
+        if state.refusals >= REFUSALS && state.merging {
+            tracing::warn!("{}: the kernel refuses merged packets: they are written one by one from now on", self.config.device);
+            state.merging = false;
+            state.merger = Merger::new(false, false);
+        }
+    }
+
+    /// Writes a group as it is, or packet by packet where the kernel does not take it so.
+    fn group(&self, index: usize, vnet: &VnetHeader, buffer: &mut [u8], state: &mut State, written: &mut Written) {
+        let Some(group) = state.merger.groups().get(index) else { return };
+        let (count, offload) = (group.count(), self.tun.offload());
+        let taken = match group.kind() {
+            Gso::None => !vnet.needs_csum || offload.vnet,
+            Gso::Tcp4 | Gso::Tcp6 => state.merging && offload.tcp,
+            Gso::Udp => state.merging && offload.udp,
+        };
+        let mut refused = false;
+        if taken {
+            let Err(error) = self.put(vnet, group.ranges().filter_map(|range| buffer.get(range.clone()))) else {
+                return written.add(count, group.bytes());
+            };
+            // It may be the offload that is refused, or so much memory at once.
+            refused = error.raw_os_error() == Some(libc::EINVAL);
+            if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
+                return self.lost(&error, count, &mut state.log);
+            }
+        }
+        let State { scratch, log, .. } = state;
+        let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
+            (true, Some(packet)) => self.one_by_one(packet, vnet, count, log, written),
+            _ => {
+                scratch.clear();
+                group.ranges().filter_map(|range| buffer.get(range.clone())).for_each(|slice| scratch.extend_from_slice(slice));
+                self.one_by_one(scratch, vnet, count, log, written)
+            }
+        };
+        state.refusals += usize::from(refused && count > 1 && lost == 0);
+    }
+
+    /// Writes what is in a packet that the kernel does not take as it is: with its checksum completed, and as single packets. How many of `count` were lost.
+    fn one_by_one(&self, packet: &mut [u8], vnet: &VnetHeader, count: usize, log: &mut LogLimit, written: &mut Written) -> usize {
+        let plain = VnetHeader::default();
+        let done = Header::parse(packet).and_then(|header| split(vnet, &header, packet));
+        let mut lost = 0;
+        match done {
+            Ok(Split::Whole) => match self.put(&plain, std::iter::once(&*packet)) {
+                Ok(()) => written.add(count, packet.len()),
+                Err(error) => {
+                    self.lost(&error, count, log);
+                    lost = count;
+                }
+            },
+            Ok(Split::Segments(segments)) => {
+                for index in 0..count {
+                    let mut room = [0; HEADERS];
+                    let made = segments.header(index, packet, &mut room);
+                    let parts = made.and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
+                    let Some((head, payload)) = parts else {
+                        self.counters.received.dropped(Reason::BadOffload);
+                        lost += 1;
+                        continue;
+                    };
+                    match self.put(&plain, [head, payload].into_iter()) {
+                        Ok(()) => written.add(1, head.len() + payload.len()),
+                        Err(error) => {
+                            self.lost(&error, 1, log);
+                            lost += 1;
+                        }
+                    }
+                }
+            }
+            Err(reason) => {
+                self.counters.received.dropped_many(reason, count);
+                lost = count;
+            }
+        }
+        lost
+    }
+
+    /// Writes one packet, or super-packet, in pieces.
+    fn put<'a>(&self, vnet: &VnetHeader, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+        let head = vnet.bytes();
+        let mut slices = [IoSlice::new(&[]); SEGMENTS + 2];
+        let mut used = 0;
+        if let (true, Some(first)) = (self.tun.offload().vnet, slices.first_mut()) {
+            *first = IoSlice::new(&head);
+            used = 1;
+        }
+        for (slice, part) in slices.iter_mut().skip(used).zip(parts) {
+            *slice = IoSlice::new(part);
+            used += 1;
+        }
+        loop {
+            match self.tun.write(slices.get(..used).unwrap_or_default()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Counts packets that the TUN device did not take.
+    #[cold]
+    fn lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
+        self.counters.received.dropped_many(Reason::WriteFailed, count);
+        if let Some(times) = log.note("write", count) {
+            tracing::warn!("{}: cannot write a packet: {error} ({times} packets)", self.config.device);
+        }
+    }
+
+    /// Counts packets that are dropped, and tells of them. `datagram` is what was looked into.
+    #[cold]
+    fn dropped(&self, reason: Reason, from: IpAddr, times: usize, log: &mut LogLimit, datagram: &[u8]) {
+        self.counters.received.dropped_many(reason, times);
+        let Some(times) = log.note(reason.as_str(), times) else { return };
+        let inner = self.config.framing.strip(datagram).ok().and_then(|at| Header::parse(datagram.get(at)?).ok());
+        let inner = inner.map_or(String::new(), |header| format!(", {} to {} inside", header.source, header.destination));
+        let (device, hint) = (&self.config.device, reason.hint());
+        tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last such line)", reason.as_str());
+    }
+}

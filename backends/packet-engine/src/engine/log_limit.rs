@@ -1,0 +1,54 @@
+//! What goes wrong with packets, in the log: the first of each kind, then at most one line a minute with the number.
+
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_secs(60);
+/// The clock is not read for each of a flood.
+const STRIDE: u64 = 256;
+
+/// One thread's log.
+#[derive(Default)]
+pub struct LogLimit {
+    kinds: Vec<Kind>,
+}
+
+struct Kind {
+    name: &'static str,
+    since: u64,
+    last: Instant,
+}
+
+impl LogLimit {
+    /// Counts `times` of a kind; what to log now, if anything.
+    pub fn note(&mut self, name: &'static str, times: usize) -> Option<u64> {
+        let times = times as u64;
+        let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
+            self.kinds.push(Kind { name, since: 0, last: Instant::now() });
+            return Some(times);
+        };
+        let before = kind.since;
+        kind.since += times;
+        let look = before == 0 || before / STRIDE != kind.since / STRIDE;
+        (look && kind.last.elapsed() >= PAUSE).then(|| {
+            kind.last = Instant::now();
+            std::mem::take(&mut kind.since)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_told_and_a_flood_is_not() {
+        let mut log = LogLimit::default();
+        assert_eq!(log.note("a", 3), Some(3));
+        assert!((0..10_000).all(|_| log.note("a", 1).is_none()));
+        assert_eq!(log.note("b", 1), Some(1));
+        for kind in &mut log.kinds {
+            kind.last = kind.last.checked_sub(PAUSE).unwrap();
+        }
+        assert_eq!((0..STRIDE).find_map(|_| log.note("a", 1)), Some(10_000 + STRIDE - 10_000 % STRIDE));
+    }
+}

@@ -1,0 +1,456 @@
+//! From the TUN device to the peers: read what waits, split it, gather it by peer and size, send it.
+
+use super::config::EngineConfig;
+use super::errors::Errors;
+use super::io::{Device, Port};
+use super::log_limit::LogLimit;
+use super::read_backoff::ReadBackoff;
+use super::send_error::{Remedy, hint, kind, remedy};
+use super::wake::Wake;
+use crate::counters::{Counters, add};
+use crate::flow_schedule::{self, FlowSchedule};
+use crate::packet::{Fragment, Header, Version, decrement_ttl};
+use crate::reason::Reason;
+use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
+use crate::split::{HEADERS, Split, split};
+use crate::table::{Peer, Table};
+use crate::tun::Tun;
+use crate::verdict::{Outbound, outbound};
+use crate::virtio::{self, VnetHeader};
+use crate::{ecn, flow, framing};
+use arc_swap::ArcSwap;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Room for one packet as it is read: the longest there is, and its virtio header.
+pub(super) const SLOT: usize = 65_536 + 64;
+/// No more is read once there are so many bytes: the processor's cache has to hold them, and who comes last waits for all of them.
+const BUDGET: usize = 512 << 10;
+/// The kernel takes so many datagrams a send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+const SEGMENTS: usize = 64;
+/// Room for the made headers of one packet.
+const MADE: usize = HEADERS + framing::VXLAN;
+/// A batch is sent before it grows beyond this many pieces.
+const PIECES: usize = 4096;
+/// How long a send waits for room, in milliseconds, before it is given up.
+const PATIENCE: u16 = 100;
+/// So many refusals of segmented sends that succeed one by one mean that the kernel, or the driver, cannot do it.
+const REFUSALS: usize = 3;
+
+/// The work of one thread.
+pub struct Outward<D = Tun, P = Socket> {
+    pub config: Arc<EngineConfig>,
+    pub tun: Arc<D>,
+    /// By which packets leave; a flow always by the same.
+    pub sockets: Vec<Arc<P>>,
+    pub table: Arc<ArcSwap<Table>>,
+    pub counters: Arc<Counters>,
+    pub wake: Arc<Wake>,
+}
+
+/// What is gathered to be sent.
+#[derive(Default)]
+struct Gathered {
+    messages: Vec<Message>,
+    pieces: Vec<Piece>,
+    made: Vec<u8>,
+    used: usize,
+    /// Whether the last message takes no more: a shorter datagram ends it.
+    ended: bool,
+}
+
+/// One datagram that is to be sent.
+#[derive(Clone, Copy)]
+struct Datagram {
+    to: SocketAddr,
+    ecn: u8,
+    socket: usize,
+    /// All pieces together.
+    bytes: usize,
+}
+
+/// What one thread keeps between batches.
+pub(super) struct State {
+    schedule: FlowSchedule,
+    gathered: Gathered,
+    sender: Sender,
+    errors: Errors,
+    log: LogLimit,
+    gso: bool,
+    refusals: usize,
+}
+
+impl State {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        State {
+            schedule: FlowSchedule::default(),
+            gathered: Gathered::default(),
+            sender: Sender::default(),
+            errors: Errors::new(config.sources),
+            log: LogLimit::default(),
+            gso: config.features.gso,
+            refusals: 0,
+        }
+    }
+}
+
+impl<D: Device, P: Port> Outward<D, P> {
+    /// Works until the wake.
+    pub fn run(self) {
+        let features = self.config.features;
+        let mut buffer = vec![0; features.batch * SLOT];
+        let mut lengths = Vec::with_capacity(features.batch);
+        let mut state = State::new(&self.config);
+        let mut backoff = ReadBackoff::default();
+        let mut table = arc_swap::Cache::new(&*self.table);
+        while !self.wake.called() {
+            let error = self.read(features.batch, &mut buffer, &mut lengths);
+            if let Some(error) = error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
+                self.unread(error, &mut state.log);
+                if lengths.is_empty() {
+                    backoff.failed(&self.wake);
+                    continue;
+                }
+            }
+            if lengths.is_empty() {
+                if !backoff.idle(&*self.tun, &self.wake) {
+                    return;
+                }
+                continue;
+            }
+            backoff.worked();
+            self.batch(&mut buffer, &lengths, table.load(), &mut state);
+        }
+    }
+
+    /// Moves what was read.
+    pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
+        add(&self.counters.sent.batches, 1);
+        self.arrange(buffer, lengths, &mut state.schedule);
+        for turn in 0..lengths.len() {
+            let index = state.schedule.unit(turn);
+            let length = lengths.get(index).copied().unwrap_or(0);
+            self.packet(index * SLOT, length, buffer, table, state);
+            if state.gathered.pieces.len() >= PIECES {
+                self.flush(buffer, state);
+            }
+        }
+        self.flush(buffer, state);
+    }
+
+    /// Reads what waits, `most` packets at most, each into a slot of its own; why it stopped before.
+    pub(super) fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) -> Option<io::Error> {
+        lengths.clear();
+        let mut bytes = 0;
+        while lengths.len() < most && bytes < BUDGET {
+            let at = lengths.len() * SLOT;
+            match self.tun.read(buffer.get_mut(at..at + SLOT)?) {
+                Ok(length) => {
+                    lengths.push(length);
+                    bytes += length;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    }
+
+    /// A read failed.
+    #[cold]
+    pub(super) fn unread(&self, error: &io::Error, log: &mut LogLimit) {
+        add(&self.counters.sent.errors, 1);
+        // The device is gone: who makes it anew tells it, and starts another thread.
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            return;
+        }
+        if let Some(times) = log.note("read", 1) {
+            tracing::warn!("{}: cannot read from the TUN device: {error}; it is tried again ({times} times)", self.config.device);
+        }
+    }
+
+    /// Settles whose packets are sent first.
+    fn arrange(&self, buffer: &[u8], lengths: &[usize], schedule: &mut FlowSchedule) {
+        schedule.clear();
+        if lengths.len() < 2 || lengths.iter().sum::<usize>() < flow_schedule::WORTH {
+            return;
+        }
+        let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
+        for (index, length) in lengths.iter().enumerate() {
+            let at = index * SLOT;
+            let packet = buffer.get(at + vnet..at + length).unwrap_or_default();
+            let slot = match Header::parse(packet) {
+                Ok(header) if header.fragment == Fragment::No => flow::slot(packet, &header),
+                Ok(_) => {
+                    schedule.fix();
+                    0
+                }
+                // It is dropped, whenever.
+                Err(_) => 0,
+            };
+            schedule.count(slot, *length);
+            schedule.push(slot);
+        }
+        schedule.arrange();
+    }
+
+    /// Judges a packet and gathers what comes out of it.
+    fn packet(&self, at: usize, length: usize, buffer: &mut [u8], table: &Table, state: &mut State) {
+        let sent = &self.counters.sent;
+        let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
+        let Some((head, packet)) = buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet)) else {
+            return sent.dropped(Reason::Short);
+        };
+        let Some(vnet_header) = (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) }) else {
+            return sent.dropped(Reason::BadOffload);
+        };
+        let header = match Header::parse(packet) {
+            Ok(header) => header,
+            Err(reason) => return sent.dropped(reason),
+        };
+        let split = match split(&vnet_header, &header, packet) {
+            Ok(split) => split,
+            Err(reason) => return sent.dropped(reason),
+        };
+        // A super-packet counts as the packets that it stands for, whatever becomes of it.
+        let (segment, count) = if let Split::Segments(segments) = &split { (Some(segments.full()), segments.count()) } else { (None, 1) };
+        let dropped = |reason| sent.dropped_many(reason, count);
+        let peer = match outbound(&header, packet, table, segment) {
+            Outbound::Send(peer) => peer,
+            Outbound::Drop(reason) => return dropped(reason),
+            Outbound::Reply(kind, reason) => {
+                state.errors.tell(kind, packet, &header, &self.counters);
+                if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.note(reason.as_str(), count)).flatten() {
+                    tracing::info!("{}: no node has the subnet of {} ({times} packets)", self.config.device, header.destination);
+                }
+                return dropped(reason);
+            }
+        };
+        if table.routed {
+            decrement_ttl(packet);
+        }
+        let datagram =
+            Datagram { to: peer.address, ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
+        let gathered = &mut state.gathered;
+        let start = at + vnet;
+        let bytes = packet.len();
+        match split {
+            Split::Whole => {
+                let made = self.front(gathered, peer, &header);
+                let from = gathered.pieces.len();
+                gathered.made_piece(made);
+                gathered.read_piece(start, bytes);
+                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, state.gso);
+            }
+            Split::Segments(segments) => {
+                for index in 0..count {
+                    let front = self.front(gathered, peer, &header);
+                    let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
+                    let Some((own, payload)) = segments.header(index, packet, room) else {
+                        sent.dropped(Reason::BadOffload);
+                        continue;
+                    };
+                    let from = gathered.pieces.len();
+                    gathered.made_piece(front + own);
+                    gathered.read_piece(start + payload.start, payload.len());
+                    gathered.add(Datagram { bytes: front + own + payload.len(), ..datagram }, from, state.gso);
+                }
+            }
+        }
+    }
+
+    /// Writes what stands in front of a packet behind what has been made; its length.
+    #[inline]
+    fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
+        if gathered.made.len() < gathered.used + MADE {
+            gathered.made.resize((gathered.used + MADE) * 2, 0);
+        }
+        let room = gathered.made.get_mut(gathered.used..).unwrap_or_default();
+        self.config.framing.write(peer.mac, header.version == Version::V6, room)
+    }
+
+    /// By which socket a flow leaves.
+    #[inline]
+    fn socket(&self, header: &Header, packet: &[u8]) -> usize {
+        if self.sockets.len() <= 1 {
+            return 0;
+        }
+        (flow::hash(packet, header) >> 16) as usize % self.sockets.len()
+    }
+
+    /// Sends what is gathered.
+    fn flush(&self, buffer: &[u8], state: &mut State) {
+        let messages = std::mem::take(&mut state.gathered.messages);
+        let mut rest = messages.as_slice();
+        let mut tries = 0;
+        while let Some(first) = rest.first() {
+            let run = rest.iter().take_while(|message| message.socket == first.socket).count();
+            let Some((now, behind)) = rest.split_at_checked(run) else { break };
+            let (done, error) = self.send(now, state, buffer);
+            let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
+            sent.iter().for_each(|message| self.went(message));
+            let Some(failed) = left.first() else {
+                rest = behind;
+                tries = 0;
+                continue;
+            };
+            rest = rest.get(sent.len()..).unwrap_or_default();
+            tries = if sent.is_empty() { tries } else { 0 };
+            let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+            match remedy(&error, failed.count > 1, tries) {
+                Remedy::Again => tries += 1,
+                Remedy::Wait if self.room(failed.socket) => tries += 1,
+                Remedy::Singly => {
+                    self.one_by_one(failed, &error, state, buffer);
+                    (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
+                }
+                Remedy::Wait | Remedy::Drop => {
+                    self.lost(failed, &error, &mut state.log);
+                    (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
+                }
+            }
+        }
+        state.gathered.messages = messages;
+        state.gathered.clear();
+    }
+
+    /// Hands messages of one socket to the kernel: how many it took, and why not the next.
+    fn send(&self, messages: &[Message], state: &mut State, buffer: &[u8]) -> (usize, Option<io::Error>) {
+        let State { sender, gathered, .. } = state;
+        let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
+        socket.map_or((0, None), |socket| socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer))
+    }
+
+    /// Counts what the kernel took.
+    #[inline]
+    fn went(&self, message: &Message) {
+        let sent = &self.counters.sent;
+        add(&sent.units, 1);
+        add(&sent.packets, message.count);
+        add(&sent.bytes, message.bytes.saturating_sub(message.count * self.config.framing.overhead()));
+    }
+
+    /// Counts what it did not take, and tells of it.
+    #[cold]
+    fn lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
+        self.counters.sent.dropped_many(Reason::SendFailed, message.count);
+        if let Some(times) = log.note(kind(error), message.count) {
+            tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.config.device, message.to, hint(error));
+        }
+    }
+
+    /// Waits a moment for room in the socket.
+    fn room(&self, socket: usize) -> bool {
+        let Some(socket) = self.sockets.get(socket) else { return false };
+        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT), PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut polled, PollTimeout::from(PATIENCE)).unwrap_or(0);
+        ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
+    }
+
+    /// Sends the datagrams of a message each by itself.
+    fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
+        add(&self.counters.unsegmented, 1);
+        tracing::debug!("a segmented send of {} x {} bytes to {}: {error}", message.count, message.segment, message.to);
+        let mut lost = false;
+        let mut from = message.pieces.start;
+        while from < message.pieces.end {
+            let mut bytes = 0;
+            let mut to = from;
+            while to < message.pieces.end && bytes < message.segment {
+                bytes += state.gathered.pieces.get(to).map_or(0, |piece| piece.len as usize);
+                to += 1;
+            }
+            let one = Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
+            lost |= !self.single(&one, state, buffer);
+            from = to;
+        }
+        // What is too long one by one as well says nothing about segmented sends.
+        if !lost && error.raw_os_error() != Some(libc::EMSGSIZE) {
+            state.refusals += 1;
+            if state.refusals == REFUSALS && state.gso {
+                tracing::warn!("{}: datagrams are sent one by one from now on: UDP_SEGMENT: {error}", self.config.device);
+                state.gso = false;
+            }
+        }
+    }
+
+    /// Sends one datagram; whether the kernel took it.
+    fn single(&self, one: &Message, state: &mut State, buffer: &[u8]) -> bool {
+        let mut tries = 0;
+        loop {
+            let (done, error) = self.send(std::slice::from_ref(one), state, buffer);
+            if done > 0 {
+                self.went(one);
+                return true;
+            }
+            let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+            match remedy(&error, false, tries) {
+                Remedy::Again => tries += 1,
+                Remedy::Wait if self.room(one.socket) => tries += 1,
+                _ => {
+                    self.lost(one, &error, &mut state.log);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+impl Gathered {
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.pieces.clear();
+        self.used = 0;
+        self.ended = false;
+    }
+
+    #[inline]
+    fn made_piece(&mut self, length: usize) {
+        if length > 0 {
+            self.pieces.push(Piece { made: true, at: self.used as u32, len: length as u32 });
+            self.used += length;
+        }
+    }
+
+    #[inline]
+    fn read_piece(&mut self, at: usize, length: usize) {
+        if length > 0 {
+            self.pieces.push(Piece { made: false, at: at as u32, len: length as u32 });
+        }
+    }
+
+    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits there, or begins another.
+    #[inline]
+    fn add(&mut self, datagram: Datagram, from: usize, gso: bool) {
+        let end = self.pieces.len();
+        if let (true, false, Some(last)) = (gso, self.ended, self.messages.last_mut())
+            && last.to == datagram.to
+            && (last.ecn, last.socket) == (datagram.ecn, datagram.socket)
+            && datagram.bytes <= last.segment
+            && last.count < SEGMENTS
+            && last.bytes + datagram.bytes <= LARGEST
+        {
+            last.pieces.end = end;
+            last.count += 1;
+            last.bytes += datagram.bytes;
+            self.ended = datagram.bytes < last.segment;
+            return;
+        }
+        self.ended = false;
+        self.messages.push(Message {
+            to: datagram.to,
+            pieces: from..end,
+            segment: datagram.bytes,
+            count: 1,
+            bytes: datagram.bytes,
+            ecn: datagram.ecn,
+            socket: datagram.socket,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,415 @@
+//! The law of the engine: every packet that is read is delivered, or counted by a reason, whatever fails at whichever read, write or send. And what fails for
+//! long is not tried without a pause.
+
+use super::inward::{self, Inward};
+use super::io::{Device, Port};
+use super::outward::{self, Outward};
+use super::wake::Wake;
+use super::*;
+use crate::framing::Framing;
+use crate::packet::Header;
+use crate::socket::{Message, Piece, Receiver, Sender};
+use crate::split::tests::{Recipe, recipe};
+use crate::split::{Split, split};
+use crate::table::Checks;
+use crate::table::{Networks, Peer, Settings};
+use crate::tun::Offload;
+use crate::virtio::{self, Gso, VnetHeader};
+use nix::sys::eventfd::EventFd;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+const MTU: u16 = 1450;
+const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
+
+/// What happens at each call, one after the other; then everything works.
+type Script = Mutex<VecDeque<i32>>;
+
+fn next(script: &Script) -> io::Result<()> {
+    match script.lock().unwrap().pop_front() {
+        None | Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// A TUN device on tape.
+struct Tape {
+    event: EventFd,
+    offload: Offload,
+    reads: Mutex<VecDeque<Result<Vec<u8>, i32>>>,
+    faults: Script,
+    /// Each write that worked.
+    written: Mutex<Vec<Vec<u8>>>,
+    /// Super-packets are refused, as some kernels do.
+    refuses: bool,
+}
+
+impl Tape {
+    fn new(offload: Offload, reads: Vec<Result<Vec<u8>, i32>>, faults: Vec<i32>) -> Arc<Self> {
+        let (reads, faults) = (Mutex::new(reads.into()), Mutex::new(faults.into()));
+        Arc::new(Self { event: EventFd::new().unwrap(), offload, reads, faults, written: Mutex::default(), refuses: false })
+    }
+}
+
+impl AsFd for Tape {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Device for Tape {
+    fn offload(&self) -> Offload {
+        self.offload
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let next = self.reads.lock().unwrap().pop_front().unwrap_or(Err(libc::EAGAIN));
+        let packet = next.map_err(io::Error::from_raw_os_error)?;
+        buffer[..packet.len()].copy_from_slice(&packet);
+        Ok(packet.len())
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        next(&self.faults)?;
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        if self.refuses && VnetHeader::parse(&all).unwrap().gso != Gso::None {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.written.lock().unwrap().push(all);
+        Ok(1)
+    }
+}
+
+/// A UDP socket that takes what the script says.
+struct Line {
+    event: EventFd,
+    faults: Script,
+    /// Packets, bytes.
+    taken: Mutex<(usize, usize)>,
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Port for Line {
+    fn receive(&self, _: &mut Receiver, _: usize) -> io::Result<usize> {
+        next(&self.faults)?;
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn send(&self, _: &mut Sender, messages: &[Message], pieces: &[Piece], _: &[u8], _: &[u8]) -> (usize, Option<io::Error>) {
+        for (done, message) in messages.iter().enumerate() {
+            if let Err(error) = next(&self.faults) {
+                return (done, Some(error));
+            }
+            let mut taken = self.taken.lock().unwrap();
+            taken.0 += message.count;
+            taken.1 += pieces[message.pieces.clone()].iter().map(|piece| piece.len as usize).sum::<usize>();
+        }
+        (messages.len(), None)
+    }
+}
+
+fn table(own: bool) -> Table {
+    // The recipes' sources are the peer's, and their destinations ours; or the other way round.
+    let nets = [("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"), ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64")];
+    let [(peer4, peer6), (own4, own6)] = if own { nets } else { [nets[1], nets[0]] };
+    let settings = Settings {
+        networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fc00::/7".parse().unwrap()) },
+        own: Networks { v4: Some(own4.parse().unwrap()), v6: Some(own6.parse().unwrap()) },
+        checks: Checks::Strict,
+        mtu: MTU,
+        routed: false,
+        encap_port: 8285,
+    };
+    let peer = Peer { address: "127.0.0.1:8285".parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: true };
+    Table::build(settings, [(peer4.parse().unwrap(), peer), (peer6.parse().unwrap(), peer)])
+}
+
+fn config() -> Arc<EngineConfig> {
+    let features = Features { queues: 1, ..Features::offload() };
+    Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: (None, None) })
+}
+
+fn inward<P: Port>(tun: &Arc<Tape>, socket: Arc<P>) -> Inward<Tape, P> {
+    let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
+    Inward { config: config(), tun: tun.clone(), socket, table, counters: Arc::default(), wake }
+}
+
+fn outward(tun: &Arc<Tape>, faults: Vec<i32>) -> (Outward<Tape, Line>, Arc<Line>) {
+    let line = Arc::new(Line { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
+    let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
+    (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, counters: Arc::default(), wake }, line)
+}
+
+/// A receiving socket of ours on loopback, and one that sends to it.
+fn loopback() -> (Socket, UdpSocket) {
+    let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = bound.local_addr().unwrap();
+    let socket = Socket::inherit(bound.into(), to.ip(), to.port(), &Features::offload()).unwrap();
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.connect(to).unwrap();
+    (socket, from)
+}
+
+/// The single packets in a write.
+fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+    let (head, packet) = write.split_at(if offload.vnet { virtio::LEN } else { 0 });
+    let vnet = if offload.vnet { VnetHeader::parse(head).unwrap() } else { VnetHeader::default() };
+    let mut packet = packet.to_vec();
+    let Ok(header) = Header::parse(&packet) else { panic!("no packet was written") };
+    match split(&vnet, &header, &mut packet).unwrap() {
+        Split::Whole => vec![packet],
+        Split::Segments(segments) => (0..segments.count())
+            .map(|index| {
+                let mut room = [0; 192];
+                let (made, payload) = segments.header(index, &packet, &mut room).unwrap();
+                [&room[..made], &packet[payload]].concat()
+            })
+            .collect(),
+    }
+}
+
+/// A datagram that comes in, and for how many packets it stands.
+#[derive(Clone, Debug)]
+enum Came {
+    Packet(Recipe),
+    Unfinished(Recipe),
+    /// A super-packet of the peer's kernel; of UDP with its segments' size.
+    Super(Recipe, usize),
+    Damaged(Recipe, usize),
+    Noise(Vec<u8>),
+}
+
+fn came() -> impl Strategy<Value = Came> {
+    let stream = |recipe: Recipe| Recipe { flags: 0x10, ..recipe };
+    prop_oneof![
+        4 => recipe(1400).prop_map(move |recipe| Came::Packet(stream(recipe))),
+        4 => recipe(1300).prop_map(move |recipe| Came::Unfinished(stream(recipe))),
+        1 => (recipe(9000), 200usize..1300).prop_map(|(recipe, size)| Came::Super(recipe, size)),
+        1 => (recipe(1400), any::<usize>()).prop_map(|(recipe, at)| Came::Damaged(recipe, at)),
+        1 => vec(any::<u8>(), 0..60).prop_map(Came::Noise),
+    ]
+}
+
+/// Sends it; how many packets that are.
+fn send(from: &UdpSocket, came: &Came) -> usize {
+    match came {
+        Came::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
+        Came::Unfinished(recipe) => from.send(&recipe.partial()).map(|_| 1).unwrap(),
+        Came::Super(recipe, size) => {
+            let packet = recipe.partial();
+            let headers = packet.len() - recipe.payload.len();
+            if recipe.tcp {
+                from.send(&packet).unwrap();
+                // What fits the MTU is one packet.
+                return if packet.len() > usize::from(MTU) { recipe.payload.len().div_ceil(usize::from(MTU) - headers) } else { 1 };
+            }
+            // The kernel tells the inner segments' size as it tells that of datagrams that it gathered.
+            let size = *size;
+            if packet.len() <= size {
+                return from.send(&packet).map(|_| 1).unwrap();
+            }
+            let (iov, segment) = ([IoSlice::new(&packet)], size as u16);
+            sendmsg::<()>(from.as_raw_fd(), &iov, &[ControlMessage::UdpGsoSegments(&segment)], MsgFlags::empty(), None).unwrap();
+            // If nothing but headers go beyond one segment, these are two broken datagrams.
+            if recipe.payload.len() > size { recipe.payload.len().div_ceil(size) } else { packet.len().div_ceil(size) }
+        }
+        Came::Damaged(recipe, at) => {
+            let mut packet = recipe.packet();
+            let at = at % packet.len();
+            packet[at] ^= 0x55;
+            from.send(&packet).map(|_| 1).unwrap()
+        }
+        Came::Noise(bytes) => from.send(bytes).map(|_| 1).unwrap(),
+    }
+}
+
+fn fault() -> impl Strategy<Value = i32> {
+    let codes = [libc::EINVAL, libc::EIO, libc::ENOMEM, libc::EINTR, libc::EAGAIN, libc::EBADFD, libc::EMSGSIZE, libc::ENOBUFS, libc::EPERM];
+    prop_oneof![3 => Just(0), 1 => proptest::sample::select(codes.to_vec()), 1 => proptest::sample::select(vec![libc::ENETUNREACH, libc::ECONNREFUSED])]
+}
+
+fn offload() -> impl Strategy<Value = Offload> {
+    prop_oneof![3 => Just(ALL), 1 => Just(Offload { udp: false, ..ALL }), 1 => Just(Offload { vnet: true, ..Offload::default() }), 1 => Just(Offload::default())]
+}
+
+fn count(counter: &std::sync::atomic::AtomicU64) -> usize {
+    counter.load(Relaxed) as usize
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn what_comes_in_is_delivered_or_counted(all in vec((came(), any::<bool>()), 1..30), faults in vec(fault(), 0..40), offload in offload()) {
+        let (socket, from) = loopback();
+        let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+        stranger.connect(from.peer_addr().unwrap()).unwrap();
+        let tape = Tape::new(offload, Vec::new(), faults);
+        let inward = inward(&tape, Arc::new(socket));
+        let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(offload), Receiver::new(64));
+        let mut read = 0;
+        for (came, follows) in &all {
+            read += send(&from, came);
+            if *follows {
+                continue;
+            }
+            stranger.send(&[0; 20]).unwrap();
+            read += 1;
+            while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
+                inward.batch(count, &mut receiver, &table, &mut state);
+            }
+        }
+        while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
+            inward.batch(count, &mut receiver, &table, &mut state);
+        }
+        let counted = &inward.counters.received;
+        let delivered: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().flat_map(|write| packets(write, offload)).collect();
+        prop_assert_eq!(count(&counted.packets), delivered.len());
+        prop_assert_eq!(count(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
+        prop_assert_eq!(read, delivered.len() + counted.all_drops() as usize, "{:?}", counted);
+        // No packet that is too long for the pods was made of a super-packet.
+        let longest = all.iter().map(|(came, _)| if let Came::Packet(recipe) | Came::Damaged(recipe, _) = came { recipe.packet().len() } else { 0 }).max();
+        prop_assert!(delivered.iter().all(|packet| packet.len() <= longest.unwrap_or(0).max(usize::from(MTU))));
+    }
+
+    #[test]
+    fn what_goes_out_is_delivered_or_counted(
+        all in vec(prop_oneof![
+            8 => (recipe(20_000), 400usize..1380, any::<bool>()).prop_map(|(recipe, size, routed)| Ok((recipe, size, routed))),
+            1 => vec(any::<u8>(), 0..60).prop_map(|noise| Err(Ok(noise))),
+            1 => proptest::sample::select(vec![libc::EINVAL, libc::EFAULT, libc::EIO, libc::EBADFD]).prop_map(|code| Err(Err(code))),
+        ], 1..30),
+        faults in vec(fault(), 0..60),
+    ) {
+        let (mut read, mut errors) = (0, 0);
+        let mut reads = Vec::new();
+        for one in all {
+            reads.push(match one {
+                Ok((recipe, size, routed)) => {
+                    // What goes to no node's subnet is dropped as the packets that it stands for.
+                    let recipe = Recipe { payload: recipe.payload, ..recipe };
+                    let count = recipe.payload.len().div_ceil(size);
+                    read += count;
+                    let mut packet = if count > 1 { recipe.partial() } else { recipe.packet() };
+                    if !routed && !recipe.ipv6 {
+                        packet[18] = 77;
+                    }
+                    let head = if count > 1 { recipe.vnet(size) } else { VnetHeader::default() };
+                    Ok([&head.bytes()[..], &packet].concat())
+                }
+                Err(Ok(noise)) => {
+                    read += 1;
+                    Ok(noise)
+                }
+                Err(Err(code)) => {
+                    errors += 1;
+                    Err(code)
+                }
+            });
+        }
+        let tape = Tape::new(ALL, reads, Vec::new());
+        let (outward, line) = outward(&tape, faults);
+        let (table, mut state) = (outward.table.load_full(), outward::State::new(&outward.config));
+        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
+        loop {
+            let error = outward.read(64, &mut buffer, &mut lengths);
+            if !lengths.is_empty() {
+                outward.batch(&mut buffer, &lengths, &table, &mut state);
+            }
+            match error {
+                Some(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Some(error) => outward.unread(&error, &mut Default::default()),
+                None => {}
+            }
+        }
+        let counted = &outward.counters.sent;
+        let taken = *line.taken.lock().unwrap();
+        prop_assert_eq!((count(&counted.packets), count(&counted.bytes)), taken);
+        prop_assert_eq!(read, taken.0 + counted.all_drops() as usize, "{:?}", counted);
+        prop_assert_eq!(count(&counted.errors), errors);
+    }
+}
+
+/// A kernel that takes no merged packets (Linux 6.1 and 6.6 of some releases): what was merged is written one by one, and soon nothing is merged.
+#[test]
+fn what_is_refused_merged_is_written_one_by_one() {
+    let (socket, from) = loopback();
+    let mut tape = Tape::new(ALL, Vec::new(), Vec::new());
+    Arc::get_mut(&mut tape).unwrap().refuses = true;
+    let inward = inward(&tape, Arc::new(socket));
+    let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(ALL), Receiver::new(64));
+    let mut sent: Vec<Vec<u8>> = Vec::new();
+    for round in 0..5 {
+        for n in 0..20u32 {
+            let recipe = Recipe {
+                ipv6: false,
+                tcp: true,
+                sequence: (round * 20 + n) * 1000,
+                flags: 0x10,
+                options: 3,
+                id: n as u16,
+                payload: vec![n as u8; 1000],
+            };
+            sent.push(recipe.packet());
+            from.send(&recipe.packet()).unwrap();
+        }
+        while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
+            inward.batch(count, &mut receiver, &table, &mut state);
+        }
+    }
+    let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
+    let written: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
+    assert_eq!(written, sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(), "all of them, in order");
+    assert!(!state.merging);
+    assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
+}
+
+/// A lasting error: each try is counted, and the pauses between them grow; here up to 32 ms.
+const TRIES: usize = 8;
+const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
+
+#[test]
+fn a_device_that_cannot_be_read_is_not_read_all_the_time() {
+    let tape = Tape::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
+    let (outward, _) = outward(&tape, Vec::new());
+    let (wake, counters, begin) = (outward.wake.clone(), outward.counters.clone(), Instant::now());
+    let thread = std::thread::spawn(move || outward.run());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while count(&counters.sent.errors) < TRIES && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert!(begin.elapsed() >= PAUSES, "{:?}", begin.elapsed());
+    wake.now();
+    thread.join().unwrap();
+    assert_eq!(count(&counters.sent.errors), TRIES);
+}
+
+#[test]
+fn a_socket_that_cannot_be_read_is_not_read_all_the_time() {
+    let faults = Mutex::new(vec![libc::ENETDOWN; TRIES].into());
+    let line = Arc::new(Line { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
+    let inward = inward(&Tape::new(ALL, Vec::new(), Vec::new()), line);
+    let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
+    let thread = std::thread::spawn(move || inward.run());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while count(&counters.received.errors) < TRIES && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert!(begin.elapsed() >= PAUSES, "{:?}", begin.elapsed());
+    wake.now();
+    thread.join().unwrap();
+    assert_eq!(count(&counters.received.errors), TRIES);
+}

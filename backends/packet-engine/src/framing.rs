@@ -1,0 +1,106 @@
+//! What stands between the outer UDP header and the inner packet: nothing in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
+
+use crate::reason::Reason;
+
+/// VXLAN's and Ethernet's headers together.
+pub const VXLAN: usize = 8 + 14;
+
+/// The framing of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framing {
+    /// The payload is the IP packet itself.
+    Udp,
+    /// An Ethernet frame in VXLAN.
+    Vxlan {
+        /// The network identifier.
+        vni: u32,
+        /// Our VTEP's MAC: frames to any other are not for us.
+        mac: [u8; 6],
+    },
+}
+
+impl Framing {
+    /// Bytes in front of each packet.
+    pub fn overhead(&self) -> usize {
+        match self {
+            Framing::Udp => 0,
+            Framing::Vxlan { .. } => VXLAN,
+        }
+    }
+
+    /// Writes what stands in front of a packet to the VTEP `to`; how long it is. `out` has room for [`VXLAN`] bytes.
+    #[inline]
+    pub fn write(&self, to: [u8; 6], ipv6: bool, out: &mut [u8]) -> usize {
+        let Framing::Vxlan { vni, mac } = self else { return 0 };
+        let Some(out) = out.first_chunk_mut::<VXLAN>() else { return 0 };
+        let [_, v0, v1, v2] = vni.to_be_bytes();
+        let [t0, t1, t2, t3, t4, t5] = to;
+        let [m0, m1, m2, m3, m4, m5] = *mac;
+        let [k0, k1] = if ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+        *out = [8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1];
+        VXLAN
+    }
+
+    /// Where the IP packet lies in a datagram.
+    ///
+    /// # Errors
+    /// Why the datagram is dropped.
+    #[inline]
+    pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
+        let Framing::Vxlan { vni, mac } = self else { return Ok(0..datagram.len()) };
+        let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else { return Err(Reason::Short) };
+        let [flags, _, _, _, v0, v1, v2, _, to @ .., k0, k1] = head;
+        // Reserved bits and fields are ignored on receipt (RFC 7348, 5).
+        if flags & 8 == 0 {
+            return Err(Reason::BadHeader);
+        }
+        if u32::from_be_bytes([0, *v0, *v1, *v2]) != *vni {
+            return Err(Reason::BadVni);
+        }
+        if to.first_chunk::<6>() != Some(mac) {
+            return Err(Reason::WrongMac);
+        }
+        let version = packet.first().map_or(0, |first| first >> 4);
+        let length = match ([*k0, *k1], version, packet) {
+            ([0x08, 0x00], 4, [_, _, l0, l1, ..]) => usize::from(u16::from_be_bytes([*l0, *l1])),
+            ([0x86, 0xdd], 6, [_, _, _, _, l0, l1, ..]) => 40 + usize::from(u16::from_be_bytes([*l0, *l1])),
+            ([0x08, 0x00] | [0x86, 0xdd], ..) => return Err(Reason::Malformed),
+            _ => return Err(Reason::NotIp),
+        };
+        // A short frame may have been padded: what is behind the packet is not part of it.
+        Ok(VXLAN..VXLAN + length.min(packet.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn framed(change: impl FnOnce(&mut Vec<u8>)) -> Result<std::ops::Range<usize>, Reason> {
+        let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
+        let mut datagram = vec![0; VXLAN];
+        assert_eq!(framing.write(MAC, false, &mut datagram), VXLAN);
+        datagram.extend([0x45, 0, 0, 20]);
+        datagram.extend([0; 16]);
+        change(&mut datagram);
+        framing.strip(&datagram)
+    }
+
+    #[test]
+    fn frames_are_told_apart() {
+        assert_eq!(framed(|_| ()), Ok(22..42));
+        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is cut off");
+        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "reserved bits");
+        assert_eq!(framed(|d| d[0] = 0xf7), Err(Reason::BadHeader));
+        assert_eq!(framed(|d| d[6] = 0), Err(Reason::BadVni));
+        assert_eq!(framed(|d| d[8] = 0xff), Err(Reason::WrongMac));
+        assert_eq!(framed(|d| d[21] = 6), Err(Reason::NotIp), "ARP");
+        assert_eq!(framed(|d| d[22] = 0x65), Err(Reason::Malformed));
+        assert_eq!(framed(|d| d.truncate(21)), Err(Reason::Short));
+        assert_eq!(framed(|d| d.truncate(22)), Err(Reason::Malformed));
+        assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
+        assert_eq!((Framing::Udp.overhead(), Framing::Udp.write(MAC, true, &mut [])), (0, 0));
+    }
+}

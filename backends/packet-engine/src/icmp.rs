@@ -1,0 +1,108 @@
+//! ICMP errors about packets that the tunnel cannot carry, and when there must be none (RFC 1122, 1812, 4443).
+
+use super::checksum;
+use super::packet::{Fragment, Header, ICMP, ICMP_V6, OPAQUE, V4_HEADER, V6_HEADER, Version};
+use crate::martian::martian;
+use crate::verdict::Icmp;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The largest IPv4 error: what every host takes without fragments.
+pub const V4_MAX: usize = 576;
+/// The largest IPv6 error: the least MTU of a link.
+pub const V6_MAX: usize = 1280;
+/// The ICMP header of both families, before the quoted packet.
+const ICMP_HEADER: usize = 8;
+const TTL: u8 = 64;
+/// Internetwork control, as routers mark what they say themselves.
+const TOS: u8 = 0xc0;
+
+/// Writes the whole IP packet that tells the sender of `offender` what became of it, and returns its length. `source` is our own
+/// address on the tunnel. `None` where there must be no error, where `source` is of the other family, or `out` is too small.
+pub fn reply(icmp: Icmp, offender: &[u8], header: &Header, source: IpAddr, out: &mut [u8]) -> Option<usize> {
+    if !answerable(offender, header) {
+        return None;
+    }
+    match (source, header.source) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => reply_v4(icmp, offender, header, from, to, out),
+        (IpAddr::V6(from), IpAddr::V6(to)) => reply_v6(icmp, offender, from, to, out),
+        _ => None,
+    }
+}
+
+/// Whether an error about this packet may be sent to where it says it came from.
+fn answerable(offender: &[u8], header: &Header) -> bool {
+    if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination) {
+        return false;
+    }
+    let kind = offender.get(header.transport);
+    match (header.version, header.protocol) {
+        // Questions and their answers; all else is an error, or may be one that is newer than this list.
+        (Version::V4, ICMP) => kind.is_some_and(|kind| matches!(kind, 0 | 8 | 9 | 10 | 13..=18 | 42 | 43)),
+        // Below 128 are errors; 137 is the redirect.
+        (Version::V6, ICMP_V6) => kind.is_some_and(|kind| *kind >= 128 && *kind != 137),
+        // May hide an error.
+        (Version::V6, OPAQUE) => false,
+        _ => true,
+    }
+}
+
+fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ipv4Addr, out: &mut [u8]) -> Option<usize> {
+    let room = out.len().min(V4_MAX).checked_sub(V4_HEADER + ICMP_HEADER)?;
+    let quote = offender.get(..offender.len().min(room))?;
+    // The sender finds its socket by the first 8 bytes after the header.
+    if quote.len() < offender.len().min(header.header_len + 8) {
+        return None;
+    }
+    let total = V4_HEADER + ICMP_HEADER + quote.len();
+    let (ip, message) = out.get_mut(..total)?.split_first_chunk_mut::<V4_HEADER>()?;
+    let (kind, code, mtu) = match icmp {
+        Icmp::NetUnreachable => (3, 0, 0),
+        Icmp::TimeExceeded => (11, 0, 0),
+        Icmp::TooBig(mtu) => (3, 4, mtu),
+    };
+    write_message(message, kind, code, mtu, quote, 0)?;
+    let [len_high, len_low] = u16::try_from(total).ok()?.to_be_bytes();
+    // Never fragmented, so it needs no identification.
+    *ip = [0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[12..16].copy_from_slice(&from.octets());
+    ip[16..].copy_from_slice(&to.octets());
+    let sum = checksum::checksum(checksum::sum(&ip[..], 0));
+    [ip[10], ip[11]] = sum.to_be_bytes();
+    Some(total)
+}
+
+fn reply_v6(icmp: Icmp, offender: &[u8], from: Ipv6Addr, to: Ipv6Addr, out: &mut [u8]) -> Option<usize> {
+    let room = out.len().min(V6_MAX).checked_sub(V6_HEADER + ICMP_HEADER)?;
+    let quote = offender.get(..offender.len().min(room))?;
+    if quote.len() < offender.len().min(V6_HEADER + 8) {
+        return None;
+    }
+    let total = V6_HEADER + ICMP_HEADER + quote.len();
+    let (ip, message) = out.get_mut(..total)?.split_first_chunk_mut::<V6_HEADER>()?;
+    let (kind, code, mtu) = match icmp {
+        Icmp::NetUnreachable => (1, 0, 0),
+        Icmp::TimeExceeded => (3, 0, 0),
+        Icmp::TooBig(mtu) => (2, 0, mtu),
+    };
+    let len = u16::try_from(message.len()).ok()?;
+    write_message(message, kind, code, mtu, quote, checksum::pseudo(&from.octets(), &to.octets(), ICMP_V6, u32::from(len)))?;
+    let [len_high, len_low] = len.to_be_bytes();
+    ip[..8].copy_from_slice(&[0x60 | TOS >> 4, TOS << 4, 0, 0, len_high, len_low, ICMP_V6, TTL]);
+    ip[8..24].copy_from_slice(&from.octets());
+    ip[24..].copy_from_slice(&to.octets());
+    Some(total)
+}
+
+/// The ICMP message, which ends with the quote. Both families have the MTU at its end of the second word.
+fn write_message(message: &mut [u8], kind: u8, code: u8, mtu: u16, quote: &[u8], initial: u64) -> Option<()> {
+    let [mtu_high, mtu_low] = mtu.to_be_bytes();
+    let (head, body) = message.split_first_chunk_mut::<ICMP_HEADER>()?;
+    *head = [kind, code, 0, 0, 0, 0, mtu_high, mtu_low];
+    body.get_mut(..quote.len())?.copy_from_slice(quote);
+    let sum = checksum::checksum(checksum::sum(message, initial));
+    message.get_mut(2..4)?.copy_from_slice(&sum.to_be_bytes());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+use super::*;
+use crate::checksum::{fold, pseudo, sum};
+use etherparse::{Icmpv4Type, Icmpv6Type, IpSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 5, 1, 0);
+const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 5, 0, 1, 0, 0, 0, 0);
+const ALL: [Icmp; 3] = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472)];
+
+fn ours(header: &Header) -> IpAddr {
+    if header.version == Version::V4 { OURS.into() } else { OURS_V6.into() }
+}
+
+fn udp(payload: usize) -> Vec<u8> {
+    let mut packet = Vec::new();
+    PacketBuilder::ipv4([10, 5, 1, 2], [10, 5, 9, 9], 64).udp(1000, 2000).write(&mut packet, &vec![7; payload]).unwrap();
+    packet
+}
+
+fn udp_v6(payload: usize) -> Vec<u8> {
+    let (from, to): (Ipv6Addr, Ipv6Addr) = ("fd00:5:0:1::2".parse().unwrap(), "fd00:5:0:9::9".parse().unwrap());
+    let mut packet = Vec::new();
+    PacketBuilder::ipv6(from.octets(), to.octets(), 64).udp(1000, 2000).write(&mut packet, &vec![7; payload]).unwrap();
+    packet
+}
+
+fn answer(icmp: Icmp, offender: &[u8]) -> Option<Vec<u8>> {
+    let header = Header::parse(offender).unwrap();
+    let mut out = vec![0xaa; 2000];
+    let len = reply(icmp, offender, &header, ours(&header), &mut out)?;
+    assert!(out[len..].iter().all(|byte| *byte == 0xaa));
+    out.truncate(len);
+    Some(out)
+}
+
+/// What the answer says by an independent reader, with all checksums looked at.
+fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
+    let header = Header::parse(answer).unwrap();
+    assert_eq!((header.ttl, header.source, header.fragment), (64, ours(&header), Fragment::No));
+    let ip = IpSlice::from_slice(answer).unwrap();
+    let message = ip.payload().payload;
+    match header.version {
+        Version::V4 => {
+            assert_eq!((fold(sum(&answer[..20], 0)), fold(sum(message, 0))), (0xffff, 0xffff));
+            let slice = ip.ipv4().unwrap();
+            assert_eq!(slice.header().header_checksum(), slice.header().to_header().calc_header_checksum());
+        }
+        Version::V6 => assert_eq!(fold(sum(message, pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32))), 0xffff),
+    }
+    (header.destination, message[0], message[1], u32::from_be_bytes(message[4..8].try_into().unwrap()), message[8..].to_vec())
+}
+
+#[test]
+fn what_is_said_to_whom() {
+    let rows =
+        [(Icmp::NetUnreachable, (3, 0, 0), (1, 0, 0)), (Icmp::TimeExceeded, (11, 0, 0), (3, 0, 0)), (Icmp::TooBig(1472), (3, 4, 1472), (2, 0, 1472))];
+    for (icmp, v4, v6) in rows {
+        for (offender, (kind, code, word)) in [(udp(30), v4), (udp_v6(30), v6)] {
+            let sender = Header::parse(&offender).unwrap().source;
+            assert_eq!(read(&answer(icmp, &offender).unwrap()), (sender, kind, code, word, offender));
+        }
+    }
+}
+
+#[test]
+fn etherparse_reads_the_same() {
+    let types = |offender: &[u8]| {
+        ALL.map(|icmp| {
+            let answer = answer(icmp, offender).unwrap();
+            match SlicedPacket::from_ip(&answer).unwrap().transport.unwrap() {
+                TransportSlice::Icmpv4(slice) => {
+                    let header = slice.header();
+                    assert_eq!(header.icmp_type.calc_checksum(slice.payload()), header.checksum);
+                    match header.icmp_type {
+                        Icmpv4Type::DestinationUnreachable(code) => format!("{code:?}"),
+                        other => format!("{other:?}"),
+                    }
+                }
+                TransportSlice::Icmpv6(slice) => {
+                    assert!(slice.is_checksum_valid(OURS_V6.octets(), Ipv6Addr::from(<[u8; 16]>::try_from(&answer[24..40]).unwrap()).octets()));
+                    match slice.header().icmp_type {
+                        Icmpv6Type::DestinationUnreachable(code) => format!("{code:?}"),
+                        other => format!("{other:?}"),
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    assert_eq!(types(&udp(9)), ["Network", "TimeExceeded(TtlExceededInTransit)", "FragmentationNeeded { next_hop_mtu: 1472 }"]);
+    assert_eq!(types(&udp_v6(9)), ["NoRoute", "TimeExceeded(HopLimitExceeded)", "PacketTooBig { mtu: 1472 }"]);
+}
+
+#[test]
+fn as_much_is_quoted_as_fits() {
+    for payload in [0, 1, 8, 500, 519, 520, 521, 549, 1400, 60_000] {
+        let (v4, v6) = (udp(payload), udp_v6(payload));
+        let (said, said_v6) = (answer(Icmp::TimeExceeded, &v4).unwrap(), answer(Icmp::TimeExceeded, &v6).unwrap());
+        assert_eq!(said[28..], v4[..v4.len().min(548)]);
+        assert_eq!(said_v6[48..], v6[..v6.len().min(1232)]);
+        assert!(said.len() <= V4_MAX && said_v6.len() <= V6_MAX);
+    }
+}
+
+#[test]
+fn too_little_room_is_none() {
+    // What must be quoted at least: the header and 8 bytes, or all there is.
+    for (offender, headers, least) in [(udp(100), 28, 28), (udp_v6(100), 48, 48), (udp(0), 28, 28), (udp_v6(0), 48, 48)] {
+        let header = Header::parse(&offender).unwrap();
+        for room in 0..300 {
+            let len = reply(Icmp::TimeExceeded, &offender, &header, ours(&header), &mut vec![0; room]);
+            assert_eq!(len, (room >= headers + least).then(|| room.min(headers + offender.len())), "{room}");
+        }
+    }
+}
+
+#[test]
+fn no_errors_about_errors() {
+    let with = |packet: Vec<u8>, protocol_at: usize, protocol: u8, kind: u8| {
+        let mut packet = packet;
+        let body = packet.len() - 20;
+        (packet[protocol_at], packet[body]) = (protocol, kind);
+        answer(Icmp::TimeExceeded, &packet).is_some()
+    };
+    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp(12), 9, 1, *kind)).collect();
+    assert_eq!(answered, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18, 42, 43]);
+    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp_v6(12), 6, 58, *kind)).collect();
+    assert_eq!(answered, (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>());
+    // Where the type would be, the packet ends.
+    for (mut packet, at, protocol, len_at) in [(udp(0), 9, 1, 3), (udp_v6(0), 6, 58, 5)] {
+        packet.truncate(packet.len() - 8);
+        packet[at] = protocol;
+        packet[len_at] -= 8;
+        assert_eq!(answer(Icmp::TimeExceeded, &packet), None);
+    }
+}
+
+#[test]
+fn an_error_behind_extension_headers_is_one() {
+    let mut packet = udp_v6(12);
+    packet[6] = 60;
+    packet[40..48].copy_from_slice(&[58, 0, 1, 4, 0, 0, 0, 0]);
+    let mut with = |next, kind| {
+        (packet[40], packet[48]) = (next, kind);
+        answer(Icmp::TimeExceeded, &packet).is_some()
+    };
+    assert_eq!([with(58, 128), with(58, 1), with(58, 3), with(17, 1)], [true, false, false, true]);
+    // A chain that is too long to be followed may end in one.
+    let mut long = udp_v6(100);
+    long[6] = 60;
+    (0..10).for_each(|n| long[40 + n * 8..48 + n * 8].copy_from_slice(&[60, 0, 1, 4, 0, 0, 0, 0]));
+    assert_eq!(answer(Icmp::TimeExceeded, &long), None);
+}
+
+#[test]
+fn only_about_first_fragments() {
+    let v4 = |flags: u16| {
+        let mut packet = udp(16);
+        packet[6..8].copy_from_slice(&flags.to_be_bytes());
+        answer(Icmp::NetUnreachable, &packet).is_some()
+    };
+    assert_eq!([v4(0), v4(0x4000), v4(0x2000), v4(1), v4(0x2001), v4(0x1fff)], [true, true, true, false, false, false]);
+    let v6 = |offset_and_more: u16| {
+        let mut packet = udp_v6(16);
+        packet[6] = 44;
+        let [high, low] = offset_and_more.to_be_bytes();
+        packet[40..48].copy_from_slice(&[17, 0, high, low, 0, 0, 0, 1]);
+        answer(Icmp::NetUnreachable, &packet).is_some()
+    };
+    assert_eq!([v6(0), v6(1), v6(8), v6(9)], [true, true, false, false]);
+}
+
+#[test]
+fn only_between_hosts() {
+    let odd = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "169.254.1.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"];
+    for ip in odd {
+        for at in [12, 16] {
+            let mut packet = udp(8);
+            packet[at..at + 4].copy_from_slice(&ip.parse::<Ipv4Addr>().unwrap().octets());
+            assert_eq!(answer(Icmp::NetUnreachable, &packet), None, "{ip} at {at}");
+        }
+    }
+    for ip in ["::", "::1", "fe80::1", "ff02::1", "::ffff:10.5.1.2"] {
+        for at in [8, 24] {
+            let mut packet = udp_v6(8);
+            packet[at..at + 16].copy_from_slice(&ip.parse::<Ipv6Addr>().unwrap().octets());
+            assert_eq!(answer(Icmp::TooBig(1400), &packet), None, "{ip} at {at}");
+        }
+    }
+    // Nor with a source of the other family.
+    let packet = udp(8);
+    let header = Header::parse(&packet).unwrap();
+    assert_eq!(reply(Icmp::TimeExceeded, &packet, &header, OURS_V6.into(), &mut [0; 600]), None);
+}
+
+#[test]
+fn options_are_quoted_whole() {
+    let mut packet = udp(100);
+    packet[0] = 0x4f;
+    let header = Header::parse(&packet).unwrap();
+    assert_eq!(header.header_len, 60);
+    let reply = |room: usize| reply(Icmp::TimeExceeded, &packet, &header, OURS.into(), &mut vec![0; room]);
+    assert_eq!((reply(28 + 67), reply(28 + 68)), (None, Some(28 + 68)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn any_answer_is_a_right_packet(
+        mut offender in (any::<bool>(), 0usize..1500).prop_map(|(v4, len)| if v4 { udp(len) } else { udp_v6(len) }),
+        changes in vec((0usize..60, any::<u8>()), 0..6),
+        icmp in proptest::sample::select(ALL.to_vec()),
+        room in prop_oneof![Just(1500usize), 0usize..1500],
+    ) {
+        for (at, value) in changes {
+            if let Some(place) = offender.get_mut(at) {
+                *place = value;
+            }
+        }
+        let Ok(header) = Header::parse(&offender) else {
+            return Ok(());
+        };
+        let mut out = vec![0; room];
+        if let Some(len) = reply(icmp, &offender, &header, ours(&header), &mut out) {
+            let largest = if header.version == Version::V4 { V4_MAX } else { V6_MAX };
+            prop_assert!(len <= room && len <= largest);
+            let (to, .., quote) = read(&out[..len]);
+            prop_assert_eq!(to, header.source);
+            prop_assert!(offender.starts_with(&quote) && quote.len() >= offender.len().min(header.header_len + 8));
+            // And is itself not to be answered.
+            let again = Header::parse(&out[..len]).unwrap();
+            prop_assert_eq!(reply(icmp, &out[..len], &again, ours(&again), &mut [0; 1500]), None);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Packets that came in one batch, merged into super-packets for the TUN device: the first packet's headers, everybody's payload.
+//!
+//! A packet joins the latest waiting packet of its flow or none, so the order within a flow is kept. What is not plain data of an
+//! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right. An unfinished checksum
+//! (see [`super::unfinished`]) needs none, and stays unfinished.
+
+use super::checksum;
+use super::flow::{self, SLOTS, TCP, UDP, put};
+use super::flow_schedule::FlowSchedule;
+use super::packet::{Fragment, Header, Version};
+use super::unfinished::{self, TCP_FIELD, UDP_FIELD};
+use super::virtio::{Gso, VnetHeader};
+use std::ops::Range;
+
+const ACK: u8 = 0x10;
+const PSH: u8 = 0x08;
+/// Segments of one super-packet, at most.
+pub const SEGMENTS: usize = 64;
+/// The longest IP packet.
+const LONGEST: usize = 65_535;
+const NOBODY: u16 = u16::MAX;
+
+/// One write to the TUN device: a packet, or several merged. All ranges lie in the batch's buffer.
+#[derive(Default)]
+pub struct Group {
+    /// The first packet, whole.
+    pub first: Range<usize>,
+    /// The payload of the others.
+    pub rest: Vec<Range<usize>>,
+    kind: Gso,
+    /// Whether another packet may join.
+    open: bool,
+    header_len: usize,
+    transport: usize,
+    protocol: u8,
+    /// Payload bytes of the first packet.
+    size: usize,
+    /// Total length.
+    total: usize,
+    /// The sequence number that follows.
+    next: u32,
+    push: bool,
+    /// Whether the first packet's checksum holds the pseudo header's sum only.
+    unfinished: bool,
+    /// Whether it came as a super-packet.
+    whole: bool,
+}
+
+impl Group {
+    /// How many packets it holds.
+    pub fn count(&self) -> usize {
+        if self.whole { self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1)) } else { 1 + self.rest.len() }
+    }
+
+    /// Their bytes, each with its headers.
+    pub fn bytes(&self) -> usize {
+        self.total + self.count().saturating_sub(1) * self.header_len
+    }
+
+    /// What it is made of.
+    pub fn kind(&self) -> Gso {
+        if self.count() > 1 { self.kind } else { Gso::None }
+    }
+
+    /// All ranges, in order.
+    pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+}
+
+/// Gathers the packets of one batch.
+pub struct Merger {
+    groups: Vec<Group>,
+    used: usize,
+    /// Each flow's latest group; two flows in one slot only merge less.
+    slots: [u16; SLOTS],
+    schedule: FlowSchedule,
+    merge_tcp: bool,
+    merge_udp: bool,
+}
+
+impl Merger {
+    /// Merges TCP segments, UDP datagrams, both or nothing.
+    pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
+        Self { groups: Vec::new(), used: 0, slots: [NOBODY; SLOTS], schedule: FlowSchedule::default(), merge_tcp, merge_udp }
+    }
+
+    /// Forgets the batch.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.slots = [NOBODY; SLOTS];
+        self.schedule.clear();
+    }
+
+    /// All packets are there: whose group goes first is settled.
+    pub fn arrange(&mut self) {
+        self.schedule.arrange();
+    }
+
+    /// Which group is written as the `turn`th.
+    #[inline]
+    pub fn turn(&self, turn: usize) -> usize {
+        self.schedule.unit(turn)
+    }
+
+    /// What has to be written, as it came.
+    pub fn groups(&self) -> &[Group] {
+        self.groups.get(..self.used).unwrap_or_default()
+    }
+
+    /// Takes a packet that lies at `at` in `buffer`.
+    pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
+        let Some(packet) = buffer.get(at.clone()) else { return };
+        if header.fragment != Fragment::No {
+            // Whose flow it belongs to is unknown: nothing that comes later may join or overtake what stands before it.
+            self.slots = [NOBODY; SLOTS];
+            self.schedule.fix();
+            self.schedule.push(0);
+            self.push(at, header, None, false);
+            return;
+        }
+        let slot = flow::slot(packet, header);
+        self.schedule.count(slot, at.len());
+        let pseudo = unfinished::pseudo(packet, header);
+        let unfinished = pseudo.is_some_and(|pseudo| unfinished::is_unfinished(packet, header, pseudo));
+        let wanted = match header.protocol {
+            TCP => self.merge_tcp,
+            UDP => self.merge_udp,
+            _ => false,
+        };
+        if !wanted {
+            self.schedule.push(slot);
+            self.push(at, header, None, unfinished);
+            return;
+        }
+        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, unfinished));
+        let latest = self.slots.get(slot).copied().unwrap_or(NOBODY);
+        if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
+            && group.open
+            && let Some(first) = buffer.get(group.first.clone())
+            && candidate.follows(packet, group, first)
+        {
+            group.rest.push(at.start + candidate.payload..at.end);
+            group.total += candidate.size;
+            group.next = group.next.wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
+            group.push |= candidate.push;
+            group.open = candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
+            return;
+        }
+        self.schedule.push(slot);
+        let index = self.push(at, header, candidate.as_ref(), unfinished);
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = index;
+        }
+    }
+
+    /// Takes a super-packet as it came, whose segments have `size` bytes of payload each; its checksum is unfinished.
+    pub fn offer_whole(&mut self, buffer: &[u8], at: Range<usize>, header: &Header, size: usize) {
+        let Some(packet) = buffer.get(at.clone()) else { return };
+        let slot = flow::slot(packet, header);
+        self.schedule.count(slot, at.len());
+        self.schedule.push(slot);
+        let own = if header.protocol == TCP { usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4 } else { 8 };
+        let index = self.push(at, header, None, true);
+        if let Some(group) = self.groups.get_mut(usize::from(index)) {
+            group.kind = gso(header);
+            group.header_len = header.transport + own;
+            group.size = size;
+            group.whole = true;
+        }
+        // Nothing joins it, and nothing of its flow joins what stands before it.
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = index;
+        }
+    }
+
+    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>, unfinished: bool) -> u16 {
+        let index = self.used;
+        if self.groups.len() == index {
+            self.groups.push(Group::default());
+        }
+        self.used += 1;
+        let Some(group) = self.groups.get_mut(index) else { return NOBODY };
+        group.rest.clear();
+        group.total = at.len();
+        group.first = at;
+        group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
+        group.unfinished = unfinished;
+        group.whole = false;
+        group.open = candidate.is_some_and(|candidate| !candidate.push);
+        group.push = candidate.is_some_and(|candidate| candidate.push);
+        group.transport = header.transport;
+        group.protocol = header.protocol;
+        group.header_len = candidate.map_or(header.transport, |candidate| candidate.payload);
+        group.size = candidate.map_or(0, |candidate| candidate.size);
+        group.next = candidate.map_or(0, |candidate| candidate.next);
+        u16::try_from(index).unwrap_or(NOBODY)
+    }
+
+    /// Makes group `index` ready to be written: the first packet's headers speak for all. What stands before it.
+    pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
+        let Some(group) = self.groups.get(index) else { return VnetHeader::default() };
+        if group.rest.is_empty() {
+            return alone(group).unwrap_or_default();
+        }
+        let Some(first) = buffer.get_mut(group.first.clone()) else { return VnetHeader::default() };
+        finish(group, first).unwrap_or_default()
+    }
+}
+
+fn gso(header: &Header) -> Gso {
+    match (header.protocol, header.version) {
+        (UDP, _) => Gso::Udp,
+        (_, Version::V4) => Gso::Tcp4,
+        (_, Version::V6) => Gso::Tcp6,
+    }
+}
+
+/// What stands before what nothing was merged into: its bytes stay as they are.
+fn alone(group: &Group) -> Option<VnetHeader> {
+    if !group.unfinished {
+        return None;
+    }
+    let plain = VnetHeader {
+        needs_csum: true,
+        csum_start: u16::try_from(group.transport).ok()?,
+        csum_offset: u16::try_from(unfinished::field(group.protocol)?).ok()?,
+        ..VnetHeader::default()
+    };
+    if group.kind() == Gso::None {
+        return Some(plain);
+    }
+    Some(VnetHeader { gso: group.kind, header_len: u16::try_from(group.header_len).ok()?, gso_size: u16::try_from(group.size).ok()?, ..plain })
+}
+
+fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
+    let length = group.total - group.transport;
+    let protocol = group.protocol;
+    let pseudo = match group.kind {
+        Gso::Tcp6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
+        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
+        _ => checksum::pseudo(first.get(12..16)?, first.get(16..20)?, protocol, u32::try_from(length).ok()?),
+    };
+    if first.first()? >> 4 == 4 {
+        put(first, 2, u16::try_from(group.total).ok()?)?;
+        put(first, 10, 0)?;
+        let sum = checksum::checksum(checksum::sum(first.get(..group.transport)?, 0));
+        put(first, 10, sum)?;
+    } else {
+        put(first, 4, u16::try_from(group.total - 40).ok()?)?;
+    }
+    let csum_offset = if protocol == TCP {
+        if group.push {
+            *first.get_mut(group.transport + 13)? |= PSH;
+        }
+        TCP_FIELD
+    } else {
+        put(first, group.transport + 4, u16::try_from(length).ok()?)?;
+        UDP_FIELD
+    };
+    put(first, group.transport + csum_offset, checksum::fold(pseudo))?;
+    Some(VnetHeader {
+        needs_csum: true,
+        gso: group.kind,
+        header_len: u16::try_from(group.header_len).ok()?,
+        gso_size: u16::try_from(group.size).ok()?,
+        csum_start: u16::try_from(group.transport).ok()?,
+        csum_offset: u16::try_from(csum_offset).ok()?,
+    })
+}
+
+/// A packet that may be merged.
+struct Candidate {
+    /// Where its payload begins.
+    payload: usize,
+    /// How much there is of it.
+    size: usize,
+    /// The sequence number behind it.
+    next: u32,
+    push: bool,
+    sequence: u32,
+}
+
+impl Candidate {
+    /// None for what always passes alone: no data, flags, options of IP, a checksum that is wrong or absent.
+    #[inline]
+    fn of(packet: &[u8], header: &Header, pseudo: u64, unfinished: bool) -> Option<Self> {
+        // Nothing between the IP header and TCP or UDP: neither options nor extension headers.
+        let plain = if header.version == Version::V4 { 20 } else { 40 };
+        if header.transport != plain || header.header_len != plain {
+            return None;
+        }
+        let transport = packet.get(header.transport..)?;
+        let (own, sequence, push) = if header.protocol == TCP {
+            let head = transport.first_chunk::<20>()?;
+            let own = usize::from(head[12] >> 4) * 4;
+            if own < 20 || (head[13] != ACK && head[13] != ACK | PSH) {
+                return None;
+            }
+            (own, u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
+        } else {
+            let head = transport.first_chunk::<8>()?;
+            if head[6..8] == [0, 0] || usize::from(u16::from_be_bytes([head[4], head[5]])) != transport.len() {
+                return None;
+            }
+            (8, 0, false)
+        };
+        let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
+        if !unfinished && checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
+            return None;
+        }
+        let next = sequence.wrapping_add(u32::try_from(size).ok()?);
+        Some(Self { payload: header.transport + own, size, next, push, sequence })
+    }
+
+    /// Whether it continues the group whose first packet is `first`.
+    #[inline]
+    fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
+        if self.payload != group.header_len || self.size > group.size || group.total + self.size > LONGEST {
+            return false;
+        }
+        let same = |range: Range<usize>| packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours));
+        let at = group.transport;
+        let network = if at == 20 {
+            // Version, length and TOS; DF and no fragment; TTL and protocol; addresses.
+            same(0..2) && same(6..10) && same(12..20)
+        } else {
+            // Version, class and flow label; next header and hop limit; addresses.
+            same(0..4) && same(6..40)
+        };
+        if !network {
+            return false;
+        }
+        if group.protocol == TCP {
+            // Ports; acknowledgement and header length; window; options. An urgent pointer without URG means nothing.
+            self.sequence == group.next && same(at..at + 4) && same(at + 8..at + 13) && same(at + 14..at + 16) && same(at + 20..self.payload)
+        } else {
+            same(at..at + 4)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! A super-packet of the TUN device, split into the packets that go on the wire: the headers of each are made, the payload stays where it is.
+
+use super::checksum;
+use super::flow::{TCP, UDP, put, word};
+use super::packet::{Fragment, Header, Version};
+use super::virtio::{Gso, VnetHeader};
+use crate::reason::Reason;
+use std::ops::Range;
+
+/// The longest IP and TCP headers of a super-packet: extension headers of IPv6 included.
+pub const HEADERS: usize = 192;
+
+/// TCP flags of the last segment only.
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+/// TCP flag of the first segment only.
+const CWR: u8 = 0x80;
+
+/// A packet as it was read, ready to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Split {
+    /// One packet, complete.
+    Whole,
+    /// Segments of one stream.
+    Segments(Segments),
+}
+
+/// How a super-packet is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segments {
+    version: Version,
+    protocol: u8,
+    /// Where TCP or UDP begins.
+    transport: usize,
+    /// Where the payload begins.
+    payload: usize,
+    /// Where it ends.
+    end: usize,
+    /// Payload bytes of each segment; the last may have fewer.
+    size: usize,
+    /// The pseudo header's sum without the length.
+    pseudo: u64,
+}
+
+/// Looks at what was read, completes the checksum of a single packet, and says how a super-packet is cut.
+///
+/// # Errors
+/// When the virtio header does not fit the packet.
+pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Split, Reason> {
+    let protocol = match vnet.gso {
+        Gso::None => {
+            if vnet.needs_csum {
+                complete(vnet, packet)?;
+            }
+            return Ok(Split::Whole);
+        }
+        Gso::Tcp4 if header.version == Version::V4 => TCP,
+        Gso::Tcp6 if header.version == Version::V6 => TCP,
+        Gso::Udp => UDP,
+        Gso::Tcp4 | Gso::Tcp6 => return Err(Reason::BadOffload),
+    };
+    if header.protocol != protocol || header.fragment != Fragment::No || vnet.gso_size == 0 {
+        return Err(Reason::BadOffload);
+    }
+    let own = match protocol {
+        TCP => usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4,
+        _ => 8,
+    };
+    let payload = header.transport + own;
+    if own < if protocol == TCP { 20 } else { 8 } || payload > HEADERS || payload > packet.len() {
+        return Err(Reason::BadOffload);
+    }
+    let addresses = addresses(header.version, packet).ok_or(Reason::BadOffload)?;
+    let pseudo = checksum::pseudo(addresses.0, addresses.1, protocol, 0);
+    let whole = Segments {
+        version: header.version,
+        protocol,
+        transport: header.transport,
+        payload,
+        end: packet.len(),
+        size: usize::from(vnet.gso_size),
+        pseudo,
+    };
+    if whole.count() <= 1 {
+        // Marked as a super-packet, but one packet only: its checksum is as partial as theirs.
+        let partial = VnetHeader {
+            csum_start: u16::try_from(header.transport).map_err(|_| Reason::BadOffload)?,
+            csum_offset: if protocol == TCP { 16 } else { 6 },
+            ..*vnet
+        };
+        if vnet.needs_csum {
+            complete(&partial, packet)?;
+        }
+        return Ok(Split::Whole);
+    }
+    Ok(Split::Segments(whole))
+}
+
+/// Completes a checksum whose field holds the pseudo header's sum.
+fn complete(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Reason> {
+    let start = usize::from(vnet.csum_start);
+    let at = start + usize::from(vnet.csum_offset);
+    let covered = packet.get(start..).ok_or(Reason::BadOffload)?;
+    let mut sum = checksum::checksum(checksum::sum(covered, 0));
+    if vnet.csum_offset == 6 && sum == 0 {
+        // In UDP zero means "none" (RFC 768).
+        sum = 0xffff;
+    }
+    packet.get_mut(at..at + 2).ok_or(Reason::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
+    Ok(())
+}
+
+fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
+    match version {
+        Version::V4 => Some((packet.get(12..16)?, packet.get(16..20)?)),
+        Version::V6 => Some((packet.get(8..24)?, packet.get(24..40)?)),
+    }
+}
+
+impl Segments {
+    /// How many segments there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        (self.end - self.payload).div_ceil(self.size)
+    }
+
+    /// Length of a full segment with its IP and transport headers, in bytes.
+    #[inline]
+    pub fn full(&self) -> usize {
+        self.payload + self.size
+    }
+
+    /// Writes the headers of segment `index` to `out`; their length, and where its payload lies in `packet`.
+    #[inline]
+    pub fn header(&self, index: usize, packet: &[u8], out: &mut [u8]) -> Option<(usize, Range<usize>)> {
+        let start = self.payload + index * self.size;
+        let end = (start + self.size).min(self.end);
+        let last = end == self.end;
+        let payload = packet.get(start..end)?;
+        let head = out.get_mut(..self.payload)?;
+        head.copy_from_slice(packet.get(..self.payload)?);
+        let total = self.payload + payload.len();
+        match self.version {
+            Version::V4 => {
+                put(head, 2, u16::try_from(total).ok()?)?;
+                let id = word(head, 4)?.wrapping_add(u16::try_from(index).ok()?);
+                put(head, 4, id)?;
+                put(head, 10, 0)?;
+                let own = usize::from(*head.first()? & 0xf) * 4;
+                let sum = checksum::checksum(checksum::sum(head.get(..own)?, 0));
+                put(head, 10, sum)?;
+            }
+            Version::V6 => put(head, 4, u16::try_from(total - 40).ok()?)?,
+        }
+        let length = total - self.transport;
+        let field = if self.protocol == TCP {
+            let at = self.transport + 4;
+            let number = u32::from(word(head, at)?) << 16 | u32::from(word(head, at + 2)?);
+            let number = number.wrapping_add(u32::try_from(index * self.size).ok()?);
+            head.get_mut(at..at + 4)?.copy_from_slice(&number.to_be_bytes());
+            let flags = head.get_mut(self.transport + 13)?;
+            if !last {
+                *flags &= !(FIN | PSH);
+            }
+            if index != 0 {
+                *flags &= !CWR;
+            }
+            self.transport + 16
+        } else {
+            put(head, self.transport + 4, u16::try_from(length).ok()?)?;
+            self.transport + 6
+        };
+        put(head, field, 0)?;
+        let sum = checksum::sum(head.get(self.transport..)?, self.pseudo + length_sum(length));
+        let mut sum = checksum::checksum(checksum::sum(payload, sum));
+        if self.protocol == UDP && sum == 0 {
+            sum = 0xffff;
+        }
+        put(head, field, sum)?;
+        Some((self.payload, start..end))
+    }
+}
+
+/// A transport length as its part of the pseudo header's sum.
+#[inline]
+fn length_sum(length: usize) -> u64 {
+    // The sum is over words in memory order, whatever the machine's.
+    checksum::pseudo(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,217 @@
+//! What comes out of a super-packet is what its sender would have sent as single packets.
+
+use super::super::merge::Merger;
+use super::*;
+use crate::reason::Reason;
+use proptest::prelude::*;
+
+/// What a packet is made of; the tests of merging build theirs of it too.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub ipv6: bool,
+    pub tcp: bool,
+    pub sequence: u32,
+    pub flags: u8,
+    pub options: usize,
+    pub id: u16,
+    pub payload: Vec<u8>,
+}
+
+impl Recipe {
+    pub fn transport(&self) -> usize {
+        if self.ipv6 { 40 } else { 20 }
+    }
+
+    fn headers(&self) -> usize {
+        self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
+    }
+
+    /// The packet with right checksums.
+    pub fn packet(&self) -> Vec<u8> {
+        let total = self.headers() + self.payload.len();
+        let length = total - self.transport();
+        let protocol = if self.tcp { TCP } else { UDP };
+        let mut out = if self.ipv6 {
+            let mut out = vec![0x60, 0, 0, 0];
+            out.extend((length as u16).to_be_bytes());
+            out.extend([protocol, 63]);
+            out.extend([0xfd; 16]);
+            out.extend([0xfc; 16]);
+            out
+        } else {
+            let mut out = vec![0x45, 0];
+            out.extend((total as u16).to_be_bytes());
+            out.extend(self.id.to_be_bytes());
+            out.extend([0x40, 0, 63, protocol, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2]);
+            let sum = checksum::checksum(checksum::sum(&out, 0));
+            out[10..12].copy_from_slice(&sum.to_be_bytes());
+            out
+        };
+        if self.tcp {
+            out.extend([0x9c, 0x40, 0x14, 0x51]);
+            out.extend(self.sequence.to_be_bytes());
+            out.extend([0, 0, 0, 7, ((5 + self.options) << 4) as u8, self.flags, 1, 0, 0, 0, 0, 0]);
+            out.extend(std::iter::repeat_n(1, self.options * 4));
+        } else {
+            out.extend([0x9c, 0x40, 0x14, 0x51]);
+            out.extend((length as u16).to_be_bytes());
+            out.extend([0, 0]);
+        }
+        out.extend(&self.payload);
+        let at = self.transport() + if self.tcp { 16 } else { 6 };
+        let addresses = if self.ipv6 { out[8..40].to_vec() } else { out[12..20].to_vec() };
+        let (from, to) = addresses.split_at(addresses.len() / 2);
+        let sum = checksum::pseudo(from, to, protocol, length as u32);
+        let mut sum = checksum::checksum(checksum::sum(&out[self.transport()..], sum));
+        if !self.tcp && sum == 0 {
+            sum = 0xffff;
+        }
+        out[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        out
+    }
+
+    /// The packet as the kernel hands it over: the checksum field holds the pseudo header's sum.
+    pub fn partial(&self) -> Vec<u8> {
+        let mut out = self.packet();
+        let at = self.transport() + if self.tcp { 16 } else { 6 };
+        let length = out.len() - self.transport();
+        let addresses = if self.ipv6 { out[8..40].to_vec() } else { out[12..20].to_vec() };
+        let (from, to) = addresses.split_at(addresses.len() / 2);
+        let sum = checksum::fold(checksum::pseudo(from, to, if self.tcp { TCP } else { UDP }, length as u32));
+        out[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        out
+    }
+
+    fn gso(&self) -> Gso {
+        match (self.tcp, self.ipv6) {
+            (false, _) => Gso::Udp,
+            (true, false) => Gso::Tcp4,
+            (true, true) => Gso::Tcp6,
+        }
+    }
+
+    pub fn vnet(&self, size: usize) -> VnetHeader {
+        VnetHeader {
+            needs_csum: true,
+            gso: self.gso(),
+            header_len: self.headers() as u16,
+            gso_size: size as u16,
+            csum_start: self.transport() as u16,
+            csum_offset: if self.tcp { 16 } else { 6 },
+        }
+    }
+
+    /// The single packets that this one stands for, cut every `size` bytes.
+    pub fn singles(&self, size: usize) -> Vec<Vec<u8>> {
+        let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
+        let single = |(index, chunk): (usize, &&[u8])| {
+            let mut flags = self.flags;
+            if index + 1 < chunks.len() {
+                flags &= !(FIN | PSH);
+            }
+            if index > 0 {
+                flags &= !CWR;
+            }
+            let sequence = self.sequence.wrapping_add((index * size) as u32);
+            Recipe { payload: chunk.to_vec(), flags, sequence, id: self.id.wrapping_add(index as u16), ..self.clone() }.packet()
+        };
+        chunks.iter().enumerate().map(single).collect()
+    }
+}
+
+pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
+    let flags = prop_oneof![4 => Just(0x10u8), 4 => Just(0x18), 1 => Just(0x11), 1 => Just(0x90)];
+    (any::<bool>(), any::<bool>(), any::<u32>(), flags, 0usize..8, any::<u16>(), proptest::collection::vec(any::<u8>(), 1..longest))
+        .prop_map(|(ipv6, tcp, sequence, flags, options, id, payload)| Recipe { ipv6, tcp, sequence, flags, options, id, payload })
+}
+
+fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, Reason> {
+    let header = Header::parse(packet)?;
+    Ok(match split(vnet, &header, packet)? {
+        Split::Whole => vec![packet.to_vec()],
+        Split::Segments(segments) => (0..segments.count())
+            .map(|index| {
+                let mut room = [0; HEADERS];
+                let (made, payload) = segments.header(index, packet, &mut room).unwrap();
+                [&room[..made], &packet[payload]].concat()
+            })
+            .collect(),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn segments_are_the_single_packets(recipe in recipe(9000), size in 1usize..2000) {
+        prop_assert_eq!(all(&recipe.vnet(size), &mut recipe.partial()), Ok(recipe.singles(size)));
+    }
+
+    #[test]
+    fn a_partial_checksum_is_completed(recipe in recipe(1500)) {
+        let vnet = VnetHeader { gso: Gso::None, gso_size: 0, ..recipe.vnet(0) };
+        prop_assert_eq!(all(&vnet, &mut recipe.partial()), Ok(vec![recipe.packet()]));
+        prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "and a complete one is left alone");
+    }
+
+    /// Split, sent and merged again, a super-packet is what it was.
+    #[test]
+    fn merged_again_it_is_what_it_was(recipe in recipe(20_000), size in 400usize..1500) {
+        let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
+        let singles = recipe.singles(size);
+        prop_assume!(singles.len() <= 64);
+        let mut buffer = singles.concat();
+        let mut merger = Merger::new(true, true);
+        let mut at = 0;
+        for single in &singles {
+            let range = at..at + single.len();
+            merger.offer(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
+            at += single.len();
+        }
+        prop_assert_eq!(merger.groups().len(), 1);
+        let vnet = merger.finish(0, &mut buffer);
+        let group = &merger.groups()[0];
+        let mut packet = buffer[group.first.clone()].to_vec();
+        group.rest.iter().for_each(|range| packet.extend(&buffer[range.clone()]));
+        if singles.len() == 1 {
+            prop_assert_eq!((vnet, packet), (VnetHeader::default(), recipe.packet()));
+        } else {
+            prop_assert_eq!(vnet, recipe.vnet(size));
+            prop_assert_eq!(&packet, &recipe.partial());
+            prop_assert_eq!(all(&vnet, &mut packet), Ok(singles), "and split once more it is the same again");
+        }
+    }
+
+    /// Whatever the header says and the packet holds: an answer, and never more bytes than there were.
+    #[test]
+    fn nothing_makes_it_fall(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
+        let mut head = head;
+        head[1] = kind;
+        let length = packet.len() as u16;
+        if v6 && packet.len() >= 40 {
+            packet[0] = 0x60;
+            packet[4..6].copy_from_slice(&(length - 40).to_be_bytes());
+            packet[6] = protocol;
+        } else if packet.len() >= 20 {
+            packet[0] = 0x45;
+            packet[2..4].copy_from_slice(&length.to_be_bytes());
+            packet[9] = protocol;
+        }
+        if let Some(vnet) = VnetHeader::parse(&head) && let Ok(parts) = all(&vnet, &mut packet) {
+            prop_assert!(parts.iter().all(|part| part.len() <= packet.len()));
+        }
+    }
+}
+
+#[test]
+fn a_header_that_lies_is_refused() {
+    let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 9, payload: vec![7; 3000] };
+    let right = recipe.vnet(1000);
+    for wrong in [VnetHeader { gso_size: 0, ..right }, VnetHeader { gso: Gso::Udp, ..right }, VnetHeader { gso: Gso::Tcp6, ..right }] {
+        assert_eq!(all(&wrong, &mut recipe.partial()), Err(Reason::BadOffload), "{wrong:?}");
+    }
+    let outside = VnetHeader { gso: Gso::None, csum_start: 5000, ..right };
+    assert_eq!(all(&outside, &mut recipe.partial()), Err(Reason::BadOffload));
+    let beyond = VnetHeader { gso: Gso::None, csum_offset: 5000, ..right };
+    assert_eq!(all(&beyond, &mut recipe.partial()), Err(Reason::BadOffload));
+}

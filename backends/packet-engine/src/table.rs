@@ -1,0 +1,312 @@
+//! Who is reached where: built whole from the leases, then only read.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{BitAnd, BitOr, Not, Shr};
+
+/// The largest flat array: 4 MiB.
+const SLOTS: usize = 1 << 20;
+/// A slot of no peer.
+const NONE: u32 = u32::MAX;
+
+/// How much of a received packet is checked beyond its lengths, version and TTL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// The datagram is from a peer, to our subnets, and a source in the network is in the peer's own subnets, or the peer itself.
+    /// A source outside the network passes: nodes may forward for others.
+    #[default]
+    Cluster,
+    /// As `Cluster`, and a source outside the network does not pass.
+    Strict,
+    /// Nothing: neither the sender nor any inner address, martians included.
+    Off,
+}
+
+/// A network of each family, where there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// IPv4.
+    pub v4: Option<Ipv4Net>,
+    /// IPv6.
+    pub v6: Option<Ipv6Net>,
+}
+
+/// Where a peer's subnet is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Where its datagrams go, and with whose address its own come.
+    pub address: SocketAddr,
+    /// Its VTEP's MAC; zero for udp.
+    pub mac: [u8; 6],
+    /// Whether IPv6 may be sent to it.
+    pub carries_v6: bool,
+    /// Whether it takes the outer ECN field into account (RFC 6040 normal mode).
+    pub outer_ecn: bool,
+}
+
+/// What is the same for all peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The cluster's networks.
+    pub networks: Networks,
+    /// This node's subnets.
+    pub own: Networks,
+    /// What is checked on receive.
+    pub checks: Checks,
+    /// The tunnel's MTU: the largest inner packet.
+    pub mtu: u16,
+    /// Whether the tunnel is a hop, which takes one off the TTL (udp), or a link (vxlan).
+    pub routed: bool,
+    /// The UDP port of the encapsulation.
+    pub encap_port: u16,
+}
+
+/// The table that verdicts are made from.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What is checked on receive.
+    pub checks: Checks,
+    /// The tunnel's MTU.
+    pub mtu: u16,
+    /// Whether the tunnel is a hop.
+    pub routed: bool,
+    /// The UDP port of the encapsulation.
+    pub encap_port: u16,
+    /// Subnets that were left out because their peer's address lies in a subnet itself: its datagrams would go round for ever.
+    pub refused: Vec<IpNet>,
+    networks: Nets,
+    own: Nets,
+    peers: Vec<Peer>,
+    v4: Prefixes<u32>,
+    v6: Prefixes<u128>,
+    /// The peers' addresses, sorted.
+    known_v4: Vec<u32>,
+    known_v6: Vec<u128>,
+}
+
+impl Table {
+    /// Builds the table. Where a subnet occurs twice, the last one counts.
+    pub fn build(settings: Settings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
+        let canonical = |(subnet, mut peer): (IpNet, Peer)| {
+            peer.address.set_ip(peer.address.ip().to_canonical());
+            (subnet, peer)
+        };
+        let peers: Vec<(IpNet, Peer)> = peers.into_iter().map(canonical).collect();
+        let table = Self::of(settings, &peers);
+        let (inside, outside): (Vec<_>, Vec<_>) = peers.into_iter().partition(|(_, peer)| table.is_leased(peer.address.ip()));
+        if inside.is_empty() {
+            return table;
+        }
+        Self { refused: inside.into_iter().map(|(subnet, _)| subnet).collect(), ..Self::of(settings, &outside) }
+    }
+
+    fn of(settings: Settings, peers: &[(IpNet, Peer)]) -> Self {
+        let (mut v4, mut v6) = (Leases::new(), Leases::new());
+        let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
+        for (index, (subnet, peer)) in (0..NONE).zip(peers) {
+            match subnet {
+                IpNet::V4(net) => v4.insert((net.prefix_len(), net.network().to_bits()), index),
+                IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), index),
+            };
+            match peer.address.ip() {
+                IpAddr::V4(ip) => known_v4.push(ip.to_bits()),
+                IpAddr::V6(ip) => known_v6.push(ip.to_bits()),
+            }
+        }
+        known_v4.sort_unstable();
+        known_v4.dedup();
+        known_v6.sort_unstable();
+        known_v6.dedup();
+        Self {
+            checks: settings.checks,
+            mtu: settings.mtu,
+            routed: settings.routed,
+            encap_port: settings.encap_port,
+            refused: Vec::new(),
+            networks: Nets::of(&settings.networks),
+            own: Nets::of(&settings.own),
+            peers: peers.iter().map(|(_, peer)| *peer).collect(),
+            v4: Prefixes::build(&v4),
+            v6: Prefixes::build(&v6),
+            known_v4,
+            known_v6,
+        }
+    }
+
+    /// Whether an address lies in a subnet of the network, a peer's or ours.
+    fn is_leased(&self, ip: IpAddr) -> bool {
+        self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
+    }
+
+    /// The peer whose subnet holds an address; of several the smallest subnet's.
+    #[inline]
+    pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
+        let index = match ip {
+            IpAddr::V4(ip) => self.v4.find(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.find(ip.to_bits()),
+        };
+        self.peers.get(index as usize)
+    }
+
+    /// Whether an address is a peer's: where its datagrams come from.
+    #[inline]
+    pub fn knows(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.known_v4.binary_search(&ip.to_bits()).is_ok(),
+            IpAddr::V6(ip) => self.known_v6.binary_search(&ip.to_bits()).is_ok(),
+        }
+    }
+
+    /// Whether an address is in this node's subnets.
+    #[inline]
+    pub fn is_own(&self, ip: IpAddr) -> bool {
+        self.own.hold(ip)
+    }
+
+    /// Whether an address means all of this node's IPv4 subnet.
+    #[inline]
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
+        self.own.broadcast(ip)
+    }
+
+    /// Whether an address is in the cluster's networks.
+    #[inline]
+    pub fn in_network(&self, ip: IpAddr) -> bool {
+        self.networks.hold(ip)
+    }
+
+    /// The peers, one for each of their subnets.
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+}
+
+/// An address as a number.
+trait Bits: Copy + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> + Shr<u32, Output = Self> {
+    const BITS: u32;
+    const ZERO: Self;
+    /// The network bits of a prefix length.
+    fn mask(prefix: u8) -> Self;
+    /// How far it is above `from`; none below it, or too far to count.
+    fn above(self, from: Self) -> Option<usize>;
+}
+
+macro_rules! bits {
+    ($($number:ty),*) => {$(
+        impl Bits for $number {
+            const BITS: u32 = <$number>::BITS;
+            const ZERO: Self = 0;
+            fn mask(prefix: u8) -> Self {
+                <$number>::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
+            }
+            #[inline]
+            fn above(self, from: Self) -> Option<usize> {
+                self.checked_sub(from).and_then(|distance| usize::try_from(distance).ok())
+            }
+        }
+    )*};
+}
+bits!(u32, u128);
+
+/// Networks, ready to be compared with.
+#[derive(Clone, Copy, Debug)]
+struct Nets {
+    v4: Option<(u32, u32)>,
+    v6: Option<(u128, u128)>,
+}
+
+impl Nets {
+    fn of(nets: &Networks) -> Self {
+        Self {
+            v4: nets.v4.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
+            v6: nets.v6.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
+        }
+    }
+
+    #[inline]
+    fn hold(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
+            IpAddr::V6(ip) => self.v6.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
+        }
+    }
+
+    /// The last address of an IPv4 network that has more than two (RFC 919, RFC 3021).
+    #[inline]
+    fn broadcast(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| mask < u32::MAX - 1 && ip.to_bits() == net | !mask),
+            IpAddr::V6(_) => false,
+        }
+    }
+}
+
+/// Peers by prefix length and network, shorter prefixes first.
+type Leases<B> = BTreeMap<(u8, B), u32>;
+
+/// Longest-prefix match of a family.
+#[derive(Clone, Debug)]
+enum Prefixes<B> {
+    /// An array over all that lies between the first and the last subnet, in steps of the smallest. In a cluster all subnets are of
+    /// one size and near to each other, so this is the rule.
+    Flat { first: B, shift: u32, slots: Vec<u32> },
+    /// Where the array would be too large: a sorted list for each prefix length, longest first.
+    Sorted(Vec<(B, Vec<(B, u32)>)>),
+}
+
+impl<B: Bits> Prefixes<B> {
+    fn build(leases: &Leases<B>) -> Self {
+        let longest = leases.keys().next_back().map_or(0, |(prefix, _)| *prefix);
+        // A shift by all bits is none: a default route takes two slots.
+        let shift = B::BITS - u32::from(longest).max(1);
+        let range = |(prefix, net): &(u8, B)| (*net >> shift, (*net | !B::mask(*prefix)) >> shift);
+        let first = leases.keys().map(|key| range(key).0).min().unwrap_or(B::ZERO);
+        let last = leases.keys().map(|key| range(key).1).max().unwrap_or(B::ZERO);
+        let count = match last.above(first) {
+            _ if leases.is_empty() => 0,
+            Some(last) if last < SLOTS => last + 1,
+            _ => return Self::sorted(leases),
+        };
+        let mut slots = vec![NONE; count];
+        // In the order of the map a smaller subnet writes over the larger one that it lies in.
+        for (key, index) in leases {
+            let (from, to) = range(key);
+            if let (Some(from), Some(to)) = (from.above(first), to.above(first))
+                && let Some(slots) = slots.get_mut(from..=to)
+            {
+                slots.fill(*index);
+            }
+        }
+        Self::Flat { first, shift, slots }
+    }
+
+    fn sorted(leases: &Leases<B>) -> Self {
+        let mut lists: BTreeMap<u8, Vec<(B, u32)>> = BTreeMap::new();
+        for ((prefix, net), index) in leases {
+            lists.entry(*prefix).or_default().push((*net, *index));
+        }
+        Self::Sorted(lists.into_iter().rev().map(|(prefix, list)| (B::mask(prefix), list)).collect())
+    }
+
+    /// The index of the peer, or [`NONE`].
+    #[inline]
+    fn find(&self, ip: B) -> u32 {
+        match self {
+            Self::Flat { first, shift, slots } => (ip >> *shift).above(*first).and_then(|slot| slots.get(slot)).copied().unwrap_or(NONE),
+            Self::Sorted(lists) => Self::search(lists, ip),
+        }
+    }
+
+    fn search(lists: &[(B, Vec<(B, u32)>)], ip: B) -> u32 {
+        let found = lists.iter().find_map(|(mask, list)| {
+            let net = ip & *mask;
+            let at = list.binary_search_by(|(known, _)| known.cmp(&net)).ok()?;
+            list.get(at)
+        });
+        found.map_or(NONE, |(_, index)| *index)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use super::*;
+use ipnet::{Ipv4Net, Ipv6Net};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+fn settings() -> Settings {
+    Settings {
+        networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
+        own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
+        checks: Checks::Cluster,
+        mtu: 1472,
+        routed: true,
+        encap_port: 8285,
+    }
+}
+
+fn peer(address: &str) -> Peer {
+    Peer { address: format!("{address}:8285").parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: false }
+}
+
+fn numbered(n: u32) -> Peer {
+    Peer { address: (Ipv4Addr::from_bits(0xc0a8_0000 + n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Every subnet is asked; the longest prefix wins, and of equal ones the last.
+fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
+    peers.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len()).map(|(_, peer)| peer)
+}
+
+fn is_flat(table: &Table) -> [bool; 2] {
+    [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
+}
+
+/// Addresses at and around the ends of the subnets.
+fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
+    let mut probes = vec![ip("0.0.0.0"), ip("255.255.255.255"), ip("::"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")];
+    for (net, _) in peers {
+        match net {
+            IpNet::V4(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let around = [first.wrapping_sub(1), first, first.wrapping_add(1), last.wrapping_sub(1), last, last.wrapping_add(1)];
+                probes.extend(around.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))));
+            }
+            IpNet::V6(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let around = [first.wrapping_sub(1), first, first.wrapping_add(1), last.wrapping_sub(1), last, last.wrapping_add(1)];
+                probes.extend(around.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))));
+            }
+        }
+    }
+    probes
+}
+
+fn check(nets: Vec<IpNet>, more: Vec<IpAddr>) -> Result<Table, TestCaseError> {
+    let peers: Vec<(IpNet, Peer)> = nets.into_iter().enumerate().map(|(n, net)| (net, numbered(n as u32))).collect();
+    let table = Table::build(settings(), peers.clone());
+    for ip in probes(&peers).into_iter().chain(more) {
+        prop_assert_eq!(table.lookup(ip), slow(&peers, ip), "{}", ip);
+    }
+    for n in 0..peers.len() as u32 + 2 {
+        let address = numbered(n).address.ip();
+        prop_assert_eq!(table.knows(address), peers.iter().any(|(_, peer)| peer.address.ip() == address));
+    }
+    Ok(table)
+}
+
+fn net4(bits: u32, prefix: u8) -> IpNet {
+    Ipv4Net::new(bits.into(), prefix).unwrap().into()
+}
+
+fn net6(bits: u128, prefix: u8) -> IpNet {
+    Ipv6Net::new(bits.into(), prefix).unwrap().into()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_cluster_of_one_size(subnets in vec(0u32..256, 0..25), subnets_v6 in vec(0u128..65536, 0..25)) {
+        let v4 = subnets.iter().map(|n| net4(0x0a05_0000 | n << 8, 24));
+        let v6 = subnets_v6.iter().map(|n| net6(0xfd00_0005 << 96 | n << 64, 64));
+        let table = check(v4.chain(v6).collect(), (0..=256).map(|n| IpAddr::V4((0x0a05_0007 + (n << 8)).into())).collect())?;
+        prop_assert_eq!(is_flat(&table), [true, true]);
+    }
+
+    #[test]
+    fn sizes_that_differ_but_lie_near(subnets in vec((0u32..1 << 14, 18u8..=32), 0..20), subnets_v6 in vec((0u128..1 << 18, 46u8..=64), 0..20)) {
+        let v4 = subnets.iter().map(|(n, prefix)| net4(0x0a05_0000 | n, *prefix));
+        let v6 = subnets_v6.iter().map(|(n, prefix)| net6((0xfd00_0005 << 32 | n) << 64, *prefix));
+        let table = check(v4.chain(v6).collect(), (0..200).map(|n| IpAddr::V4((0x0a05_0000 + n * 83).into())).collect())?;
+        prop_assert_eq!(is_flat(&table), [true, true]);
+    }
+
+    #[test]
+    fn any_prefixes_anywhere(
+        subnets in vec((any::<u32>(), 0u8..=32), 0..30),
+        subnets_v6 in vec((any::<u128>(), 0u8..=128), 0..30),
+        nested in vec((any::<prop::sample::Index>(), 0u8..=128), 0..20),
+        others in vec((any::<u32>(), any::<u128>()), 0..50),
+    ) {
+        let mut nets: Vec<IpNet> = subnets.iter().map(|(bits, prefix)| net4(*bits, *prefix)).chain(subnets_v6.iter().map(|(bits, prefix)| net6(*bits, *prefix))).collect();
+        for (index, prefix) in nested {
+            if !nets.is_empty() {
+                let net = nets[index.index(nets.len())];
+                nets.push(IpNet::new(net.addr(), prefix.min(net.max_prefix_len())).unwrap());
+            }
+        }
+        let others = others.into_iter().flat_map(|(v4, v6)| [IpAddr::V4(v4.into()), IpAddr::V6(v6.into())]).collect();
+        check(nets, others)?;
+    }
+}
+
+#[test]
+fn far_apart_is_sorted_and_found() {
+    let nets = vec![net4(0x0a00_0000, 32), net4(0x0aff_ff00, 24), net4(0x0a80_0000, 9), net6(1 << 127, 128), net6(1, 128), net6(1 << 126, 3)];
+    let table = check(nets, vec![]).unwrap();
+    assert_eq!(is_flat(&table), [false, false]);
+}
+
+#[test]
+fn the_array_has_an_end() {
+    // 2^20 subnets of 16 addresses in a /8 are just not too many.
+    let ends = |last: u32| is_flat(&check(vec![net4(0x0a00_0000, 28), net4(last, 28)], vec![]).unwrap())[0];
+    assert!(ends(0x0aff_fff0));
+    assert!(!ends(0x0b00_0000));
+}
+
+#[test]
+fn no_peers_no_routes() {
+    let table = Table::build(settings(), []);
+    assert_eq!((table.lookup(ip("10.5.2.1")), table.lookup(ip("::")), table.knows(ip("0.0.0.0"))), (None, None, false));
+    assert!(table.is_own(ip("10.5.1.0")) && table.is_own(ip("fd00:5:0:1::9")) && !table.is_own(ip("10.5.2.0")));
+    assert!(table.in_network(ip("10.5.255.255")) && !table.in_network(ip("10.6.0.0")) && !table.in_network(ip("fd00:6::")));
+}
+
+#[test]
+fn a_peer_inside_a_subnet_is_refused() {
+    // Inside its own, inside another's, inside ours; the network itself may hold nodes.
+    let nets: Vec<IpNet> =
+        ["10.5.2.0/24", "10.5.3.0/24", "fd00:5:0:4::/64", "10.5.5.0/24", "10.5.6.0/24", "10.5.7.0/24"].map(|net| net.parse().unwrap()).into();
+    let addresses = ["192.168.0.2", "10.5.3.7", "[fd00:5::1]", "[::ffff:10.5.2.9]", "10.5.1.9", "10.5.99.9"];
+    let table = Table::build(settings(), nets.iter().copied().zip(addresses.map(peer)));
+    assert_eq!(table.refused, [nets[1], nets[3], nets[4]]);
+    assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.2")));
+    assert_eq!(table.lookup(ip("10.5.7.9")), Some(&peer("10.5.99.9")));
+    assert_eq!(table.lookup(ip("fd00:5:0:4::9")), Some(&peer("[fd00:5::1]")));
+    for lost in ["10.5.3.9", "10.5.5.9", "10.5.6.9"] {
+        assert_eq!(table.lookup(ip(lost)), None, "{lost}");
+    }
+    assert_eq!((table.knows(ip("10.5.3.7")), table.knows(ip("192.168.0.2")), table.knows(ip("10.5.99.9"))), (false, true, true));
+    assert_eq!(table.peers().len(), 3);
+}
+
+#[test]
+fn the_last_of_equal_subnets_counts() {
+    let net: IpNet = "10.5.2.0/24".parse().unwrap();
+    // Host bits are no matter either.
+    let table = Table::build(settings(), [(net, peer("192.168.0.2")), ("10.5.2.77/24".parse().unwrap(), peer("192.168.0.3"))]);
+    assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.3")));
+}
+
+#[test]
+fn mapped_addresses_are_the_v4_ones() {
+    let table = Table::build(settings(), [("10.5.2.0/24".parse().unwrap(), peer("[::ffff:192.168.0.2]"))]);
+    assert!(table.knows(ip("192.168.0.2")));
+    assert_eq!(table.lookup(ip("10.5.2.1")), Some(&peer("192.168.0.2")));
+}
+
+#[test]
+fn the_last_address_of_a_subnet_means_all_of_it() {
+    let judge = |own: &str, ip: &str| {
+        let settings = Settings { own: Networks { v4: Some(own.parse().unwrap()), v6: None }, ..settings() };
+        Table::build(settings, []).is_broadcast(ip.parse().unwrap())
+    };
+    assert!(judge("10.5.1.0/24", "10.5.1.255") && judge("10.5.1.0/30", "10.5.1.3"));
+    for (own, ip) in [
+        ("10.5.1.0/24", "10.5.1.254"),
+        ("10.5.1.0/24", "10.5.2.255"),
+        ("10.5.1.0/31", "10.5.1.1"),
+        ("10.5.1.1/32", "10.5.1.1"),
+        ("10.5.1.0/24", "::a05:1ff"),
+    ] {
+        assert!(!judge(own, ip), "{ip} in {own}");
+    }
+}

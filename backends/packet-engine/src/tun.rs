@@ -1,0 +1,200 @@
+//! The TUN device: a file that holds it. It is gone with its last file, so none outlives the daemon (linux/if_tun.h).
+
+#![allow(unsafe_code)]
+
+use super::features::Features;
+use super::virtio;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const IFF_TUN: libc::c_short = 0x0001;
+const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
+const IFF_NO_PI: libc::c_short = 0x1000;
+const IFF_VNET_HDR: libc::c_short = 0x4000;
+
+// _IOW('T', n, int), _IOR for the first two; musl's ioctl wants another type than glibc's.
+const TUNGETIFF: u32 = 0x8004_54d2;
+const TUNSETIFF: u32 = 0x4004_54ca;
+const TUNSETPERSIST: u32 = 0x4004_54cb;
+const TUNSETOFFLOAD: u32 = 0x4004_54d0;
+const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
+
+const TUN_F_CSUM: libc::c_ulong = 0x01;
+const TUN_F_TSO4: libc::c_ulong = 0x02;
+const TUN_F_TSO6: libc::c_ulong = 0x04;
+const TUN_F_USO4: libc::c_ulong = 0x20;
+const TUN_F_USO6: libc::c_ulong = 0x40;
+
+/// One queue of a TUN device.
+pub struct Tun {
+    file: File,
+    name: String,
+    offload: Offload,
+}
+
+/// What the kernel granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offload {
+    /// Each packet has a virtio header before it.
+    pub vnet: bool,
+    /// TCP super-packets are read and may be written.
+    pub tcp: bool,
+    /// UDP super-packets too (Linux 6.2).
+    pub udp: bool,
+}
+
+impl Tun {
+    /// Creates the device, or attaches to one that nobody else holds.
+    ///
+    /// # Errors
+    /// What failed, and the remedy.
+    pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, String> {
+        if features.tun_tap {
+            return Self::by_tun_tap(name).map(|tun| vec![tun]);
+        }
+        let multi = features.queues > 1;
+        let flags = IFF_TUN | IFF_NO_PI | if features.vnet { IFF_VNET_HDR } else { 0 } | if multi { IFF_MULTI_QUEUE } else { 0 };
+        (0..features.queues.max(1)).map(|_| Self::queue(name, flags, features)).collect()
+    }
+
+    fn queue(name: &str, flags: libc::c_short, features: &Features) -> Result<Self, String> {
+        let file = File::options().read(true).write(true).open("/dev/net/tun").map_err(|error| refused(name, &error))?;
+        let mut request = request(name, flags);
+        ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong).map_err(|error| refused(name, &error))?;
+        Self::adopt(file.into(), name, features, features.vnet)
+    }
+
+    /// The device of the `tun-tap` crate: without offload, one packet a call.
+    fn by_tun_tap(name: &str) -> Result<Self, String> {
+        use std::os::fd::IntoRawFd;
+        let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun).map_err(|error| refused(name, &error))?;
+        // SAFETY: into_raw_fd gives up the descriptor, which is open and nobody else's from here on.
+        let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
+        let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
+        tun.prepare().map_err(|error| refused(name, &error))?;
+        // Offloads belong to the device and would survive on one that was there before.
+        let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
+        Ok(tun)
+    }
+
+    /// Takes over a queue that a former process opened.
+    ///
+    /// # Errors
+    /// When it is no TUN queue of that name.
+    pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, String> {
+        let (found, flags) = identity(fd.as_fd()).map_err(|error| format!("the file handed over for {name} is no TUN device: {error}"))?;
+        if found != name {
+            return Err(format!("the file handed over for {name} is that of {found}"));
+        }
+        Self::adopt(fd, name, features, flags & IFF_VNET_HDR != 0)
+    }
+
+    fn adopt(fd: OwnedFd, name: &str, features: &Features, vnet: bool) -> Result<Self, String> {
+        let mut tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload { vnet, ..Offload::default() } };
+        tun.prepare().map_err(|error| refused(name, &error))?;
+        let fd = tun.file.as_fd();
+        if vnet {
+            let size: libc::c_int = virtio::LEN as libc::c_int;
+            ioctl(fd, TUNSETVNETHDRSZ, std::ptr::from_ref(&size) as libc::c_ulong).map_err(|error| refused(name, &error))?;
+            let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
+            if !features.vnet {
+                ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
+            } else if features.uso && ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok() {
+                tun.offload = Offload { vnet, tcp: true, udp: true };
+            } else if ioctl(fd, TUNSETOFFLOAD, tcp).is_ok() {
+                tun.offload = Offload { vnet, tcp: true, udp: false };
+            } else {
+                ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
+            }
+        } else {
+            let _ = ioctl(fd, TUNSETOFFLOAD, 0);
+        }
+        Ok(tun)
+    }
+
+    /// Not blocking, not inherited by programs that are run, not persistent.
+    fn prepare(&self) -> io::Result<()> {
+        use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+        fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        ioctl(self.file.as_fd(), TUNSETPERSIST, 0)
+    }
+
+    /// What was granted.
+    pub fn offload(&self) -> Offload {
+        self.offload
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface index; none when the device has been deleted.
+    pub fn index(&self) -> Option<u32> {
+        let (name, _) = identity(self.file.as_fd()).ok()?;
+        let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
+        (name == self.name).then(index).flatten()
+    }
+
+    /// Reads a packet, its virtio header first where there is one.
+    ///
+    /// # Errors
+    /// `WouldBlock` where none waits.
+    #[inline]
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.file).read(buffer)
+    }
+
+    /// Writes a packet.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[inline]
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&self.file).write_vectored(parts)
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
+    // SAFETY: ifreq is plain data for which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)).for_each(|(to, from)| *to = libc::c_char::from_ne_bytes([from]));
+    request.ifr_ifru.ifru_flags = flags;
+    request
+}
+
+/// Name and flags of the device that a file holds.
+fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
+    let mut request = request("", 0);
+    ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
+    let bytes: Vec<u8> = request.ifr_name.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
+    let name = String::from_utf8_lossy(&bytes).into_owned();
+    // SAFETY: TUNGETIFF has filled in the flags.
+    Ok((name, unsafe { request.ifr_ifru.ifru_flags }))
+}
+
+fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: callers pass a number, or the address of a live ifreq or int, as the request demands.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), what as libc::Ioctl, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn refused(name: &str, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            format!("{error} (/dev/net/tun): load the module tun (modprobe tun), or give the container the device /dev/net/tun")
+        }
+        Some(libc::EPERM | libc::EACCES) => format!("{error}: flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
+        Some(libc::EBUSY) => format!("{error}: another process holds {name} (another flanneld?); stop it, see `ip -d link show {name}`"),
+        Some(libc::EINVAL) => format!("{error}: there is an interface {name} of another kind; see `ip -d link show {name}`"),
+        _ => error.to_string(),
+    }
+}

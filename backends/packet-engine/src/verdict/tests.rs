@@ -1,0 +1,292 @@
+use super::*;
+use crate::packet::Fragment;
+use crate::table::{Networks, Settings};
+use ipnet::IpNet;
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+/// Node 2 has two leases, node 3 one, node 4 is a Go node that carries no IPv6.
+const LEASES: [(&str, &str, bool); 7] = [
+    ("10.5.2.0/24", "192.168.0.2", true),
+    ("fd00:5:0:2::/64", "192.168.0.2", true),
+    ("10.5.20.0/24", "192.168.0.2", true),
+    ("10.5.3.0/24", "192.168.0.3", true),
+    ("10.5.4.0/24", "192.168.0.4", false),
+    ("fd00:5:0:4::/64", "192.168.0.4", false),
+    ("fd00:5:0:6::/64", "fd77::6", true),
+];
+const OWN: [&str; 2] = ["10.5.1.0/24", "fd00:5:0:1::/64"];
+const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
+
+fn build(checks: Checks, routed: bool) -> Table {
+    let both = |nets: [&str; 2]| Networks { v4: Some(nets[0].parse().unwrap()), v6: Some(nets[1].parse().unwrap()) };
+    let settings = Settings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285 };
+    let peer = |address: &str, carries_v6| Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false };
+    Table::build(settings, LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))))
+}
+
+/// The tables of all settings, built once.
+static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
+    let settings = |checks| [false, true].map(|routed| build(checks, routed));
+    [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
+});
+
+fn table(checks: Checks, routed: bool) -> &'static Table {
+    TABLES.iter().find(|table| table.checks == checks && table.routed == routed).unwrap()
+}
+
+fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
+    let (version, header_len) = if source.is_ipv4() { (Version::V4, 20) } else { (Version::V6, 40) };
+    let fragment = Fragment::No;
+    Header { version, header_len, transport: header_len, protocol: 17, total_len: len, ttl, tos: 0, source, destination, fragment }
+}
+
+const MARTIANS: [&str; 10] =
+    ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "fe80::/10", "ff00::/8", "::ffff:0:0/96"];
+
+static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(net).into());
+
+fn slow_martian(ip: &IpAddr) -> bool {
+    MARTIAN_NETS.iter().any(|range| range.contains(ip))
+}
+
+/// Every rule by a scan over the leases.
+fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, checks: Checks) -> Result<(), Reason> {
+    let mapped = |ip: IpAddr| match ip {
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
+        v4 => v4,
+    };
+    let from = mapped(from);
+    if checks != Checks::Off {
+        let mut of_sender = LEASES.iter().filter(|(_, address, _)| ip(address) == from).peekable();
+        if of_sender.peek().is_none() {
+            return Err(Reason::UnknownPeer);
+        }
+        if slow_martian(&destination) {
+            return Err(Reason::Martian);
+        }
+        if !OWN.iter().any(|own| net(own).contains(&destination)) {
+            return Err(Reason::NotOurs);
+        }
+        if slow_martian(&source) || destination == ip("10.5.1.255") {
+            return Err(Reason::Martian);
+        }
+        let inside = NETWORKS.iter().any(|network| net(network).contains(&source));
+        if !of_sender.any(|(subnet, ..)| net(subnet).contains(&source)) && (inside || checks == Checks::Strict) {
+            return Err(Reason::Spoofed);
+        }
+    }
+    if ttl == 0 { Err(Reason::TtlExceeded) } else { Ok(()) }
+}
+
+fn addresses() -> impl Strategy<Value = IpAddr> {
+    let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into()));
+    let near_v6 = (0u128..10, 0u128..4).prop_map(|(subnet, host)| IpAddr::V6((0xfd00_0005 << 96 | subnet << 64 | host).into()));
+    let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
+    let odd = (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| match net(range) {
+        IpNet::V4(net) => IpAddr::V4((net.network().to_bits() | bits as u32 & net.hostmask().to_bits()).into()),
+        IpNet::V6(net) => IpAddr::V6((net.network().to_bits() | bits & net.hostmask().to_bits()).into()),
+    });
+    let any_v4 = any::<u32>().prop_map(|bits| IpAddr::V4(bits.into()));
+    let any_v6 = any::<u128>().prop_map(|bits| IpAddr::V6(bits.into()));
+    prop_oneof![4 => near, 4 => near_v6, 2 => nodes, 2 => odd, 1 => any_v4, 1 => any_v6]
+}
+
+fn senders() -> impl Strategy<Value = IpAddr> {
+    let known = proptest::sample::select(LEASES.to_vec()).prop_map(|(_, address, _)| ip(address));
+    let mapped = known.clone().prop_map(|ip| match ip {
+        IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
+        v6 => v6,
+    });
+    prop_oneof![4 => known, 1 => mapped, 2 => addresses()]
+}
+
+fn checks() -> impl Strategy<Value = Checks> {
+    prop_oneof![Just(Checks::Cluster), Just(Checks::Strict), Just(Checks::Off)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn inbound_as_the_slow_checker(source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks()) {
+        let want = slow_inbound(source, destination, from, ttl, checks);
+        prop_assert_eq!(inbound(&header(source, destination, ttl, 100), from, table(checks, true)), want);
+    }
+
+    #[test]
+    fn outbound_as_the_slow_checker(
+        destination in addresses(), ttl in 0u8..4, len in 1400usize..1500, segment in proptest::option::of(1400usize..1500), routed: bool, checks in checks(),
+    ) {
+        let table = table(checks, routed);
+        let source = if destination.is_ipv4() { ip("10.5.1.2") } else { ip("fd00:5:0:1::2") };
+        let lease = LEASES.iter().find(|(subnet, ..)| net(subnet).contains(&destination));
+        let want = match lease {
+            _ if slow_martian(&destination) => Err(Outbound::Drop(Reason::Martian)),
+            None => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoRoute)),
+            Some((_, _, false)) if destination.is_ipv6() => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoV6Peer)),
+            _ if routed && ttl < 2 => Err(Outbound::Reply(Icmp::TimeExceeded, Reason::TtlExceeded)),
+            _ if segment.unwrap_or(len) > 1472 => Err(Outbound::Reply(Icmp::TooBig(1472), Reason::TooBig)),
+            Some((_, address, _)) => Ok(ip(address)),
+        };
+        let got = match outbound(&header(source, destination, ttl, len), &vec![0; len], table, segment) {
+            Outbound::Send(peer) => Ok(peer.address.ip()),
+            other => Err(other),
+        };
+        prop_assert_eq!(got, want);
+    }
+
+    #[test]
+    fn martians_as_the_list_has_them(ip in addresses()) {
+        prop_assert_eq!(martian(&ip), slow_martian(&ip));
+    }
+}
+
+#[test]
+fn martians_end_where_they_end() {
+    let martians = [
+        "0.0.0.0",
+        "0.255.255.255",
+        "127.0.0.1",
+        "127.255.255.255",
+        "169.254.0.0",
+        "169.254.169.254",
+        "169.254.255.255",
+        "224.0.0.0",
+        "239.255.255.255",
+        "240.0.0.0",
+        "255.255.255.254",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::",
+        "febf:ffff::1",
+        "ff00::",
+        "ff02::1",
+        "ffff::",
+        "::ffff:0.0.0.0",
+        "::ffff:10.5.2.1",
+        "::ffff:255.255.255.255",
+    ];
+    let ordinary = [
+        "1.0.0.0",
+        "126.255.255.255",
+        "128.0.0.0",
+        "169.253.255.255",
+        "169.255.0.0",
+        "223.255.255.255",
+        "10.5.2.1",
+        "100.64.0.1",
+        "::2",
+        "::fffe:ffff:ffff",
+        "::1:0:0:0",
+        "fe7f:ffff::",
+        "fec0::",
+        "feff:ffff::",
+        "fd00::1",
+        "2001:db8::1",
+        "::10.5.2.1",
+    ];
+    for (list, want) in [(&martians[..], true), (&ordinary, false)] {
+        for text in list {
+            assert_eq!(martian(&ip(text)), want, "{text}");
+        }
+    }
+}
+
+#[test]
+fn who_may_send_what() {
+    let judge = |checks, source, from| inbound(&header(ip(source), ip("10.5.1.9"), 64, 100), ip(from), table(checks, true));
+    // Source, sender, then what cluster and strict say.
+    let rows = [
+        ("10.5.2.9", "192.168.0.2", Ok(()), Ok(())),
+        ("10.5.20.9", "192.168.0.2", Ok(()), Ok(())),
+        ("10.5.2.0", "::ffff:192.168.0.2", Ok(()), Ok(())),
+        ("10.5.3.9", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
+        ("10.5.99.9", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
+        ("10.5.1.7", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
+        ("192.168.0.2", "192.168.0.2", Ok(()), Err(Reason::Spoofed)),
+        ("8.8.8.8", "192.168.0.3", Ok(()), Err(Reason::Spoofed)),
+        ("8.8.8.8", "192.168.0.9", Err(Reason::UnknownPeer), Err(Reason::UnknownPeer)),
+        ("10.5.2.9", "192.168.0.9", Err(Reason::UnknownPeer), Err(Reason::UnknownPeer)),
+        ("127.0.0.1", "192.168.0.2", Err(Reason::Martian), Err(Reason::Martian)),
+    ];
+    for (source, from, cluster, strict) in rows {
+        assert_eq!((judge(Checks::Cluster, source, from), judge(Checks::Strict, source, from)), (cluster, strict), "{source} from {from}");
+        assert_eq!(judge(Checks::Off, source, from), Ok(()));
+    }
+    // Off leaves the TTL.
+    for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
+        assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
+    }
+}
+
+#[test]
+fn nobody_else_sends_from_our_subnets() {
+    let judge = |own: &str, lease: &str| {
+        let settings = Settings {
+            networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: None },
+            own: Networks { v4: Some(own.parse().unwrap()), v6: None },
+            checks: Checks::Cluster,
+            mtu: 1472,
+            routed: true,
+            encap_port: 8285,
+        };
+        let peer = Peer { address: (ip("192.168.0.2"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let table = Table::build(settings, [(net(lease), peer)]);
+        let ours = net(own).addr();
+        inbound(&header(ours, ours, 64, 100), ip("192.168.0.2"), &table)
+    };
+    // Not where the network has moved away from our lease, and not where a peer's lease is over ours.
+    assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
+    assert_eq!(judge("10.5.1.0/24", "10.5.0.0/20"), Err(Reason::Spoofed));
+}
+
+#[test]
+fn a_node_inside_the_network_sends_as_itself() {
+    let judge = |checks, source: &str| {
+        let settings = Settings {
+            networks: Networks { v4: Some("192.168.0.0/16".parse().unwrap()), v6: None },
+            own: Networks { v4: Some("192.168.1.0/24".parse().unwrap()), v6: None },
+            checks,
+            mtu: 1472,
+            routed: true,
+            encap_port: 8285,
+        };
+        let peer = Peer { address: (ip("192.168.56.102"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let table = Table::build(settings, [(net("192.168.2.0/24"), peer)]);
+        inbound(&header(ip(source), ip("192.168.1.9"), 64, 100), ip("192.168.56.102"), &table)
+    };
+    assert_eq!(judge(Checks::Cluster, "192.168.56.102"), Ok(()));
+    assert_eq!(judge(Checks::Cluster, "192.168.2.9"), Ok(()));
+    assert_eq!(judge(Checks::Cluster, "192.168.56.103"), Err(Reason::Spoofed));
+    assert_eq!(judge(Checks::Strict, "192.168.56.102"), Err(Reason::Spoofed));
+}
+
+#[test]
+fn only_our_subnets_are_reached() {
+    let judge = |destination| inbound(&header(ip("10.5.2.9"), ip(destination), 64, 100), ip("192.168.0.2"), table(Checks::Cluster, true));
+    assert_eq!(judge("10.5.1.0"), Ok(()));
+    for other in ["10.5.3.9", "192.168.0.1", "8.8.8.8", "10.6.1.9"] {
+        assert_eq!(judge(other), Err(Reason::NotOurs), "{other}");
+    }
+    for other in ["127.0.0.1", "224.0.0.251", "255.255.255.255", "169.254.169.254", "10.5.1.255"] {
+        assert_eq!(judge(other), Err(Reason::Martian), "{other}");
+    }
+}
+
+#[test]
+fn every_reason_has_its_place_and_label() {
+    let labels: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(labels.len(), Reason::ALL.len());
+    assert!(Reason::ALL.iter().enumerate().all(|(n, reason)| reason.index() == n));
+    assert!(labels.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')));
+}

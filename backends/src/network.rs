@@ -1,0 +1,47 @@
+//! A running network: a reconciler, and the engines behind its devices.
+
+use crate::backend::{Error, Network, Setup};
+use crate::status::Observer;
+use async_trait::async_trait;
+use netstate::kernel::Kernel;
+use netstate::plan::{Announced, Plan};
+use netstate::reconcile::{Inputs, Reconciler};
+use netstate::underlay::Underlay;
+use packet_engine::counters::Counters;
+use std::sync::Arc;
+use subnet_lease::LeaseTable;
+use tokio::sync::watch;
+
+struct Running<P, K> {
+    reconciler: Reconciler<P, K>,
+    observer: Observer,
+}
+
+/// Makes the first pass of a plan over a kernel. `engines` are those behind the kernel's devices, by device.
+///
+/// # Errors
+/// When the data plane cannot be set up at all.
+pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
+    plan: P,
+    kernel: K,
+    engines: Vec<(String, Arc<Counters>)>,
+    underlay: &Underlay,
+    leases: &LeaseTable,
+    setup: &Setup,
+) -> Result<Box<dyn Network>, Error> {
+    let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
+    let observer = Observer::of(reconciler.progress(), engines);
+    Ok(Box::new(Running { reconciler, observer }))
+}
+
+#[async_trait]
+impl<P: Plan, K: Kernel> Network for Running<P, K> {
+    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
+        self.reconciler.run(inputs, out).await;
+        Ok(())
+    }
+
+    fn observer(&self) -> Observer {
+        self.observer.clone()
+    }
+}

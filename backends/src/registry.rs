@@ -1,0 +1,141 @@
+//! The backends by name: a line for each.
+
+use crate::backend::{Backend, Error, Setup};
+use crate::{alloc, host_gw, udp, vxlan};
+use subnet_lease::json::Object;
+use subnet_lease::{LeaseAttrs, RawJson};
+
+/// A kind of backend.
+pub struct Kind {
+    /// The name that the configuration gives it.
+    pub name: &'static str,
+    /// Makes one of its configuration.
+    make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
+    /// What of its data in a lease only one node can have: a forwarding entry, or a peer of a tunnel, leads to one node.
+    identity: fn(&RawJson) -> Option<String>,
+}
+
+/// The backends.
+pub const BACKENDS: [Kind; 4] = [
+    Kind { name: alloc::KIND, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
+    Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
+    Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
+    Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vxlan::identity },
+];
+
+/// Backends of Go flannel that are not here yet.
+const MISSING: [&str; 5] = [WIREGUARD, "ipip", "extension", "ipsec", "tencent-vpc"];
+const WIREGUARD: &str = "wireguard";
+
+/// The backend that the network configuration names.
+///
+/// # Errors
+/// When there is none of that name, or its configuration cannot be used.
+pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
+    let name = setup.config.backend.as_str();
+    if let Some(kind) = BACKENDS.iter().find(|kind| kind.name == name) {
+        return (kind.make)(setup);
+    }
+    let built = BACKENDS.map(|kind| kind.name).join(", ");
+    Err(Error::Config(if MISSING.contains(&name) {
+        format!("backend type {name} is not built yet; there are {built}: set Backend.Type in the network configuration to one of them")
+    } else {
+        format!("unknown backend type: {name}; there are {built}: set Backend.Type in the network configuration to one of them")
+    }))
+}
+
+/// What identifies the node behind a lease to its backend, for a family; none where there is nothing of that kind.
+pub fn identity_of(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+    let data = if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?;
+    if attrs.backend == WIREGUARD {
+        // Other nodes may have it, whatever this one has.
+        return Object::parse(data.as_str()).ok()?.read::<String>("PublicKey").ok().flatten();
+    }
+    (BACKENDS.iter().find(|kind| kind.name == attrs.backend)?.identity)(data)
+}
+
+fn nothing(_data: &RawJson) -> Option<String> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Takes;
+    use netstate::reconcile::Options;
+
+    fn setup(text: &str) -> Setup {
+        Setup {
+            config: subnet_lease::NetworkConfig::parse(text).unwrap(),
+            node_id: "n".to_owned(),
+            route_protocol: 241,
+            options: Options::default(),
+            former: Default::default(),
+            features: Default::default(),
+            files: Default::default(),
+        }
+    }
+
+    #[test]
+    fn what_networks_take() {
+        let takes = |text: &str, kernel| create(&setup(text)).unwrap().takes(kernel);
+        let v4 = |backend: &str, kernel| takes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#), kernel);
+        let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
+        let both = takes(dual, true);
+        assert_eq!((both.devices, both.ports, both.shares_ports), (vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()], vec![4789], true));
+        assert_eq!(both.tunnels, ["VNI 7 on UDP port 4789 over IPv4", "VNI 7 on UDP port 4789 over IPv6"]);
+        for (mode, kernel, shared) in [("auto", true, true), ("auto", false, false), ("kernel", false, true), ("userspace", true, false)] {
+            let one = v4(&format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#), kernel);
+            assert_eq!((one.devices, one.ports), (vec!["flannel.1".to_owned()], vec![8472]), "{mode}");
+            assert_eq!((one.shares_ports, one.tunnels.is_empty()), (shared, !shared), "{mode}");
+        }
+        assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], ports: vec![8285], ..Takes::default() });
+        assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
+    }
+
+    fn refusal(backend: &str) -> String {
+        let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
+        create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn ports_that_rules_can_guard() {
+        for (backend, ports) in [
+            (r#"{"Type":"vxlan"}"#, vec![8472]),
+            (r#"{"Type":"VXLAN","port":4789}"#, vec![4789]),
+            (r#"{"Type":"udp"}"#, vec![8285]),
+            (r#"{"Type":"udp","Port":9000}"#, vec![9000]),
+            (r#"{"Type":"host-gw","Port":1}"#, vec![]),
+        ] {
+            let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
+            assert_eq!(create(&setup).unwrap().guarded_ports(), ports, "{backend}");
+        }
+        assert!(refusal(r#"{"Type":"udp","Port":70000}"#).contains("Port is 70000"));
+    }
+
+    #[test]
+    fn types_are_found_or_named() {
+        for built in ["vxlan", "host-gw", "alloc", "udp", "VXLAN"] {
+            assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");
+        }
+        assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with("unknown backend type: aws-vpc; there are alloc, host-gw, udp, vxlan"));
+        assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not built yet"));
+        assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));
+    }
+
+    #[test]
+    fn one_mac_however_it_is_written_and_one_key() {
+        for (backend, data, want) in [
+            ("vxlan", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
+            ("vxlan", r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#, Some("0a:00:00:00:00:6f")),
+            ("vxlan", r#"{"vtepmac":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
+            ("vxlan", r#"{"VtepMAC":7}"#, None),
+            ("vxlan", "7", None),
+            ("wireguard", r#"{"PublicKey":"aB-c+/="}"#, Some("aB-c+/=")),
+            ("host-gw", r#"{"VtepMAC":"0a:00:00:00:00:65"}"#, None),
+        ] {
+            let attrs = LeaseAttrs { backend: backend.into(), v6_data: RawJson::parse(data).ok(), ..LeaseAttrs::default() };
+            assert_eq!((identity_of(&attrs, true).as_deref(), identity_of(&attrs, false)), (want, None), "{data}");
+        }
+    }
+}

@@ -1,0 +1,699 @@
+use super::iptables_text::payload;
+use super::nftables_text;
+use super::programs::Variant;
+use super::rules::{Choices, Guard, Port, Rule, Ruleset, Strangers, guard, ruleset};
+use super::*;
+use proptest::prelude::*;
+use subnet_lease::Dual;
+
+fn choices() -> Choices {
+    Choices {
+        masquerade: true,
+        fully_random: true,
+        masquerade_inbound: true,
+        non_masquerade: Vec::new(),
+        forward: true,
+        forward_insert: false,
+        guard: Guard::default(),
+    }
+}
+
+/// The tables of one family as `iptables -S` prints them, in the form of `iptables-save`.
+fn saved(section: &str) -> String {
+    let mut out = String::new();
+    for (table, text) in [("nat", "-t nat -S"), ("filter", "-t filter -S")] {
+        out.push_str(&format!("*{table}\n"));
+        let lines = section.split("# ").find(|part| part.lines().next().is_some_and(|line| line.ends_with(text))).unwrap();
+        for line in lines.lines().skip(1) {
+            match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+                ["-P", chain, policy] => out.push_str(&format!(":{chain} {policy} [0:0]\n")),
+                ["-N", chain] => out.push_str(&format!(":{chain} - [0:0]\n")),
+                _ => out.push_str(&format!("{line}\n")),
+            }
+        }
+        out.push_str("COMMIT\n");
+    }
+    out
+}
+
+/// A small iptables-restore --noflush on the text of iptables-save.
+fn restored(saved: &str, payload: &str) -> String {
+    let mut tables: Vec<(String, Vec<String>, Vec<String>)> = Vec::new();
+    let mut at = 0;
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            tables.push((name.to_owned(), Vec::new(), Vec::new()));
+        } else if let Some((_, chains, rules)) = tables.last_mut() {
+            match line {
+                "COMMIT" => {}
+                line if line.starts_with(':') => chains.push(line.to_owned()),
+                line => rules.push(line.to_owned()),
+            }
+        }
+    }
+    let chain_of = |line: &str| line.split(' ').nth(1).unwrap().to_owned();
+    for line in payload.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            at = tables.iter().position(|(table, ..)| table == name).unwrap_or(tables.len());
+            if at == tables.len() {
+                tables.push((name.to_owned(), Vec::new(), Vec::new()));
+            }
+            continue;
+        }
+        let (_, chains, rules) = &mut tables[at];
+        if let Some(rest) = line.strip_prefix(':') {
+            let name = rest.split(' ').next().unwrap();
+            rules.retain(|rule| chain_of(rule) != name);
+            if !chains.iter().any(|chain| chain[1..].starts_with(&format!("{name} "))) {
+                chains.push(line.to_owned());
+            }
+        } else if let Some(rest) = line.strip_prefix("-D ") {
+            let wanted = format!("-A {rest}");
+            let found = rules.iter().position(|rule| *rule == wanted).unwrap_or_else(|| panic!("-D of what is not there: {line}"));
+            rules.remove(found);
+        } else if line.starts_with("-A ") {
+            rules.push(line.to_owned());
+        } else if let Some(rest) = line.strip_prefix("-I ") {
+            let rule = format!("-A {rest}");
+            let first = rules.iter().position(|other| chain_of(other) == chain_of(&rule)).unwrap_or(rules.len());
+            rules.insert(first, rule);
+        } else if let Some(name) = line.strip_prefix("-F ") {
+            rules.retain(|rule| chain_of(rule) != name);
+        } else if let Some(name) = line.strip_prefix("-X ") {
+            assert!(!rules.iter().any(|rule| rule.ends_with(&format!("-j {name}"))), "-X of a chain in use");
+            chains.retain(|chain| !chain[1..].starts_with(&format!("{name} ")));
+        } else {
+            assert_eq!(line, "COMMIT");
+        }
+    }
+    tables
+        .iter()
+        .map(|(table, chains, rules)| {
+            format!("*{table}\n{}\n{}COMMIT\n", chains.join("\n"), rules.iter().map(|rule| format!("{rule}\n")).collect::<String>())
+        })
+        .collect()
+}
+
+const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
+
+/// The captures of Go flannel's rules: ours are the same text, and where they stand nothing is written.
+#[test]
+fn golden_rules() {
+    for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../flanneld/tests/golden").join(case);
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
+        let (env, flags, capture) = (read("subnet.env"), read("flags"), read("iptables.txt"));
+        let value = |key: &str| env.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let v4 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv4Net>().unwrap().trunc());
+        let v6 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv6Net>().unwrap().trunc());
+        let choices = Choices {
+            masquerade: flags.contains("--ip-masq"),
+            fully_random: !flags.contains("--ip-masq-fully-random-disable"),
+            forward: !flags.contains("--iptables-forward-rules=false"),
+            ..choices()
+        };
+        let wanted = Wanted {
+            networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK")).unwrap(),
+            own: Dual::from_options(v4("FLANNEL_SUBNET"), v6("FLANNEL_IPV6_SUBNET")).unwrap(),
+            choices,
+            nftables: false,
+            resync: Duration::from_secs(60),
+            port: None,
+            hosts: BTreeSet::new(),
+            peers: BTreeSet::new(),
+            place: 0,
+            others: Others::default(),
+        };
+        let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
+        for rules in wanted.rulesets() {
+            let golden = saved(if rules.ipv6 { &v6 } else { &v4 });
+            assert_eq!(payload(&rules, &golden), None, "{case}");
+            let ours = restored(EMPTY, &payload(&rules, EMPTY).unwrap());
+            let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+            assert_eq!(sorted(&ours), sorted(&golden), "{case}");
+        }
+    }
+}
+
+fn rules() -> Ruleset {
+    ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &choices())
+}
+
+#[test]
+fn non_masquerade_and_inbound() {
+    let chosen = Choices { non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()], masquerade_inbound: false, ..choices() };
+    let text = payload(&ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &chosen), EMPTY).unwrap();
+    assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
+    assert!(!text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"), "{text}");
+}
+
+#[test]
+fn insertion_moves_the_jump_to_the_front() {
+    let first = Ruleset { forward_insert: true, ..rules() };
+    let there = restored(EMPTY, &payload(&rules(), EMPTY).unwrap());
+    let with_reject = there.replace("-A FORWARD -m", "-A FORWARD -j REJECT\n-A FORWARD -m");
+    let after = restored(&with_reject, &payload(&first, &with_reject).unwrap());
+    let forward: Vec<&str> = after.lines().filter(|line| line.starts_with("-A FORWARD")).collect();
+    assert!(forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2, "{forward:?}");
+    assert_eq!(payload(&first, &after), None);
+    // Appended, it may stand anywhere.
+    assert_eq!(payload(&rules(), &with_reject), None);
+}
+
+/// Go flannel from v0.17 to v0.19 wrote its rules straight into the built-in chains.
+#[test]
+fn rules_of_old_versions_are_removed() {
+    let old = EMPTY.replace(
+        ":POSTROUTING ACCEPT [0:0]\n",
+        ":POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\n-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE\n",
+    );
+    let after = restored(&old, &payload(&rules(), &old).unwrap());
+    assert!(!after.contains("-A POSTROUTING -s 10.5.0.0/16") && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE"));
+    let nothing = Ruleset::nothing(false);
+    let gone = restored(&after, &payload(&nothing, &after).unwrap());
+    assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
+    assert_eq!(payload(&nothing, &gone), None);
+}
+
+/// Everything that guards the port 8472, of a family.
+fn guarded(rules: Ruleset, strangers: Strangers, peers: &[&str]) -> Ruleset {
+    let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
+    let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
+    let port = Port {
+        number: 8472,
+        pods: Some((network.parse().unwrap(), own.parse().unwrap())),
+        hosts: &hosts,
+        peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
+    };
+    Ruleset { encap: guard(rules.ipv6, port, Guard { notrack: true, strangers, bar_pods: true }), ..rules }
+}
+
+#[test]
+fn the_port_is_guarded() {
+    let text = payload(&guarded(rules(), Strangers::Drop, &["192.168.56.102", "fd00:56::102"]), EMPTY).unwrap();
+    let raw = text.split("*raw\n").nth(1).unwrap();
+    let c = "-m comment --comment \"flanneld encap\"";
+    assert_eq!(
+        raw,
+        format!(
+            ":FLANNEL-ENCAP - [0:0]\n\
+             -A FLANNEL-ENCAP ! -d 10.5.0.0/16 -m addrtype --src-type LOCAL {c} -j CT --notrack\n\
+             -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j CT --notrack\n\
+             -A FLANNEL-ENCAP -s 10.5.0.0/16 ! -d 10.5.0.0/16 {c} -j DROP\n\
+             -A FLANNEL-ENCAP -s 10.5.0.0/16 -m addrtype --dst-type LOCAL {c} -j DROP\n\
+             -A FLANNEL-ENCAP -s 192.168.56.101/32 {c} -j RETURN\n\
+             -A FLANNEL-ENCAP -s 192.168.56.102/32 {c} -j RETURN\n\
+             -A FLANNEL-ENCAP -m addrtype --dst-type LOCAL {c} -j DROP\n\
+             -A PREROUTING -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\n\
+             -A OUTPUT -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\nCOMMIT\n"
+        )
+    );
+    let saved: String = raw.lines().map(|line| if line.starts_with("-A") { format!("[7:900] {line}\n") } else { format!("{line}\n") }).collect();
+    assert_eq!(iptables_text::strangers(&saved), Some(7));
+    assert_eq!(iptables_text::strangers(raw), None, "no counts were printed");
+    // Nothing chosen, nothing there.
+    let nobody = BTreeSet::new();
+    let port = Port { number: 8472, pods: None, hosts: &nobody, peers: &nobody };
+    assert_eq!(guard(false, port, Guard::default()), None);
+}
+
+/// Where the nodes' own network lies inside the pods', nodes are not taken for pods.
+#[test]
+fn nodes_inside_the_network_are_no_pods() {
+    let hosts = ["10.5.200.1".parse().unwrap()].into();
+    let port = Port { number: 8472, pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())), hosts: &hosts, peers: &hosts };
+    let chosen = Guard { notrack: true, strangers: Strangers::Off, bar_pods: true };
+    let encap = guard(false, port, chosen).unwrap();
+    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::nothing(false) }, "").unwrap();
+    assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
+    assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
+}
+
+#[test]
+fn bare_rules_are_told() {
+    let (network, own) = ("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap());
+    let saved = "*nat\n[1:2] -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\n\
+                 -A POSTROUTING -s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\nCOMMIT\n\
+                 *filter\n-A FORWARD -d 10.5.0.0/16 -j ACCEPT\n-A FORWARD -d 10.5.0.0/16 -j DROP\n-A POSTROUTING ! -s 10.5.0.0/16 -d 10.5.0.0/16 -j MASQUERADE\nCOMMIT\n";
+    assert_eq!(
+        iptables_text::bare(saved, "iptables-legacy", network, own),
+        [
+            "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN",
+            "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully",
+            "iptables-legacy -t filter -D FORWARD -d 10.5.0.0/16 -j ACCEPT",
+        ]
+    );
+}
+
+#[test]
+fn the_variant_is_picked_by_what_is_there() {
+    let (kube, docker, plain) = (
+        "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\n",
+        "*filter\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\n",
+        "*filter\n-A INPUT -j DROP\n",
+    );
+    let ours = payload(&rules(), EMPTY).unwrap();
+    // What nf_tables (the system's) holds, what legacy holds; which is picked, and whether that is worth a warning.
+    for (nft, legacy, picked, warned) in [
+        (EMPTY, EMPTY, Variant::Nft, false),
+        (EMPTY, ours.as_str(), Variant::Legacy, false),
+        (kube, ours.as_str(), Variant::Legacy, false),
+        (ours.as_str(), ours.as_str(), Variant::Nft, false),
+        (docker, kube, Variant::Legacy, true),
+        (kube, docker, Variant::Nft, true),
+        (plain, docker, Variant::Legacy, true),
+        (plain, plain, Variant::Nft, true),
+        (plain, EMPTY, Variant::Nft, false),
+    ] {
+        let pick = pick(&[(Variant::Nft, nft, true), (Variant::Legacy, legacy, false)]).unwrap();
+        assert_eq!((pick.index == 0, pick.warning.is_some()), (picked == Variant::Nft, warned), "{nft} {legacy} {pick:?}");
+    }
+    let both = pick(&[(Variant::Nft, docker, true), (Variant::Legacy, kube, false)]).unwrap();
+    let warning = both.warning.unwrap();
+    assert!(warning.contains("nf_tables: DOCKER") && warning.contains("legacy: KUBE-SERVICES"), "{warning}");
+    assert_eq!(pick(&[]), None);
+    assert_eq!(pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why, "it is the only one installed");
+}
+
+fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    proptest::collection::vec((any::<usize>(), 0u8..4), 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+    /// Whatever was damaged, one restore brings the wanted rules and leaves the foreign ones; a second look writes nothing.
+    #[test]
+    fn one_restore_heals(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
+        let guards = [Strangers::Off, Strangers::Count, Strangers::Drop];
+        let peers: &[&str] = if more { &["192.168.56.102", "192.168.56.103"] } else { &["192.168.56.102"] };
+        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
+        let base = EMPTY.replace(":POSTROUTING ACCEPT [0:0]\n", &format!(":POSTROUTING ACCEPT [0:0]\n{}\n", foreign[0])).replace(":FORWARD ACCEPT [0:0]\n", &format!(":FORWARD ACCEPT [0:0]\n{}\n", foreign[1]));
+        let base = format!("{base}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{}\nCOMMIT\n", foreign[2]);
+        let first = guarded(rules(), guards[before], &["192.168.56.102"]);
+        let mut lines: Vec<String> = restored(&base, &payload(&first, &base).unwrap()).lines().map(str::to_owned).collect();
+        for (at, how) in damage {
+            let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
+            if ours.is_empty() { break; }
+            let at = ours[at % ours.len()];
+            match how {
+                0 => { lines.remove(at); }
+                1 => { let line = lines[at].clone(); lines.insert(at, line); }
+                2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
+                _ => { lines[at] = lines[at].replace("10.5.0.0/16", "10.6.0.0/16").replace("8472", "4789"); }
+            }
+        }
+        let saved = format!("{}\n", lines.join("\n"));
+        let wanted = ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &Choices { masquerade, forward, forward_insert: insert, ..choices() });
+        let wanted = if after == 0 { wanted } else { guarded(wanted, guards[after], peers) };
+        let after_it = match payload(&wanted, &saved) { Some(payload) => restored(&saved, &payload), None => saved };
+        prop_assert_eq!(payload(&wanted, &after_it), None);
+        for rule in foreign { prop_assert!(after_it.contains(rule)); }
+        prop_assert_eq!(after_it.contains("FLANNEL-POSTRTG"), masquerade);
+        prop_assert_eq!(after_it.contains("FLANNEL-FWD"), forward);
+        prop_assert_eq!(after_it.contains("FLANNEL-ENCAP"), after > 0);
+    }
+}
+
+/// All listings that differ from this one in a single thing: a rule, chain or set is gone, a rule is there twice, or one word or number of
+/// an expression or of a chain is another.
+fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
+    fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
+            serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
+            serde_json::Value::Null => {}
+            _ => out.push(path.to_owned()),
+        }
+    }
+    let mut out = Vec::new();
+    for (at, item) in listing["nftables"].as_array().unwrap().iter().enumerate() {
+        let kind = item.as_object().unwrap().keys().next().unwrap().clone();
+        let checked: &[&str] = match kind.as_str() {
+            "rule" => &["expr", "comment", "chain"],
+            "chain" => &["name", "type", "hook", "prio", "policy"],
+            "set" => &["name", "elem"],
+            _ => continue,
+        };
+        let mut without = listing.clone();
+        without["nftables"].as_array_mut().unwrap().remove(at);
+        out.push((format!("without {item}"), without));
+        if kind == "rule" {
+            let mut twice = listing.clone();
+            twice["nftables"].as_array_mut().unwrap().insert(at, item.clone());
+            out.push((format!("twice {item}"), twice));
+        }
+        for field in checked.iter().filter(|field| !item[&kind][**field].is_null()) {
+            let mut paths = Vec::new();
+            leaves(&item[&kind][*field], &format!("/nftables/{at}/{kind}/{field}"), &mut paths);
+            for path in paths {
+                let mut changed = listing.clone();
+                let leaf = changed.pointer_mut(&path).unwrap();
+                // The table's family allows no other, and nft refuses it.
+                if path.ends_with("/payload/protocol") && leaf.as_str().is_some_and(|protocol| protocol.starts_with("ip")) {
+                    continue;
+                }
+                *leaf = match &*leaf {
+                    serde_json::Value::Number(number) => serde_json::json!(number.as_i64().unwrap() + 1),
+                    serde_json::Value::Bool(is) => serde_json::json!(!is),
+                    other => serde_json::json!(format!("x{}", other.as_str().unwrap())),
+                };
+                out.push((format!("{path} of {item}"), changed));
+            }
+        }
+    }
+    out
+}
+
+/// What the real nft prints of our script is recognised, and every change of it is not.
+#[test]
+fn nft_tells_our_rules_back() {
+    for (network, own) in [("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64")] {
+        for (masquerade, forward, fully_random, strangers) in [
+            (true, true, true, None),
+            (true, false, false, Some(Strangers::Off)),
+            (false, true, true, Some(Strangers::Count)),
+            (false, false, false, None),
+            (false, false, false, Some(Strangers::Drop)),
+        ] {
+            let chosen = Choices {
+                masquerade,
+                forward,
+                fully_random,
+                non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+                ..choices()
+            };
+            let peers = ["192.168.56.102", "fd00:56::102"];
+            let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
+            let rules = strangers.map_or(plain.clone(), |strangers| guarded(plain.clone(), strangers, &peers));
+            let listing = in_namespace(&nftables_text::script(&rules, None), rules.ipv6);
+            assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
+            let changes = listing.as_ref().map(changes).unwrap_or_default();
+            let unnoticed: Vec<_> = changes.iter().filter(|(_, changed)| nftables_text::holds(&rules, Some(changed))).map(|(what, _)| what).collect();
+            assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:#?}");
+            if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
+                let mut other = rules.clone();
+                other.masquerade = Some(vec![Rule { ..first.clone() }]);
+                assert!(!nftables_text::holds(&other, listing.as_ref()));
+            }
+            if strangers.is_some() {
+                assert!(!nftables_text::holds(&plain, listing.as_ref()));
+            }
+            // Another port, and more that is wanted of the peers, differ.
+            let mut other = rules.clone();
+            if let Some(encap) = &mut other.encap {
+                encap.port += 1;
+                assert!(!nftables_text::holds(&other, listing.as_ref()));
+            }
+        }
+    }
+}
+
+/// What either variant of iptables prints of our payload is recognised, so that it is written once.
+#[test]
+fn iptables_tells_our_rules_back() {
+    for ipv6 in [false, true] {
+        let plain = if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
+        for strangers in [Strangers::Off, Strangers::Count, Strangers::Drop] {
+            let rules = guarded(plain.clone(), strangers, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
+            for variant in ["nft", "legacy"] {
+                let command = format!("{}-{variant}", if ipv6 { "ip6tables" } else { "iptables" });
+                let script = format!("{command}-restore --noflush <<'X'\n{}X\n{command}-save -c", payload(&rules, "").unwrap());
+                let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", &script]).output().unwrap();
+                assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+                let saved = String::from_utf8_lossy(&output.stdout);
+                assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
+                assert_eq!(iptables_text::strangers(&saved), (strangers != Strangers::Off).then_some(0), "{saved}");
+                assert_eq!(iptables_text::remains(&saved).len(), 7, "{:?}", iptables_text::remains(&saved));
+            }
+        }
+    }
+}
+
+/// From any rules to any others in one transaction; a change of peers changes the set and nothing else.
+#[test]
+fn nft_goes_from_any_rules_to_any() {
+    let plain = |ipv6: bool| if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
+    for ipv6 in [false, true] {
+        let states = [
+            Ruleset::nothing(ipv6),
+            plain(ipv6),
+            guarded(Ruleset::nothing(ipv6), Strangers::Off, &[]),
+            guarded(plain(ipv6), Strangers::Count, &["192.168.56.102", "fd00:56::102"]),
+            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.103", "fd00:56::103"]),
+            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
+        ];
+        let (family, name) = nftables_text::table(ipv6);
+        let stranger = format!(
+            "add table {family} {name}\nadd chain {family} {name} theirs\nadd rule {family} {name} theirs drop\nadd chain {family} {name} postrtg\n"
+        );
+        for from in &states {
+            let first = nftables_text::script(from, None);
+            let listing = in_namespace(&first, ipv6);
+            for to in &states {
+                let script = nftables_text::script(to, listing.as_ref());
+                let after = in_namespace(&format!("{first}{script}"), ipv6);
+                assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
+                assert!(nftables_text::holds_but_encap(to, after.as_ref()));
+                let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
+                assert_eq!(nftables_text::holds_but_encap(to, listing.as_ref()), bare(from) == bare(to), "{from:?}\n{to:?}");
+                assert_eq!(
+                    nftables_text::strangers(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
+                    to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
+                );
+            }
+        }
+        // A table that somebody else filled is replaced whole.
+        let listing = in_namespace(&stranger, ipv6);
+        for to in &states {
+            let after = in_namespace(&format!("{stranger}{}", nftables_text::script(to, listing.as_ref())), ipv6);
+            assert!(nftables_text::holds(to, after.as_ref()), "{to:?}\n{after:?}");
+        }
+        let (old, new) = (&states[4], &states[5]);
+        let script = nftables_text::script(new, in_namespace(&nftables_text::script(old, None), ipv6).as_ref());
+        let (gone, fresh) = if ipv6 { ("fd00:56::103", "fd00:56::104") } else { ("192.168.56.103", "192.168.56.102, 192.168.56.104") };
+        assert_eq!(script, format!("delete element {family} {name} peers {{ {gone} }}\nadd element {family} {name} peers {{ {fresh} }}\n"));
+    }
+}
+
+/// What iptables-nft wrote is removed through nft, and what others wrote there stays.
+#[test]
+fn nft_removes_the_iptables_set() {
+    let ours = payload(&guarded(rules(), Strangers::Drop, &[]), EMPTY).unwrap();
+    let script = format!(
+        "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP; iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG"
+    );
+    let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
+    let listings = |script: &str| -> Vec<serde_json::Value> {
+        let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let before = listings(&format!("{script}\n{list}"));
+    let (removal, words) = nftables_text::iptables_removal(&before, &Others::default()).unwrap();
+    assert_eq!(words.len(), 3, "{words:?}");
+    let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
+    let text = format!("{after:?}");
+    assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
+    assert_eq!(nftables_text::iptables_removal(&after, &Others::default()), None);
+}
+
+/// What Go flannel and we may have left, in all three places, is found by a dry run and removed by the other; the rest stays.
+#[test]
+fn everything_of_ours_is_cleared() {
+    let work = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let sh = |script: &str| {
+            let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
+            assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let ours = payload(&guarded(rules(), Strangers::Drop, &[]), "").unwrap();
+        sh(&format!(
+            "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-legacy-restore --noflush <<'X'\n{ours}X\n\
+             nft -f - <<'X'\n{}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP\niptables-legacy -A FORWARD -s 1.2.3.5 -j DROP\nnft add table ip theirs",
+            nftables_text::script(&rules(), None)
+        ));
+        let all = || {
+            sh("nft -s list ruleset 2>/dev/null; iptables-legacy-save; ip6tables-legacy-save")
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let before = all();
+        let dry = runtime.block_on(clear(true));
+        assert_eq!(all(), before, "a dry run only looks");
+        let wet = runtime.block_on(clear(false));
+        assert_eq!(dry, wet);
+        assert!(wet.complaints.is_empty(), "{wet:?}");
+        assert_eq!(wet.removed.len(), 15, "{wet:?}");
+        let after = all().to_lowercase();
+        assert!(!after.contains("flannel"), "{after}");
+        for theirs in ["1.2.3.4", "1.2.3.5", "table ip theirs"] {
+            assert!(after.contains(theirs), "{theirs}: {after}");
+        }
+        assert_eq!(runtime.block_on(clear(true)), Cleared::default());
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+}
+
+/// What a daemon of one of two networks wants in IPv4, beside the other.
+fn beside(number: usize, choices: &Choices, strangers: Strangers, guarded: [bool; 2], unknown: bool) -> Ruleset {
+    let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
+    let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
+    let other = 1 - number;
+    let hosts = ["192.168.56.101".parse().unwrap()].into();
+    let peers = ["192.168.56.102".parse().unwrap()].into();
+    let port = Port { number: 8472, pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
+    let encap = guard(false, port, Guard { notrack: true, strangers, bar_pods: true }).filter(|_| guarded[number]);
+    let others = Others {
+        own: [net(number)].into(),
+        served: [net(other)].into_iter().filter(|_| !unknown).collect(),
+        unknown,
+        guards: guarded[other].then_some(u16::try_from(other).unwrap()).into_iter().collect(),
+    };
+    Ruleset { encap, place: u16::try_from(number).unwrap(), others, ..ruleset(net(number), own, choices) }
+}
+
+/// The lines that belong to a network, which is the first that they name, or to its guard.
+fn lines_of(saved: &str, number: usize) -> Vec<&str> {
+    let guard = if number == 0 { "FLANNEL-ENCAP" } else { "FLANNEL-ENCAP-1" };
+    let is = |line: &&str| match line.contains("FLANNEL-ENCAP") {
+        true => line.split(' ').any(|word| word == guard),
+        false => line.split(' ').find(|word| word.starts_with("10.")).is_some_and(|net| net.starts_with(&format!("10.{}.", 5 + number))),
+    };
+    saved.lines().filter(|line| line.starts_with("-A")).filter(is).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Two daemons for two networks, in any order and after any damage: neither changes the other's rules, both get what they want, and
+    /// then nobody writes any more. Who goes takes nothing of the other's along.
+    #[test]
+    fn two_daemons_leave_each_other_in_peace(
+        damage in damage(), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform2((any::<bool>(), any::<bool>(), any::<bool>())),
+        guarded: [bool; 2], strangers in 1usize..3, unknown: bool, exception: bool,
+    ) {
+        let strangers = [Strangers::Off, Strangers::Count, Strangers::Drop][strangers];
+        let rulesets: Vec<Ruleset> = wants.iter().enumerate().map(|(number, (masquerade, forward, forward_insert))| {
+            // Exceptions may name the other's network, or more.
+            let non_masquerade = if exception { vec!["10.0.0.0/8".parse().unwrap(), format!("10.{}.0.0/16", 6 - number).parse().unwrap()] } else { Vec::new() };
+            let chosen = Choices { masquerade: *masquerade, forward: *forward, forward_insert: *forward_insert, non_masquerade, ..choices() };
+            beside(number, &chosen, strangers, guarded, unknown)
+        }).collect();
+        let run = |number: usize, saved: String| match payload(&rulesets[number], &saved) { Some(payload) => restored(&saved, &payload), None => saved };
+        let base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+        let mut lines: Vec<String> = run(order[0], run(1 - order[0], base)).lines().map(str::to_owned).collect();
+        for (at, how) in damage {
+            let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
+            if ours.is_empty() { break; }
+            let at = ours[at % ours.len()];
+            match how {
+                0 => { lines.remove(at); }
+                1 => { let line = lines[at].clone(); lines.insert(at, line); }
+                2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
+                _ => { lines[at] = lines[at].replace("8472", "4789").replace("-j ACCEPT", "-j DROP"); }
+            }
+        }
+        let mut saved = format!("{}\n", lines.join("\n"));
+        for number in &order {
+            let after = run(*number, saved.clone());
+            prop_assert_eq!(payload(&rulesets[*number], &after), None, "one pass is enough\n{}\n{}", saved, after);
+            prop_assert_eq!(lines_of(&after, 1 - number), lines_of(&saved, 1 - number), "{}\n{}", saved, after);
+            saved = after;
+        }
+        saved = run(1, run(0, saved));
+        for rules in &rulesets {
+            prop_assert_eq!(payload(rules, &saved), None, "silence\n{}", saved);
+        }
+        // The rules are those that each would have alone, and the chain's head stands before them.
+        for (number, rules) in rulesets.iter().enumerate() {
+            let alone = restored(EMPTY, &payload(rules, EMPTY).unwrap_or_default());
+            let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+            prop_assert_eq!(of(&saved), of(&alone), "{}", saved);
+            if rules.masquerade.is_some() {
+                let first = saved.lines().find(|line| line.starts_with("-A FLANNEL-POSTRTG"));
+                prop_assert!(first.is_some_and(|line| line.contains("--mark 0x4000/0x4000")), "{}", saved);
+            }
+        }
+        // One is removed.
+        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::nothing(false) };
+        let after = match payload(&gone, &saved) { Some(payload) => restored(&saved, &payload), None => saved.clone() };
+        prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
+        prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
+        prop_assert_eq!(payload(&rulesets[1], &after), None, "{}", after);
+        prop_assert_eq!(iptables_text::remains_beside(&after, &gone.others), Vec::<String>::new());
+    }
+}
+
+/// The same with the real nft: every order, with damage between, and one that goes.
+#[test]
+fn two_daemons_leave_each_other_in_peace_in_nftables() {
+    let guarded = [true, true];
+    let both: Vec<Ruleset> = [0, 1].map(|number| beside(number, &choices(), Strangers::Drop, guarded, false)).into();
+    let mut plain = both.clone();
+    plain.iter_mut().for_each(|rules| rules.encap = None);
+    for rulesets in [&both, &plain] {
+        for (first, second) in [(0, 1), (1, 0)] {
+            for damage in [
+                "",
+                "flush chain ip flannel-ipv4 postrtg",
+                "delete chain ip flannel-ipv4 forward",
+                "add rule ip flannel-ipv4 postrtg drop",
+                "insert rule ip flannel-ipv4 postrtg ip saddr 10.5.0.0/16 accept",
+                "add rule ip flannel-ipv4 forward ip saddr 10.6.0.0/16 drop",
+                "flush table ip flannel-ipv4",
+                "add chain ip flannel-ipv4 theirs",
+            ] {
+                let (a, b) = (&rulesets[first], &rulesets[second]);
+                let mut all = nftables_text::script(a, None);
+                let step = |all: &mut String, rules: &Ruleset| {
+                    let listing = in_namespace(all, false);
+                    if !nftables_text::holds(rules, listing.as_ref()) {
+                        all.push_str(&nftables_text::script(rules, listing.as_ref()));
+                    }
+                    in_namespace(all, false)
+                };
+                let listing = step(&mut all, b);
+                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{all}");
+                all.push_str(damage);
+                all.push('\n');
+                let unhurt = nftables_text::holds(b, in_namespace(&all, false).as_ref());
+                let listing = step(&mut all, a);
+                assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
+                // An unknown chain takes the guards of others with it, which they put back.
+                assert!(!unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"), "{damage}\n{all}");
+                let listing = step(&mut all, b);
+                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{damage}\n{all}");
+                // One goes, and nothing of the other's with it.
+                let gone = Ruleset { others: a.others.clone(), ..Ruleset::nothing(false) };
+                assert!(nftables_text::beside(listing.as_ref().unwrap(), false, &a.others));
+                let listing = step(&mut all, &gone);
+                assert!(nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()), "{damage}\n{all}");
+                let nothing = Ruleset { others: b.others.clone(), ..gone };
+                let (unknown, text) = (Others { unknown: true, ..Others::default() }, format!("{listing:?}"));
+                assert!(!text.contains(&format!("10.{}.", 5 + first)), "{text}");
+                assert_eq!(nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(), 1);
+                assert_eq!(step(&mut all, &Ruleset { others: Others::default(), ..nothing }), None, "the last one takes the table along");
+            }
+        }
+    }
+}
+
+/// Applies a script to an empty network namespace and lists the table.
+fn in_namespace(script: &str, ipv6: bool) -> Option<serde_json::Value> {
+    let (family, name) = nftables_text::table(ipv6);
+    let mut child = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-c", &format!("nft -f - && {{ nft -j list table {family} {name} 2>/dev/null || true; }}")])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("needs unshare and nft");
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "nft refuses:\n{script}");
+    serde_json::from_slice(&output.stdout).ok()
+}

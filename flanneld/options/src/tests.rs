@@ -1,0 +1,408 @@
+//! Command line and environment, from texts to settings.
+
+use super::*;
+use packet_engine::features::Features;
+use proptest::prelude::*;
+use std::time::Duration;
+
+/// Runs something in this environment and no other; tests that do so wait for each other.
+fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
+    let mut variables: Vec<(String, Option<&str>)> =
+        Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
+    variables.push(("FLANNELD_VERSION".to_owned(), None));
+    for (name, text) in environment {
+        variables.iter_mut().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{name} belongs to no flag")).1 = Some(text);
+    }
+    temp_env::with_vars(variables, work)
+}
+
+fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
+    within(environment, || read(args.iter().map(OsString::from)))
+}
+
+fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
+    match with(args, environment) {
+        Invocation::Run(settings) => *settings,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+fn mistakes(args: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
+    match with(args, environment) {
+        Invocation::Mistakes(list) => list,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+fn etcd(settings: &Settings) -> &Etcd {
+    match &settings.store {
+        Store::Etcd(etcd) => etcd,
+        Store::Dir(dir) => panic!("{dir:?}"),
+    }
+}
+
+fn endpoints(settings: &Settings) -> Vec<String> {
+    etcd(settings).endpoints.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn defaults_are_go_flannel_s() {
+    let settings = settings(&[], &[]);
+    assert_eq!(endpoints(&settings), ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(etcd(&settings).prefix, "/coreos.com/network");
+    assert_eq!(settings.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(settings.renew_margin, Duration::from_secs(3600));
+    assert_eq!((settings.health, settings.ip_masq, settings.iface_wait), (None, false, None));
+    assert_eq!((settings.audit, settings.route_protocol), (Some(Duration::from_secs(10)), 241));
+    assert!(settings.selectors.is_empty() && settings.warnings.is_empty());
+}
+
+#[test]
+fn command_line_before_environment_before_default() {
+    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_FILE", ""), ("FLANNELD_IFACE", "a,b"), ("FLANNELD_VERSION", "true")];
+    assert_eq!(etcd(&settings(&["--etcd-prefix=/line"], &environment)).prefix, "/line");
+    let from_environment = settings(&[], &environment);
+    assert_eq!(etcd(&from_environment).prefix, "/env");
+    assert_eq!(from_environment.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(from_environment.selectors, [Selector::Name("a,b".to_owned())]);
+    assert_eq!(settings(&["--iface=eth7"], &environment).selectors, [Selector::Name("eth7".to_owned())]);
+    assert_eq!(etcd(&settings(&["-etcd-prefix=/a", "-etcd-prefix=/b"], &[])).prefix, "/b");
+}
+
+#[test]
+fn every_mistake_at_once() {
+    let list = mistakes(
+        &[
+            "--healthz-port=abc",
+            "--nosuch",
+            "--ip-masq=maybe",
+            "--subnet-lease-renew-margin=1440",
+            "--public-ip=fd00::1",
+            "--log-format=xml",
+            "--encap-peers=maybe",
+        ],
+        &[("FLANNELD_IPTABLES_RESYNC", "abc"), ("FLANNELD_ROUTE_PROTOCOL", "4"), ("FLANNELD_VMODULE", "x")],
+    );
+    for part in [
+        "--healthz-port: \"abc\" is not an integer",
+        "flag provided but not defined: --nosuch",
+        "--ip-masq: \"maybe\" is neither true nor false",
+        "--subnet-lease-renew-margin: 1440 is out of range",
+        "invalid public IP address: fd00::1",
+        "FLANNELD_IPTABLES_RESYNC: \"abc\" is not an integer",
+        "FLANNELD_ROUTE_PROTOCOL: 4 is out of range",
+        "FLANNELD_VMODULE",
+        "xml",
+        "--encap-peers: \"maybe\" is none of off, count and drop",
+    ] {
+        assert_eq!(list.iter().filter(|mistake| mistake.contains(part)).count(), 1, "{part} in {list:#?}");
+    }
+    assert_eq!(list.len(), 10, "{list:#?}");
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    for (args, environment) in [(&["--kube-subnet-mgr=true"][..], &[][..]), (&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T")])] {
+        let list = mistakes(args, environment);
+        assert!(list.len() == 1 && list[0].contains("is not built yet in this version"), "{list:?}");
+    }
+    let on = settings(&["-ip-blackhole-route=1"], &[]).blackhole;
+    let off = settings(
+        &[
+            "--ip-masq=false",
+            "--kube-subnet-mgr=0",
+            "--ip-blackhole-route=f",
+            "--iptables-forward-rules=false",
+            "--kube-api-url=https://x",
+            "--kube-annotation-prefix=y",
+            "--kubeconfig-file=/k",
+            "--net-config-path=/n",
+            "--set-node-network-unavailable=false",
+            "--iptables-resync=0x5",
+            "--masquerade-inbound=false",
+            "--non-masquerade-cidr=10.0.0.0/8",
+            "--ip-masq-fully-random-disable",
+            "--vmodule=a=1,b/*=2",
+            "--log_backtrace_at=main.go:12",
+            "-v=10",
+        ],
+        &[],
+    );
+    assert!(on && !off.blackhole);
+}
+
+#[test]
+fn endpoints_and_tls() {
+    let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
+    let both = settings(&[&["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..], &tls].concat(), &[]);
+    assert_eq!(endpoints(&both), ["https://a:1", "https://b:2", "unix:/s"]);
+    assert!(etcd(&both).tls.as_ref().is_some_and(|tls| tls.client.is_some() && tls.ca.is_none()));
+    let ca = settings(&["--etcd-endpoints=https://b:2", "--etcd-cafile=/ca"], &[]);
+    assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
+    let plain = settings(&["--etcd-endpoints=http://b:2", "--etcd-cafile=/ca"], &[]);
+    assert!(etcd(&plain).tls.is_none() && plain.warnings[0].contains("http://b:2"), "{:?}", plain.warnings);
+    assert!(mistakes(&["--etcd-certfile=/c"], &[])[0].contains("--etcd-keyfile"));
+    assert!(mistakes(&["--etcd-keyfile=/c"], &[])[0].contains("--etcd-certfile"));
+    assert!(mistakes(&["--etcd-endpoints=,"], &[])[0].contains("no endpoint"));
+    assert_eq!(mistakes(&["--etcd-endpoints=ftp://a,fd00::1:1"], &[]).len(), 2);
+}
+
+#[test]
+fn a_password_is_never_printed() {
+    let settings = settings(&["--etcd-username=u"], &[("FLANNELD_ETCD_PASSWORD", "hunter2")]);
+    assert_eq!(etcd(&settings).user.as_ref().map(|(_, secret)| secret.reveal()), Some("hunter2"));
+    assert!(!format!("{settings:?}").contains("hunter2"));
+    for list in [mistakes(&["--etcd-password=hunter2"], &[]), mistakes(&["--etcd-username=u"], &[])] {
+        assert!(list.len() == 1 && !list[0].contains("hunter2"), "{list:?}");
+    }
+}
+
+#[test]
+fn what_was_given_as_a_secret_is_never_repeated() {
+    let texts = [
+        "http://user:s3cret@a:1",
+        "https://user:s3cret@a:1,http://b:2",
+        "user:s3cret@a:1",
+        "http://:s3cret@a:1",
+        "http://s3cret@a:1",
+        "http://user:s3c,ret@a:1",
+        "http://user:s3c/ret@a:1",
+        "http://user:s3c@ret@a:1",
+        "http://user:s3cret%40a:1",
+        "http://user%3As3cret%40a:1",
+        "ftp://user:s3cret@a:1",
+        "http://user:s3cret@",
+    ];
+    for text in texts {
+        let environment = [("FLANNELD_ETCD_ENDPOINTS", text)];
+        for (list, from) in [
+            (mistakes(&[&format!("--etcd-endpoints={text}")], &[]), "--etcd-endpoints"),
+            (mistakes(&[], &environment), "FLANNELD_ETCD_ENDPOINTS"),
+            (settings(&["--etcd-endpoints=http://a:1", text], &[]).warnings, "ignored"),
+        ] {
+            let told = list.join(" ");
+            assert!(told.contains(from), "{told}");
+            assert!(!["s3c", "ret@", "ret%40"].iter().any(|piece| told.contains(piece)), "{text}: {told}");
+        }
+    }
+    for args in
+        [&["---etcd-password=s3cret"][..], &["--etcd-passwords3cret"], &["--etcd-password3=s3cret"], &["--=s3cret"], &["---etcd-passwords3cret"]]
+    {
+        let told = mistakes(args, &[]).join(" ");
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+    let stray = mistakes(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[]).join(" ");
+    assert!(stray.contains("is ignored") && !stray.contains("s3cret"), "{stray}");
+    // A socket's path may hold what is no user.
+    assert_eq!(endpoints(&settings(&["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"], &[])), ["unix:/run/etcd@1.sock", "http://a:1"]);
+}
+
+#[test]
+fn the_store_alone_is_read_as_in_the_settings() {
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        store: StoreFlags,
+    }
+    let alone = |args: &[&str], environment: &[(&str, &str)]| {
+        let words = ["program"].iter().chain(args).copied();
+        let parse = || crate::environment(Alone::command()).try_get_matches_from(words).and_then(|matches| Alone::from_arg_matches(&matches));
+        within(environment, parse).unwrap().store.read()
+    };
+    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_HEALTHZ_PORT", "no number")];
+    let (Store::Etcd(etcd), _) = alone(&["--subnet-dir=", "--etcd-endpoints=a:1"], &environment).unwrap() else {
+        panic!("an empty directory is none")
+    };
+    assert_eq!((etcd.prefix.as_str(), etcd.endpoints.len()), ("/env", 1));
+    assert!(matches!(alone(&["--subnet-dir=/x"], &[]), Ok((Store::Dir(_), _))));
+    for args in [&["--etcd-prefix="][..], &["--subnet-dir=/x", "--etcd-prefix=/y"], &["--etcd-endpoints=http://u:p@a"], &["--etcd-username=u"]] {
+        assert_eq!(alone(args, &[]).unwrap_err(), mistakes(args, &[]), "{args:?}");
+    }
+}
+
+#[test]
+fn a_directory_excludes_etcd() {
+    let dir = settings(&["--subnet-dir=/shared"], &[]);
+    assert!(matches!(dir.store, Store::Dir(_)) && dir.store_host().is_none());
+    let list = mistakes(&["--subnet-dir=/shared", "--etcd-prefix=/x"], &[("FLANNELD_ETCD_USERNAME", "u")]);
+    assert_eq!(list.len(), 2, "{list:?}");
+    assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));
+}
+
+#[test]
+fn selectors_in_order() {
+    let args = [
+        "--iface-can-reach=10.0.0.9",
+        "--iface-regex=^10\\.",
+        "--iface-cidr=10.1.2.3/16",
+        "--iface=eth1",
+        "--iface=10.0.0.1",
+        "--iface=fd00::1",
+        "--iface=auto",
+        "--iface=",
+        "--iface-regex=",
+    ];
+    let texts: Vec<String> = settings(&args, &[]).selectors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "--iface=eth1",
+            "--iface=10.0.0.1",
+            "--iface=fd00::1",
+            "--iface=auto",
+            "--iface= (empty: the default route's)",
+            "--iface-cidr=10.1.0.0/16",
+            "--iface-regex=^10\\.",
+            "--iface-regex= (empty: the default route's)",
+            "--iface-can-reach=10.0.0.9",
+        ]
+    );
+    assert!(mistakes(&["--iface-regex=("], &[])[0].contains("could not compile the IP address regex '('"));
+    assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is no network"));
+    assert!(mistakes(&["--iface-can-reach=host"], &[])[0].contains("not an IP address"));
+}
+
+#[test]
+fn health_address() {
+    let address = |args: &[&str]| settings(args, &[]).health.map(|address| address.to_string());
+    assert_eq!(address(&["--healthz-port=8471"]).as_deref(), Some("0.0.0.0:8471"));
+    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=::1"]).as_deref(), Some("[::1]:8471"));
+    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=[::1]"]).as_deref(), Some("[::1]:8471"));
+    assert_eq!(address(&["--healthz-port=-1", "--healthz-ip=nonsense"]), None);
+    assert!(mistakes(&["--healthz-port=65536"], &[])[0].contains("65535"));
+    assert!(mistakes(&["--healthz-port=1", "--healthz-ip=nonsense"], &[])[0].contains("nonsense"));
+}
+
+#[test]
+fn numbers_within_bounds() {
+    let both = settings(&["--audit-interval=0", "--iface-wait=30", "--route-protocol=186", "--subnet-lease-renew-margin=1_439"], &[]);
+    assert_eq!((both.audit, both.iface_wait), (None, Some(Duration::from_secs(30))));
+    assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
+    for bad in ["--audit-interval=-1", "--iface-wait=-1", "--route-protocol=256", "--route-protocol=2", "--subnet-lease-renew-margin=0"] {
+        assert!(mistakes(&[bad], &[])[0].contains("out of range"), "{bad}");
+    }
+    assert_eq!(settings(&["--node-id=node-7"], &[]).node_id.as_deref(), Some("node-7"));
+    assert_eq!(mistakes(&["--node-id=a b"], &[]).len(), 1);
+}
+
+#[test]
+fn prefix_is_cleaned() {
+    assert_eq!(etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix, "/a/b");
+    assert_eq!(etcd(&settings(&["--etcd-prefix=/"], &[])).prefix, "");
+    assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("no root for keys"));
+}
+
+#[test]
+fn help_and_version() {
+    assert!(matches!(with(&["--help", "--nosuch"], &[]), Invocation::Help(_)));
+    assert!(matches!(with(&["-h"], &[]), Invocation::Help(_)));
+    assert!(matches!(with(&["--version"], &[("FLANNELD_V", "abc")]), Invocation::Version(_)));
+    assert!(matches!(with(&["--version=false"], &[]), Invocation::Run(_)));
+    assert!(matches!(with(&["--version", "--nosuch"], &[]), Invocation::Mistakes(_)));
+    assert!(matches!(with(&[], &[("FLANNELD_VERSION", "true")]), Invocation::Run(_)));
+}
+
+#[test]
+fn words_behind_the_flags_are_ignored_with_a_warning() {
+    let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
+    assert!(settings.warnings[0].contains("\"rest\""), "{:?}", settings.warnings);
+}
+
+#[test]
+fn the_flags_are_sound() {
+    for command in [command(), manual(), completion()] {
+        command.debug_assert();
+    }
+    for arg in Flags::command().get_arguments() {
+        let name = arg.get_long().unwrap();
+        let variable = (name != "version" && name != "help").then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
+        assert_eq!(arg.get_env().map(|name| name.to_string_lossy().into_owned()), variable, "{name}");
+        assert!(argv::is_switch(arg) || name == "help" || !argv::value_name(arg).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn how_packets_are_moved() {
+    let features = |args: &[&str], environment: &[(&str, &str)]| settings(args, environment).features;
+    assert_eq!(features(&[], &[]), Features::offload());
+    assert_eq!(features(&["--datapath=", "--datapath-queues=0"], &[]), Features::offload());
+    assert_eq!(features(&["--datapath=auto"], &[("FLANNELD_DATAPATH", "plain")]), Features::offload());
+    assert_eq!(features(&[], &[("FLANNELD_DATAPATH", "plain"), ("FLANNELD_DATAPATH_QUEUES", "")]), Features::plain());
+    assert_eq!(features(&["--datapath=mmsg"], &[("FLANNELD_DATAPATH_QUEUES", "16")]), Features { queues: 16, ..Features::mmsg() });
+    assert!(mistakes(&["--datapath=fast"], &[])[0].contains("offload, mmsg or plain"));
+    for bad in ["17", "-1", "x"] {
+        assert!(mistakes(&[], &[("FLANNELD_DATAPATH_QUEUES", bad)])[0].starts_with("FLANNELD_DATAPATH_QUEUES: "), "{bad}");
+    }
+}
+
+#[test]
+fn every_value_is_checked_and_the_last_one_counts() {
+    assert_eq!(settings(&["--healthz-port=1", "--healthz-port=2"], &[]).health.map(|address| address.port()), Some(2));
+    assert!(settings(&["--ip-masq=false", "--ip-masq"], &[]).ip_masq);
+    assert_eq!(mistakes(&["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"], &[]).len(), 2);
+    // A variable that the command line overrides is not looked at.
+    assert!(matches!(with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]), Invocation::Run(_)));
+}
+
+/// A word of a command line: flags, known or damaged, with and without values, and anything else.
+fn word() -> impl Strategy<Value = String> {
+    let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
+    let name = prop_oneof![proptest::sample::select(names), "[a-z=-]{0,8}"];
+    let flag = (prop_oneof![Just("-"), Just("--"), Just("---")], name, prop_oneof![Just(""), Just("=")], value());
+    prop_oneof![8 => flag.prop_map(|(dashes, name, equals, value)| if equals.is_empty() { format!("{dashes}{name}") } else { format!("{dashes}{name}={value}") }), 1 => value(), 1 => any::<String>()]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    let known = [
+        "",
+        "true",
+        "0",
+        "-3",
+        "0x10",
+        "1_000",
+        "10.0.0.1",
+        "fd00::/48",
+        "auto",
+        "json",
+        "drop",
+        "mmsg",
+        "/a",
+        "http://a:1,b",
+        "http://u:p@a",
+        "a=b",
+        "--",
+        "-v",
+    ];
+    prop_oneof![proptest::sample::select(known.to_vec()).prop_map(str::to_owned), any::<String>().prop_map(|text| text.replace('\0', ""))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Nothing makes the reading panic, and clap refuses nothing that passed the normaliser.
+    #[test]
+    fn any_command_line_is_read(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
+        let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
+        let environment: Vec<(&str, &str)> = variables.iter().filter_map(|(at, text)| Some((names.get(*at)?.as_str(), text.as_str()))).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        if let Invocation::Mistakes(list) = with(&args, &environment) {
+            prop_assert!(!list.is_empty());
+            prop_assert!(!list.iter().any(|mistake| mistake.contains("cannot be read")), "{list:?}");
+        }
+    }
+
+    /// One dash or two, `=` or a word of its own: the same.
+    #[test]
+    fn a_flag_is_spelled_in_four_ways(at in 0..60_usize, value in value()) {
+        let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();
+        let flag = &flags[at % flags.len()];
+        let name = flag.get_long().unwrap();
+        let told = |args: &[&str]| format!("{:?}", with(args, &[]));
+        let want = told(&[&format!("--{name}={value}")]);
+        prop_assert_eq!(&told(&[&format!("-{name}={value}")]), &want);
+        if !argv::is_switch(flag) {
+            prop_assert_eq!(&told(&[&format!("--{name}"), &value]), &want);
+            prop_assert_eq!(&told(&[&format!("-{name}"), &value]), &want);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env.
+
+pub mod running;
+mod sockets;
+pub mod taken;
+
+use crate::regular;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use sockets::{SOCKETS, listener, process};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+
+/// The right to run, held until it is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub struct Instance {
+    _socket: UnixListener,
+    _lock: Flock<File>,
+}
+
+/// Why this process may not run.
+#[derive(Debug, thiserror::Error)]
+pub enum InstanceError {
+    /// Another one serves the same network in this network namespace.
+    #[error(
+        "another flanneld serves {network} here already ({holder}): two of them would undo each other's work; stop it first (systemctl status flanneld, ps -p PID)"
+    )]
+    Network {
+        /// Network and backend type.
+        network: String,
+        /// Which process, in words.
+        holder: String,
+    },
+    /// Another one writes the same subnet.env.
+    #[error("another flanneld writes {} already ({holder}): stop it, or give this one its own --subnet-file", file.display())]
+    SubnetFile {
+        /// The subnet.env.
+        file: PathBuf,
+        /// Which process, in words.
+        holder: String,
+    },
+    /// Another one has what cannot be shared.
+    #[error("another flanneld on this host has {what} already ({holder}): {remedy}, or stop the other one")]
+    Taken {
+        /// What both want.
+        what: String,
+        /// Which process, for which network, in words.
+        holder: String,
+        /// What to change.
+        remedy: &'static str,
+    },
+    /// The lock or the socket cannot be made.
+    #[error("making sure that only one flanneld runs: {what}: {why}; check the permissions there, or name another --subnet-file")]
+    Host {
+        /// What was attempted, on what.
+        what: String,
+        /// What the system said.
+        why: io::Error,
+    },
+}
+
+/// Claims a network for this process, scoped to its network namespace as the state in the kernel is, and the subnet.env.
+///
+/// # Errors
+/// Names the process that holds it, where that can be seen.
+pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
+    let socket = bind(network, backend)?;
+    let lock = lock(subnet_file)?;
+    Ok(Instance { _socket: socket, _lock: lock })
+}
+
+fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
+    let label = format!("{network} ({})", if backend.is_empty() { "no backend" } else { backend });
+    let name = format!("{SOCKETS}{network}/{backend}");
+    let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {label}"), why };
+    let address = SocketAddr::from_abstract_name(&name).map_err(host)?;
+    match UnixListener::bind_addr(&address) {
+        Ok(socket) => Ok(socket),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(InstanceError::Network { network: label, holder: listener(name.as_bytes()) }),
+        Err(error) => Err(host(error)),
+    }
+}
+
+/// The lock that belongs to a subnet.env.
+pub fn lock_path(subnet_file: &Path) -> PathBuf {
+    let folder = subnet_file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = subnet_file.file_name().map_or_else(|| "subnet.env".to_owned(), |name| name.to_string_lossy().into_owned());
+    folder.join(format!(".{name}.lock"))
+}
+
+fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
+    let path = lock_path(subnet_file);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let host = |why: io::Error| InstanceError::Host { what: format!("locking {}", path.display()), why };
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
+    let mut options = OpenOptions::new();
+    let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(0o644)).map_err(host)?;
+    // The pid would be written over what another name calls its own.
+    if file.metadata().map_err(host)?.nlink() > 1 {
+        return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has other names (hard links): delete this one")));
+    }
+    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => lock,
+        Err((mut file, Errno::EWOULDBLOCK)) => {
+            let mut text = String::new();
+            // Who it is only serves the message.
+            let _ = file.read_to_string(&mut text);
+            let holder = text.trim().parse().map_or_else(|_| "its pid cannot be read".to_owned(), process);
+            return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
+        }
+        Err((_, errno)) => return Err(host(errno.into())),
+    };
+    let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    if let Err(error) = written {
+        // The lock holds without its holder's pid.
+        tracing::debug!("writing the pid to {}: {error}", path.display());
+    }
+    Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::running::running;
+    use super::sockets::sockets;
+    use super::*;
+
+    #[test]
+    fn the_lock_is_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+        std::fs::write(&secret, "mine").unwrap();
+        let network = format!("10.98.0.0/16 of test {}", std::process::id());
+        std::os::unix::fs::symlink(&secret, lock_path(&file)).unwrap();
+        let refused = |why: &str| {
+            let error = claim(&network, "vxlan", &file).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(".subnet.env.lock"), "{error}");
+            assert_eq!(std::fs::read_to_string(&secret).unwrap(), "mine");
+            running(&file);
+            std::fs::remove_file(lock_path(&file)).unwrap();
+        };
+        refused("symbolic link");
+        std::fs::hard_link(&secret, lock_path(&file)).unwrap();
+        refused("hard links");
+        nix::unistd::mkfifo(&lock_path(&file), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        refused("regular file");
+        claim(&network, "vxlan", &file).unwrap();
+    }
+
+    #[test]
+    fn the_second_is_told_who_the_first_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/subnet.env");
+        let network = format!("10.99.0.0/16 of test {}", std::process::id());
+        let first = claim(&network, "vxlan", &file).unwrap();
+        let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
+        let pid = format!("pid {}", std::process::id());
+        assert!(matches!(error, InstanceError::Network { .. }), "{error}");
+        assert!(error.to_string().contains(&pid), "{error}");
+        assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
+        assert!(sockets().iter().any(|name| name.ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
+        // However many ask, each is told something and none waits.
+        for _ in 0..300 {
+            claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
+        }
+        // Another network with the same file.
+        let error = claim(&format!("{network} b"), "vxlan", &file).unwrap_err();
+        assert!(matches!(error, InstanceError::SubnetFile { .. }), "{error}");
+        assert!(error.to_string().contains(&pid), "{error}");
+        // Another backend type is another daemon (issue #765 of Go flannel: several networks on one host).
+        let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
+        drop(first);
+        drop(other);
+        assert!(!sockets().iter().any(|name| name.contains(&network)), "{:?}", sockets());
+        claim(&network, "vxlan", &file).unwrap();
+    }
+}

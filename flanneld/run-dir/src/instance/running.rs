@@ -1,0 +1,106 @@
+//! Which daemons run in this network namespace, and what they have.
+
+use super::lock_path;
+use super::sockets::{GUARDS, SOCKETS, TAKEN, listener, named, peer, process, sockets};
+use crate::regular;
+use ipnet::IpNet;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::path::Path;
+
+/// The networks that our daemons in this network namespace serve: a set for each.
+pub fn served() -> Vec<BTreeSet<IpNet>> {
+    sockets().iter().map(|name| networks_of(name)).collect()
+}
+
+/// What daemons of this network namespace have that serve none of some networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The networks that they serve.
+    pub networks: BTreeSet<IpNet>,
+    /// Their devices.
+    pub devices: BTreeSet<String>,
+    /// The places of their guards.
+    pub guards: BTreeSet<u16>,
+    /// Who they are, in words.
+    pub who: BTreeSet<String>,
+}
+
+/// Looks for the daemons that serve none of these networks.
+pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
+    let mut sockets = sockets();
+    sockets.retain(|name| networks_of(name).is_disjoint(networks));
+    // One whose pid cannot be read may be theirs: it stays.
+    let pid = |name: &String| peer(name.as_bytes()).map(|peer| peer.pid());
+    let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
+    let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
+    let devices = format!("{TAKEN}device/");
+    Beside {
+        networks: sockets.iter().flat_map(|name| networks_of(name)).collect(),
+        devices: theirs(&devices).iter().filter_map(|name| Some(name.strip_prefix(&devices)?.to_owned())).collect(),
+        guards: theirs(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect(),
+        who: sockets.iter().map(|name| listener(name.as_bytes())).collect(),
+    }
+}
+
+/// Who holds the lock beside a subnet.env, in words.
+pub fn holder(subnet_file: &Path) -> Option<String> {
+    let mut file = regular::open(&lock_path(subnet_file), OpenOptions::new().read(true)).ok()?;
+    let mut text = String::new();
+    // Who it is only serves the message.
+    let _ = file.read_to_string(&mut text);
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Err((_, Errno::EWOULDBLOCK)) => {
+            Some(text.trim().parse().map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), process))
+        }
+        _ => None,
+    }
+}
+
+/// The networks in the name of a daemon's socket.
+fn networks_of(name: &str) -> BTreeSet<IpNet> {
+    let text = name.strip_prefix(SOCKETS).and_then(|rest| rest.rsplit_once('/')).map_or("", |(networks, _)| networks);
+    text.split(" and ").filter_map(|net| net.parse().ok()).collect()
+}
+
+/// The daemons that run in this network namespace, in words: ours by their sockets and by the lock, Go flannel's by their name.
+pub fn running(subnet_file: &Path) -> Vec<String> {
+    let mut found: Vec<String> = sockets().iter().map(|name| listener(name.as_bytes())).collect();
+    found.extend(holder(subnet_file));
+    found.extend(named_so().into_iter().map(process));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Whether a flanneld of another make runs here: a process of that name without a socket of ours.
+pub fn others_make() -> bool {
+    let ours = inodes();
+    let has = |pid: &i32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).any(|inode| ours.contains(&inode))
+    };
+    named_so().iter().any(|pid| !has(pid))
+}
+
+/// The inodes of our daemons' sockets in this network namespace.
+fn inodes() -> BTreeSet<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}"))?.0.split_whitespace().next_back()?.parse().ok()).collect()
+}
+
+/// Other processes of this network namespace whose program is called flanneld.
+fn named_so() -> Vec<i32> {
+    let here = std::fs::read_link("/proc/thread-self/ns/net").ok();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is = |pid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        comm.trim() == "flanneld" && here.is_some() && std::fs::read_link(format!("/proc/{pid}/ns/net")).ok() == here
+    };
+    pids.filter(is).filter(|pid| u32::try_from(*pid) != Ok(std::process::id())).collect()
+}

@@ -1,0 +1,165 @@
+//! The file's bytes, what can be read of anything.
+
+use super::*;
+use proptest::prelude::*;
+use subnet_lease::Dual;
+
+fn plain() -> SubnetEnv {
+    SubnetEnv { networks: Dual::V4("10.5.0.0/16".parse().unwrap()), subnets: Dual::V4("10.5.72.0/24".parse().unwrap()), mtu: 1450, ip_masq: false }
+}
+
+fn dual() -> SubnetEnv {
+    SubnetEnv {
+        networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),
+        subnets: Dual::Both("10.42.0.0/24".parse().unwrap(), "2001:cafe:42::/64".parse().unwrap()),
+        mtu: 1450,
+        ip_masq: true,
+    }
+}
+
+#[test]
+fn exact_bytes() {
+    assert_eq!(plain().render(), "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n");
+    assert_eq!(
+        dual().render(),
+        "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/24\nFLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+    );
+    let v6 = SubnetEnv { networks: Dual::V6("fc00::/48".parse().unwrap()), subnets: Dual::V6("fc00:0:0:7::/64".parse().unwrap()), ..plain() };
+    assert_eq!(v6.render(), "FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_IPV6_SUBNET=fc00:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n");
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let previous = parse(dual().render().as_bytes());
+    assert_eq!(previous.subnet, Some("10.42.0.0/24".parse().unwrap()));
+    assert_eq!(previous.v6_subnet, Some("2001:cafe:42::/64".parse().unwrap()));
+    assert_eq!((previous.mtu, previous.ip_masq), (Some(1450), Some(true)));
+    assert!(previous.warnings.is_empty());
+}
+
+#[test]
+fn dotenv_in_all_its_forms() {
+    let want = Some("10.5.72.0/24".parse().unwrap());
+    for line in [
+        "FLANNEL_SUBNET=10.5.72.1/24",
+        "  FLANNEL_SUBNET = 10.5.72.1/24  ",
+        "export FLANNEL_SUBNET=10.5.72.1/24",
+        "export\tFLANNEL_SUBNET='10.5.72.1/24' # ours",
+        "FLANNEL_SUBNET=\"10.5.72.1/24\"",
+        "FLANNEL_SUBNET: 10.5.72.1/24",
+        "FLANNEL_SUBNET=10.5.72.1/24 # comment",
+        "# comment\nFLANNEL_SUBNET=10.5.72.1/24\r\n",
+        "garbage line\nFLANNEL_SUBNET=10.5.72.1/24",
+        "FLANNEL_SUBNET=nonsense,10.5.72.1/24",
+        "FLANNEL_SUBNET=10.9.9.1/24\nFLANNEL_SUBNET=10.5.72.1/24",
+    ] {
+        assert_eq!(parse(line.as_bytes()).subnet, want, "{line}");
+    }
+    for line in
+        ["FLANNEL_SUBNET=", "FLANNEL_SUBNET", "FLANNEL_SUBNET=10.5.72.1", "FLANNEL_SUBNET=10.1.0.1/24,10.2.0.1/24", "FLANNEL_SUBNET='10.5.72.1/24"]
+    {
+        assert_eq!(parse(line.as_bytes()).subnet, None, "{line}");
+    }
+}
+
+#[test]
+fn the_wrong_family_is_a_warning() {
+    let previous = parse(b"FLANNEL_SUBNET=fd00::1/64\nFLANNEL_IPV6_SUBNET=10.5.72.1/24\n");
+    assert_eq!((previous.subnet, previous.v6_subnet), (None, None));
+    assert_eq!(previous.warnings.len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        parse(&bytes);
+    }
+
+    #[test]
+    fn any_line_can_be_read(value in "[ -~\\\\\"'#=:éä,/.0-9a-f\n]{0,60}") {
+        for key in ["FLANNEL_SUBNET=", "export FLANNEL_IPV6_SUBNET=\"", "FLANNEL_NETWORK: '"] {
+            parse(format!("{key}{value}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn every_subnet_survives(bits: u32, len in 2u8..=30) {
+        let net = ipnet::Ipv4Net::new(Ipv4Addr::from_bits(bits), len).unwrap().trunc();
+        let env = SubnetEnv { subnets: Dual::V4(net), ..plain() };
+        prop_assert_eq!(parse(env.render().as_bytes()).subnet, Some(net));
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn written_at_once_with_the_right_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a/b/subnet.env");
+    write(&path, &plain()).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), plain().render());
+    assert_eq!(mode(&path), 0o644);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    write(&path, &dual()).unwrap();
+    assert_eq!((mode(&path), std::fs::read_to_string(&path).unwrap()), (0o600, dual().render()));
+    // A link is replaced, its target left alone.
+    let target = folder.path().join("target");
+    std::fs::write(&target, "mine").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&target, &path).unwrap();
+    write(&path, &plain()).unwrap();
+    assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+    // Nothing is left beside it.
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("subnet.env");
+    let others = [".subnet.env", ".subnet.env.lock", ".subnet.env0123456789abcde", ".subnet.env0123456789ABCDEF", ".other.env0123456789abcdef"];
+    for name in others.iter().chain(&[".subnet.env0123456789abcdef"]) {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    std::fs::create_dir(folder.path().join(".subnet.env0123456789abcdee")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".subnet.env0123456789abcded")).unwrap();
+    clear(&path);
+    assert!(!folder.path().join(".subnet.env0123456789abcdef").exists());
+    for name in others.iter().chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"]) {
+        assert!(folder.path().join(name).symlink_metadata().is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn links_and_pipes_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+    std::fs::write(&secret, "secret words\n").unwrap();
+    std::os::unix::fs::symlink(&secret, &path).unwrap();
+    let previous = read(&path);
+    assert!(matches!(&previous.warnings[..], [warning] if warning.contains("symbolic link")), "{:?}", previous.warnings);
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    assert!(matches!(&read(&path).warnings[..], [warning] if warning.contains("regular file")));
+    // A line that cannot be read is not repeated in the log.
+    std::fs::rename(&secret, &path).unwrap();
+    assert!(matches!(&read(&path).warnings[..], [warning] if !warning.contains("secret words")), "{:?}", read(&path).warnings);
+}
+
+#[test]
+fn a_failure_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = write(&file.join("subnet.env"), &plain()).unwrap_err().to_string();
+    assert!(error.contains("creating its folder") && error.contains("--subnet-file"), "{error}");
+    // A folder in the way.
+    let path = folder.path().join("subnet.env");
+    std::fs::create_dir(&path).unwrap();
+    let error = write(&path, &plain()).unwrap_err().to_string();
+    assert!(error.contains("renaming"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the temporary file is gone");
+}

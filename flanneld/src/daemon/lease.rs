@@ -1,0 +1,80 @@
+//! From a host that may serve to a node that has its lease: the underlay, the announcement, the acquisition.
+
+use super::end::End;
+use super::host::Host;
+use super::node::Node;
+use super::{Daemon, attrs, retry, vitals};
+use crate::health::condition::Condition;
+use crate::identity;
+use crate::underlay::Found;
+use crate::underlay::read::{Wish, wait_for};
+use run_dir::subnet_env;
+use std::sync::Arc;
+use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
+use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+impl Daemon {
+    /// Finds the underlay, announces what this node will publish, and acquires the lease.
+    pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
+        let Host { config, node, mut backend } = host;
+        let found = self.find_underlay(&config).await?;
+        let underlay = &found.chosen.underlay;
+        let claim = self.lease_claim(&config, node, &found, backend.shares_address()).await;
+        let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
+        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
+        let held = watch::channel(Held::default());
+        let lease = {
+            let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
+            manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
+        };
+        self.health.condition(Condition::Lease, None);
+        info!("this node's subnet is {}{}", lease.subnets, if lease.term == Term::Reserved { " (no expiry)" } else { "" });
+        self.health.fact("subnet", lease.subnets.to_string());
+        Ok(Node { manager, config, claim, found, announced, lease, backend, held })
+    }
+
+    async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
+        let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
+        let found = wait_for(&wish, |why| self.health.condition(Condition::Underlay, Some(why))).await.map_err(End::failed)?;
+        self.health.condition(Condition::Underlay, None);
+        let underlay = &found.chosen.underlay;
+        info!(
+            "packets between nodes use {} ({}, MTU {}), public {}: {}",
+            underlay.name, underlay.addresses, underlay.mtu, underlay.public, found.chosen.why
+        );
+        for warning in found.chosen.warnings.iter().cloned().chain(found.trap_hint()) {
+            warn!("{warning}");
+        }
+        self.health.fact("interface", underlay.name.clone());
+        Ok(found)
+    }
+
+    /// What this host knows that tells its own lease from another's.
+    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, shared_address: bool) -> Claim {
+        let underlay = &found.chosen.underlay;
+        let subnet_file = &self.settings.subnet_file;
+        let previous = subnet_env::read(subnet_file);
+        for warning in &previous.warnings {
+            warn!("{}: {warning}", subnet_file.display());
+        }
+        let leading = found.clone();
+        let host = HostFacts {
+            previous: Dual::from_options(previous.subnet, previous.v6_subnet),
+            macs: identity::flannel_macs().await,
+            named: found.chosen.named,
+            store_via_underlay: found.store_via_underlay(),
+            via_underlay: Arc::new(move |target| leading.leads_to(target)),
+            underlay: attrs::underlay_networks(config, underlay),
+            shared_address,
+            advice: format!(
+                "This node chose {}: {}. Its interfaces:\n{}Start it with --iface=NAME of the one that reaches the other nodes.",
+                underlay.name,
+                found.chosen.why,
+                found.advice()
+            ),
+        };
+        Claim { node, public: underlay.public, host }
+    }
+}

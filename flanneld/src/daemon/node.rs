@@ -1,0 +1,21 @@
+//! A node that has its lease, and all that led to it.
+
+use crate::underlay::Found;
+use backends::{Announced, Backend};
+use std::sync::Arc;
+use subnet_lease::manager::{Claim, Held, SubnetManager};
+use subnet_lease::{Lease, NetworkConfig};
+use tokio::sync::watch;
+
+/// A node that has its lease.
+pub struct Node {
+    pub manager: Arc<dyn SubnetManager>,
+    pub config: NetworkConfig,
+    pub claim: Claim,
+    pub found: Found,
+    pub announced: Announced,
+    pub lease: Lease,
+    pub backend: Box<dyn Backend>,
+    /// The lease as it stands.
+    pub held: (watch::Sender<Held>, watch::Receiver<Held>),
+}

@@ -1,0 +1,56 @@
+//! Trying again: briefly what a predecessor may still hold, and until it is there what the daemon cannot do without.
+
+use super::end::End;
+use crate::health::Health;
+use crate::health::condition::Condition;
+use crate::systemd;
+use std::time::Duration;
+use subnet_lease::backoff::Backoff;
+use subnet_lease::manager::Error;
+use subnet_lease::reason::Told;
+use tracing::warn;
+
+/// Between two questions to a store that does not answer yet.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+
+/// Tries for a moment what a predecessor that is just ending may still hold.
+///
+/// # Errors
+/// The last attempt's.
+pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() -> F) -> Result<T, E> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let begun = tokio::time::Instant::now();
+    loop {
+        match attempt().await {
+            Err(_) if begun.elapsed() <= LIMIT => tokio::time::sleep(Duration::from_millis(50)).await,
+            result => return result,
+        }
+    }
+}
+
+/// Asks the store until it answers; says why it waits, once for each reason.
+///
+/// # Errors
+/// The store refuses, and would refuse again.
+pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &Health, condition: Condition, ask: impl Fn() -> F) -> Result<T, End> {
+    let mut told = Told::default();
+    let mut failures = 0;
+    loop {
+        match ask().await {
+            Ok(answer) => {
+                health.condition(condition, None);
+                return Ok(answer);
+            }
+            Err(Error::Refused(text)) => return Err(End::Failed(text)),
+            Err(Error::Unavailable(why)) => {
+                health.condition(condition, Some(&why));
+                if told.news(Some(&why)) {
+                    warn!("waiting: {why}");
+                    systemd::status(&format!("waiting: {why}"));
+                }
+            }
+        }
+        tokio::time::sleep(RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
+        failures += 1;
+    }
+}

@@ -1,0 +1,187 @@
+//! From the lease on: the leases of the others, the first pass, traffic rules, subnet.env, and the tasks that keep all of it.
+
+use super::attrs::{Ends, Following};
+use super::end::End;
+use super::node::Node;
+use super::{Daemon, vitals};
+use crate::checks::Checks;
+use crate::checks::subject::Subject;
+use crate::health::condition::Condition;
+use crate::traffic::{self, Keeper, Nodes};
+use crate::underlay::read::follow;
+use crate::{subnet_env_keeper, systemd};
+use backends::{Backend, Inputs, Network, Underlay};
+use ipnet::IpNet;
+use run_dir::subnet_env;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::feed::{Feed, Reading};
+use subnet_lease::manager::{Lost, SubnetManager};
+use subnet_lease::{Lease, LeaseTable};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use traffic_rules::Wanted;
+use traffic_rules::rules::Choices;
+use traffic_rules::shared::Others;
+
+/// An audit at least as often as this shows that the network is alive.
+const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
+
+/// The leases of the other nodes, as they change.
+pub struct Leases {
+    table: watch::Receiver<Arc<LeaseTable>>,
+    readings: watch::Receiver<Reading>,
+}
+
+impl Daemon {
+    /// Follows the leases in the store, from their first complete list on: an unknown world is no empty one.
+    pub(super) async fn follow_leases(&mut self, node: &Node, ends: &Ends) -> Leases {
+        let watched = node.manager.clone();
+        let terms = ends.terms.clone();
+        let (table_out, table) = watch::channel(Arc::new(LeaseTable::default()));
+        let (readings_out, readings) = watch::channel(Reading::default());
+        let (first_out, first) = oneshot::channel();
+        self.spawn(async move {
+            let (feed, complete) = Feed::begin(watched.watch(), terms).await;
+            table_out.send_replace(complete);
+            let _ = first_out.send(());
+            feed.run(table_out, readings_out).await;
+        });
+        let _ = first.await;
+        Leases { table, readings }
+    }
+
+    /// Brings the data plane up, tells that the node is ready, and starts everything that keeps it so.
+    pub(super) async fn serve(&mut self, node: Node, following: Following, ends: Ends, leases: Leases) -> Result<(), End> {
+        let Node { manager, config, claim, found, lease, backend, held, .. } = node;
+        let env = ends.env;
+        let underlay = following.underlay.clone();
+        let ports = backend.guarded_ports();
+
+        let network = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
+
+        // Rules before subnet.env: pods start with it, and rely on them.
+        let wanted = Wanted {
+            networks: config.networks,
+            own: lease.subnets,
+            choices: Choices {
+                non_masquerade: [config.non_masquerade.clone(), self.settings.rules.non_masquerade.clone()].concat(),
+                ..self.settings.rules.clone()
+            },
+            nftables: config.nftables,
+            resync: self.settings.rules_resync,
+            port: ports.first().copied(),
+            hosts: BTreeSet::new(),
+            peers: BTreeSet::new(),
+            place: self.rights.guard.as_ref().map_or(0, |place| place.number),
+            others: Others::default(),
+        };
+        if wanted.choices.guard.is_some() && wanted.port.is_none() {
+            warn!(
+                "the backend {} has no encapsulation port to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing",
+                config.backend
+            );
+        }
+        let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
+        let written = self.keep_rules(wanted, nodes).await;
+
+        let subject = Subject {
+            networks: config.networks,
+            port: ports.first().copied(),
+            own: lease.subnets,
+            nftables: config.nftables,
+            forward: self.settings.rules.forward,
+            set: self.settings.set_sysctls,
+        };
+        let mut checks = Checks::new(subject, underlay.clone(), leases.table.clone(), claim.host.via_underlay.clone(), self.health.clone(), written);
+        checks.begin();
+        self.spawn(checks.keep(self.stop.clone()));
+
+        if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
+            // The keeper tries again at once, and tells.
+            self.health.condition(Condition::SubnetEnv, Some(&error.to_string()));
+        }
+        self.health.condition(Condition::Start, None);
+        systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
+        self.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.stop.clone()));
+
+        let told = self.health.clone();
+        let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble);
+        self.spawn(follow(found.chosen, ends.underlay, tell, self.stop.clone()));
+        self.spawn(tell_addresses(manager.clone(), underlay.clone(), self.stop.clone()));
+        self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
+        let vitals = vitals::Vitals {
+            held: held.1.clone(),
+            readings: leases.readings,
+            leases: leases.table.clone(),
+            network: network.observer(),
+            manager: manager.clone(),
+            mtu: env,
+            audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
+            margin: self.settings.renew_margin,
+            health: self.health.clone(),
+        };
+        self.spawn(vitals.watch(self.stop.clone()));
+        let inputs = Inputs { leases: leases.table, underlay, stop: self.stop.clone() };
+        let announced = ends.announced;
+        self.tasks.spawn(async move { network.run(inputs, announced).await.map_err(End::failed) });
+        self.spawn(following.run(self.stop.clone()));
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                lost = manager.hold(&claim, &config, ends.attrs, held.0) => Err(match lost {
+                    Lost::Taken(text) => End::LeaseLost(text),
+                    Lost::Displaced(text) => End::Failed(text),
+                }),
+                () = stop.cancelled() => Ok(()),
+            }
+        });
+        Ok(())
+    }
+
+    /// Makes the kernel's state what the leases demand.
+    async fn first_pass(
+        &self,
+        backend: Box<dyn Backend>,
+        lease: &Lease,
+        underlay: &watch::Receiver<Underlay>,
+        leases: &watch::Receiver<Arc<LeaseTable>>,
+    ) -> Result<Box<dyn Network>, End> {
+        if !backend.hands_over() {
+            // A device or socket that is kept for nobody would be in the way.
+            self.inherited.release();
+        }
+        let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
+        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
+        self.inherited.release();
+        info!("{} other nodes have leases", table.iter().filter(|other| other.subnets != lease.subnets).count());
+        Ok(network)
+    }
+
+    /// Applies the traffic rules and keeps them; what holds them up is told by readiness, and holds up nothing else. Tells when rules were
+    /// written.
+    async fn keep_rules(&mut self, wanted: Wanted, nodes: Nodes) -> watch::Receiver<u64> {
+        let previous = subnet_env::read(&self.settings.subnet_file);
+        let before = previous.network.map(IpNet::V4).into_iter().chain(previous.v6_network.map(IpNet::V6)).collect();
+        let keeper = Keeper::new(wanted, nodes, before, self.rights.devices.clone(), self.health.clone());
+        let written = keeper.written();
+        let (applied_out, applied) = oneshot::channel();
+        self.spawn(keeper.keep(applied_out, self.stop.clone()));
+        let _ = tokio::time::timeout(traffic::PATIENCE, applied).await;
+        written
+    }
+}
+
+/// Tells the store's client which addresses this host has: it is faster than waiting for answers to one that is gone.
+async fn tell_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
+    let follow = async {
+        while underlay.changed().await.is_ok() {
+            let local: Vec<_> = underlay.borrow_and_update().local.iter().map(IpNet::addr).collect();
+            manager.readdressed(&local);
+        }
+        std::future::pending::<()>().await;
+    };
+    stop.run_until_cancelled(follow).await;
+}

@@ -1,0 +1,82 @@
+//! What can keep a node from being ready.
+
+use std::fmt;
+
+/// A reason for which a node is not ready. The name is what /readyz and /status tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// The network configuration cannot be read.
+    Config,
+    /// The kernel differs from what is wanted.
+    Kernel,
+    /// This node has no lease, or cannot keep it.
+    Lease,
+    /// None of the other nodes can be reached.
+    Peers,
+    /// The traffic rules cannot be applied.
+    Rules,
+    /// The start is not complete.
+    Start,
+    /// The store does not answer.
+    Store,
+    /// subnet.env cannot be written.
+    SubnetEnv,
+    /// There is no interface to reach other nodes by.
+    Underlay,
+    /// Nothing is known of the other nodes.
+    Watch,
+}
+
+impl Condition {
+    /// All of them, by name.
+    pub const ALL: [Condition; 10] = [
+        Condition::Config,
+        Condition::Kernel,
+        Condition::Lease,
+        Condition::Peers,
+        Condition::Rules,
+        Condition::Start,
+        Condition::Store,
+        Condition::SubnetEnv,
+        Condition::Underlay,
+        Condition::Watch,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Condition::Config => "config",
+            Condition::Kernel => "kernel",
+            Condition::Lease => "lease",
+            Condition::Peers => "peers",
+            Condition::Rules => "rules",
+            Condition::Start => "start",
+            Condition::Store => "store",
+            Condition::SubnetEnv => "subnet.env",
+            Condition::Underlay => "underlay",
+            Condition::Watch => "watch",
+        }
+    }
+
+    /// Whether whoever finds it also logs it, with its reason.
+    pub const fn is_logged_by_its_finder(self) -> bool {
+        matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv)
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_have_names_of_their_own_in_order() {
+        assert!(Condition::ALL.iter().map(|condition| condition.as_str()).is_sorted_by(|a, b| a < b));
+        assert!(Condition::ALL.is_sorted());
+    }
+}

@@ -1,0 +1,64 @@
+//! Who asks for a lease, and what the host knows that helps to find it.
+
+use crate::dual::{Addresses, Subnets};
+use crate::lease::NodeId;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A node that asks for its lease.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The node. A store that ranks the instances of a node fills in `rank` and `lease`.
+    pub node: NodeId,
+    /// The addresses that peers are told.
+    pub public: Addresses,
+    /// What the host knows. A store that assigns the subnets itself has no use for it.
+    pub host: HostFacts,
+}
+
+/// What a host knows that tells its own lease from another node's, and which subnets it must not choose.
+///
+/// Stores of keys need it: there the nodes themselves decide whose key is whose.
+#[derive(Clone)]
+pub struct HostFacts {
+    /// The subnet that subnet.env on this host names.
+    pub previous: Option<Subnets>,
+    /// MACs of flannel devices present on this host, lower-case with colons.
+    pub macs: Vec<String>,
+    /// Whether a flag or its environment variable named the underlay or the public address.
+    pub named: bool,
+    /// Whether the route to the store leaves by the underlay (or the store is on this host).
+    pub store_via_underlay: bool,
+    /// Whether the route to an address leaves by the underlay.
+    pub via_underlay: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    /// Networks of the underlay interface: no subnet may overlap them.
+    pub underlay: Vec<IpNet>,
+    /// Whether several nodes may publish one address (wireguard behind NAT).
+    pub shared_address: bool,
+    /// This host's interfaces and the flag to type, for the text of a refusal.
+    pub advice: String,
+}
+
+impl Default for HostFacts {
+    /// A host that knows nothing of a former lease.
+    fn default() -> Self {
+        Self {
+            previous: None,
+            macs: Vec::new(),
+            named: false,
+            store_via_underlay: false,
+            via_underlay: Arc::new(|_| false),
+            underlay: Vec::new(),
+            shared_address: false,
+            advice: String::new(),
+        }
+    }
+}
+
+impl fmt::Debug for HostFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFacts").field("previous", &self.previous).field("named", &self.named).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,161 @@
+//! Hold-down of removals: a lease that vanishes usually comes back, unless its subnet is leased again.
+//!
+//! The published table is what the store says, plus the leases that vanished a moment ago. A removal is held down for 5 s; for 60 s after a
+//! discontinuity, or if many leases vanish at once; not at all if the subnet is leased again. The time counts only while the watch is up and
+//! this process runs.
+
+use crate::admission::UsedSubnets;
+use crate::dual::Subnets;
+use crate::lease::Lease;
+use crate::table::LeaseTable;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(60);
+/// Removals within this time count as one burst.
+const BURST: Duration = Duration::from_secs(10);
+/// A step this late shows that the process was stopped.
+const STALL: Duration = Duration::from_secs(3);
+
+/// Removals that are held down.
+#[derive(Debug, Default)]
+pub struct HoldDown {
+    held: BTreeMap<Subnets, Held>,
+    last: Arc<LeaseTable>,
+    removals: Vec<Duration>,
+    last_step: Option<Duration>,
+    interrupted: bool,
+    /// After a discontinuity removals are held down longer, until this time.
+    wary_until: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    lease: Arc<Lease>,
+    wait: Duration,
+    since: Duration,
+}
+
+impl HoldDown {
+    /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
+    pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
+        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
+        if stalled || interrupted || self.interrupted {
+            for held in self.held.values_mut() {
+                held.since = now;
+            }
+        }
+        self.interrupted = interrupted;
+        self.last_step = Some(now);
+        if discontinuity {
+            self.wary_until = now + LONG;
+        }
+        let vanished: Vec<Arc<Lease>> = self.last.changes(admitted).filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned()).collect();
+        self.removals.retain(|at| now.saturating_sub(*at) <= BURST);
+        self.removals.extend(vanished.iter().map(|_| now));
+        let total = admitted.len() + self.removals.len();
+        let burst = self.removals.len() > 3 && self.removals.len() * 5 > total;
+        let wait = if burst || now < self.wary_until { LONG } else { SHORT };
+        if burst {
+            for held in self.held.values_mut() {
+                held.wait = LONG;
+            }
+        }
+        for lease in vanished {
+            self.held.insert(lease.subnets, Held { lease, wait, since: now });
+        }
+        let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
+        if !self.held.is_empty() {
+            let mut used = UsedSubnets::default();
+            admitted.iter().for_each(|lease| used.take(&lease.subnets));
+            self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
+        }
+        self.last = Arc::new(admitted.clone());
+        if self.held.is_empty() {
+            return (self.last.clone(), None);
+        }
+        let leases = admitted.shared_leases().cloned().chain(self.held.values().map(|held| held.lease.clone()));
+        let next = self.held.values().map(|held| held.since + held.wait).min().map(|due| due.min(now + Duration::from_secs(1)));
+        (Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())), next)
+    }
+
+    /// How many removals are held down.
+    pub fn waiting(&self) -> usize {
+        self.held.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dual::Dual;
+    use crate::lease::{LeaseAttrs, Term};
+    use std::collections::BTreeSet;
+
+    fn lease(third: u8) -> Lease {
+        let net = ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap();
+        Lease { subnets: Dual::V4(net), attrs: LeaseAttrs::default(), term: Term::Leased, since: i64::from(third) }
+    }
+
+    fn table(thirds: impl IntoIterator<Item = u8>) -> LeaseTable {
+        LeaseTable::of(thirds.into_iter().map(lease), BTreeSet::new())
+    }
+
+    fn seconds(tenths: u64) -> Duration {
+        Duration::from_millis(tenths * 100)
+    }
+
+    /// Steps every second up to `to` (in tenths) and returns the number of leases in force then.
+    fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
+        let mut count = 0;
+        for at in (from..=to).step_by(10) {
+            count = hold_down.published(table, seconds(at), false, false).0.len();
+        }
+        count
+    }
+
+    #[test]
+    fn a_single_removal_waits_five_seconds() {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), false, false);
+        assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 60, 60), 18);
+    }
+
+    #[test]
+    fn a_burst_waits_a_minute_and_may_come_back() {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..=20), seconds(0), false, false);
+        assert_eq!(run(&mut hold_down, &table(1..=10), 10, 600), 20);
+        assert_eq!(run(&mut hold_down, &table(1..=20), 610, 700), 20);
+        assert_eq!(hold_down.waiting(), 0);
+        assert_eq!(run(&mut hold_down, &table(1..=10), 710, 1320), 10);
+    }
+
+    #[test]
+    fn what_is_leased_again_is_removed_at_once() {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..=2), seconds(0), false, false);
+        let mut anew = lease(1);
+        anew.subnets = Dual::V4("10.5.1.0/25".parse().unwrap());
+        let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
+        let (published, _) = hold_down.published(&now, seconds(1), true, false);
+        assert_eq!(*published, now);
+    }
+
+    #[test]
+    fn waiting_counts_only_while_watching_and_running() {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), false, false);
+        hold_down.published(&table(2..20), seconds(10), false, false);
+        for at in (20..1000).step_by(10) {
+            assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
+        }
+        assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
+        // Stopped for ten minutes: the wait starts over.
+        assert_eq!(run(&mut hold_down, &table(2..20), 7040, 7080), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 7090, 7100), 18);
+    }
+}

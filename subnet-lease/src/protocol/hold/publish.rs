@@ -1,0 +1,89 @@
+//! Publishing what changed on this node.
+
+use super::{Holder, PUBLICATION, UNSURE};
+use crate::dual::Dual;
+use crate::lease::LeaseAttrs;
+use crate::manager::Lost;
+use crate::protocol::ask::{complain, jitter, put, signed, txn};
+use crate::protocol::registry::Unanswered;
+use crate::protocol::words;
+
+impl Holder {
+    /// Publishes other attributes.
+    pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
+        if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
+            self.claim.public = public;
+        }
+        self.wanted = attrs;
+        self.telling_failures = 0;
+        self.tell().await
+    }
+
+    /// Publishes what the peers do not know yet, as soon as the store can be reached.
+    pub(super) async fn tell(&mut self) -> Result<(), Lost> {
+        let attrs = self.publication();
+        if attrs == self.tenure.attrs {
+            self.untold = None;
+            self.telling_failures = 0;
+            return Ok(());
+        }
+        let now = self.io.now();
+        self.untold.get_or_insert(now);
+        // Readiness must know before the store answers, which may take long.
+        self.show();
+        let compare = self.tenure.unchanged();
+        let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
+        let answer = txn(&self.io, compare, write, &self.tenure.key).await;
+        let pause = jitter(&self.claim, self.telling_failures, PUBLICATION.after(self.telling_failures));
+        self.telling = self.io.now() + pause;
+        match answer {
+            Ok((true, revision, _)) => self.stands(attrs, revision),
+            Ok((false, _, Some(entry))) => {
+                self.telling_failures += 1;
+                return self.changed(entry).await;
+            }
+            Ok((false, _, None)) => return self.put_back().await,
+            Err(failure) => {
+                self.telling_failures += 1;
+                self.unanswered(attrs, &failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the daemon wants, as it is written.
+    pub(super) fn publication(&self) -> LeaseAttrs {
+        let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
+        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.keepalive, contested)
+    }
+
+    /// What the store is known to hold from now on.
+    pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
+        self.tenure.modified = revision;
+        let before = std::mem::replace(&mut self.tenure.attrs, attrs);
+        // Earlier writes compare with an older revision and cannot succeed any more.
+        self.unsure.clear();
+        if !before.same_public(&self.tenure.attrs) {
+            self.io.inform(words::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
+        }
+        if self.publication() == self.tenure.attrs {
+            self.untold = None;
+            self.telling_failures = 0;
+        }
+    }
+
+    /// A write without an answer: it may have been done.
+    pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
+        complain(&self.io, failure);
+        if !self.unsure.contains(&attrs) {
+            if self.unsure.len() == UNSURE {
+                self.unsure.remove(0);
+            }
+            self.unsure.push(attrs);
+        }
+    }
+
+    pub(super) fn rank(&self) -> i64 {
+        self.tenure.attrs.node.as_ref().map_or(0, |node| node.rank)
+    }
+}

@@ -1,0 +1,143 @@
+//! Restoring our key after it was edited, overwritten or deleted.
+
+use super::{CORRECTION, DEFENCE, Holder, PROOF};
+use crate::manager::Lost;
+use crate::protocol::ask::{grant, list, pause, put, revoke, signed, txn};
+use crate::protocol::registry::{Answer, Compare, Entry, Request, TTL};
+use crate::protocol::settle::{Settled, settle};
+use crate::protocol::view::Item;
+use crate::protocol::words;
+use crate::wire;
+use std::time::Duration;
+
+impl Holder {
+    /// Writes the key back at once, then at most once a minute: the other writer may do the same.
+    pub(super) async fn defend(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<(), Lost> {
+        let now = self.io.now();
+        if now < self.may_defend {
+            self.proof = self.proof.min(self.may_defend);
+            return Ok(());
+        }
+        if self.write(item, contested, news).await? {
+            self.may_defend = now + DEFENCE;
+        }
+        Ok(())
+    }
+
+    /// Undoes an edit by hand: at once, and with growing pauses while the edits go on.
+    pub(super) async fn correct(&mut self, item: &Item, news: String) -> Result<(), Lost> {
+        let now = self.io.now();
+        if now < self.may_defend {
+            self.proof = self.proof.min(self.may_defend);
+            return Ok(());
+        }
+        if now > self.may_defend + PROOF {
+            self.corrections = 0;
+        }
+        if self.write(item, false, Some(news)).await? {
+            self.may_defend = now + CORRECTION.after(self.corrections);
+            self.corrections += 1;
+        }
+        Ok(())
+    }
+
+    /// Overwrites the present value of our key by compare-and-swap; whether that succeeded. `news` is logged if it did.
+    pub(super) async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
+        if self.tenure.lease != 0 {
+            let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
+            if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
+                self.tenure.keepalive = grant(&self.io).await;
+                self.tenure.lease = self.tenure.keepalive;
+                self.tenure.renewed = self.io.now();
+            }
+        }
+        let contested = contested || self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
+        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.keepalive, contested);
+        let compare = vec![Compare::Unchanged { key: self.tenure.key.clone(), modified: item.entry.modified }];
+        let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
+        match txn(&self.io, compare, write, &self.tenure.key).await {
+            Ok((true, revision, _)) => {
+                self.tenure.created = item.entry.created;
+                self.stands(attrs, revision);
+                if let Some(news) = news {
+                    self.io.warn(news);
+                }
+                return Ok(true);
+            }
+            // Changed once more: look again soon.
+            Ok((false, ..)) => self.proof = self.io.now() + Duration::from_millis(100),
+            Err(failure) => {
+                self.unanswered(attrs, &failure);
+                self.proof = self.io.now() + Duration::from_secs(1);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Our key was deleted: the same subnet again, if it is still free.
+    pub(super) async fn put_back(&mut self) -> Result<(), Lost> {
+        let mut attempt = 0;
+        loop {
+            let view = list(&self.io).await;
+            if let Some(item) = view.get(&self.tenure.key) {
+                let entry = item.entry.clone();
+                return self.changed_back(entry).await;
+            }
+            if view.items.iter().any(|item| self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)) {
+                let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
+                return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
+            }
+            let keepalive = self.keepalive().await;
+            let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
+            let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
+            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, keepalive, contested);
+            let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
+            let write = vec![put(&self.tenure.key, &attrs, lease)];
+            match txn(&self.io, compare, write, &self.tenure.key).await {
+                Ok((true, revision, _)) => {
+                    let now = self.io.now();
+                    let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
+                    self.io.warn(words::put_back(&self.tenure.key, expired));
+                    (self.tenure.created, self.tenure.lease, self.tenure.keepalive, self.tenure.renewed) = (revision, lease, keepalive, now);
+                    self.stands(attrs, revision);
+                    return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
+                        Settled::Ours(_) => Ok(()),
+                        Settled::Yielded => Err(Lost::Taken(words::taken(&self.tenure.key, None))),
+                        Settled::Refused(text) => Err(Lost::Taken(text)),
+                    };
+                }
+                Ok((false, ..)) => {
+                    attempt += 1;
+                    self.tenure.keepalive = keepalive;
+                    // Refused although the list shows no lease: another key has our prefix.
+                    if attempt > 2 {
+                        revoke(&self.io, keepalive).await;
+                        return Err(Lost::Taken(words::taken(&self.tenure.key, None)));
+                    }
+                }
+                Err(failure) => {
+                    self.tenure.attrs = attrs;
+                    self.tenure.keepalive = keepalive;
+                    if self.tenure.lease != 0 {
+                        self.tenure.lease = keepalive;
+                    }
+                    pause(&self.io, &failure, 3).await;
+                }
+            }
+        }
+    }
+
+    /// The lease that is kept alive; a new one where it is gone.
+    pub(super) async fn keepalive(&self) -> i64 {
+        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
+        if self.tenure.keepalive != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
+            return self.tenure.keepalive;
+        }
+        grant(&self.io).await
+    }
+
+    /// The key is there again: by our own lost write, or by another's.
+    pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
+        Box::pin(self.changed(entry)).await
+    }
+}

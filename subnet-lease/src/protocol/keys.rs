@@ -1,0 +1,185 @@
+//! The manager of every store of keys: it drives the protocol on the store.
+
+use super::acquire::{acquire, stored};
+use super::coroutine::{Coroutine, Io};
+use super::drive::{Registry, drive, forward};
+use super::hold::hold;
+use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
+use super::tenure::Tenure;
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttrs};
+use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};
+use crate::table::LeaseEvent;
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, mpsc, watch};
+
+/// How long a list may be reused.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// A store of keys: what differs between etcd and a directory.
+#[async_trait]
+pub trait KeyStore: Registry {
+    /// See [`SubnetManager::network_config`].
+    async fn network_config(&self) -> Result<NetworkConfig, Error>;
+
+    /// See [`SubnetManager::watch`]; may begin with the recent list.
+    fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
+
+    /// Reports what happens to one key after it was written at this revision; never ends.
+    async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
+
+    /// See [`SubnetManager::counters`].
+    fn counters(&self) -> Arc<Counters>;
+
+    /// See [`SubnetManager::readdressed`].
+    fn readdressed(&self, _local: &[IpAddr]) {}
+
+    /// See [`SubnetManager::renew`].
+    fn renew(&self) -> bool {
+        false
+    }
+}
+
+/// Keeps leases in a store of keys.
+pub struct KeyManager<S> {
+    pub(crate) store: S,
+    tenure: Mutex<Option<Tenure>>,
+    recent: Recent,
+}
+
+impl<S: KeyStore> KeyManager<S> {
+    /// Nothing is asked of the store yet.
+    pub fn on(store: S) -> Self {
+        Self { store, tenure: Mutex::new(None), recent: Recent::default() }
+    }
+
+    /// The leases as they are now, for tools.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn list(&self) -> Result<Listing, Unanswered> {
+        match self.store.request(Request::List).await? {
+            Answer::Listing(listing) => Ok(listing),
+            _ => Ok(Listing::default()),
+        }
+    }
+
+    /// Deletes a lease's key, unless it changed since it was listed; whether it did.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
+        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
+        let write = vec![Write::Delete { key: entry.key.clone() }];
+        match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
+            Answer::Txn { done, .. } => Ok(done),
+            _ => Ok(false),
+        }
+    }
+
+    /// Runs a part of the protocol; `first` serves as its first list, and the last one is kept for the next reader.
+    async fn run<T, F>(&self, first: Option<Listing>, state: Option<&watch::Sender<Held>>, part: impl FnOnce(Io) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let reuse = Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
+        let (_keep, mut notices) = mpsc::unbounded_channel();
+        let done = drive(Coroutine::new(part), &reuse, &mut notices, state).await;
+        if let Some(last) = reuse.last.into_inner() {
+            self.recent.keep(last).await;
+        }
+        done.map_err(Error::Refused)
+    }
+}
+
+#[async_trait]
+impl<S: KeyStore> SubnetManager for KeyManager<S> {
+    async fn network_config(&self) -> Result<NetworkConfig, Error> {
+        self.store.network_config().await
+    }
+
+    async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
+        let listing = self.list().await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
+        let (claim, config) = (claim.clone(), config.clone());
+        self.run(Some(listing), None, move |io| stored(io, claim, config)).await
+    }
+
+    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
+        let (claim, config, attrs) = (claim.clone(), config.clone(), attrs.clone());
+        let first = self.recent.take().await;
+        let tenure = self.run(first, Some(state), move |io| acquire(io, claim, config, attrs)).await?;
+        let lease = tenure.lease();
+        *self.tenure.lock().await = Some(tenure);
+        Ok(lease)
+    }
+
+    fn watch(&self) -> BoxStream<'_, LeaseEvent> {
+        self.store.watch(&self.recent)
+    }
+
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost {
+        let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let (notices, mut inbox) = mpsc::unbounded_channel();
+        let (key, modified) = (tenure.key.clone(), tenure.modified);
+        let (claim, config) = (claim.clone(), config.clone());
+        let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
+        tokio::select! {
+            lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
+            () = self.store.watch_key(&key, modified, &notices) => Lost::Taken("the watch of this node's lease ended".to_owned()),
+            () = forward(attrs, &notices) => Lost::Taken("publication ended".to_owned()),
+        }
+    }
+
+    fn readdressed(&self, local: &[IpAddr]) {
+        self.store.readdressed(local);
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.store.counters()
+    }
+
+    fn renew(&self) -> bool {
+        self.store.renew()
+    }
+}
+
+/// A recent list, which the next reader may use once instead of asking the store.
+#[derive(Default)]
+pub struct Recent(Mutex<Option<(Instant, Listing)>>);
+
+impl Recent {
+    async fn keep(&self, listing: Listing) {
+        *self.0.lock().await = Some((Instant::now(), listing));
+    }
+
+    /// The list, if it is fresh.
+    pub async fn take(&self) -> Option<Listing> {
+        self.0.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
+    }
+}
+
+/// A registry that answers the first `List` with a list at hand, and keeps the last one.
+struct Reuse<'a> {
+    registry: &'a dyn Registry,
+    first: Mutex<Option<Listing>>,
+    last: Mutex<Option<Listing>>,
+}
+
+#[async_trait]
+impl Registry for Reuse<'_> {
+    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
+        let first = if request == Request::List { self.first.lock().await.take() } else { None };
+        let answer = match first {
+            Some(listing) => Ok(Answer::Listing(listing)),
+            None => self.registry.request(request).await,
+        };
+        if let Ok(Answer::Listing(listing)) = &answer {
+            *self.last.lock().await = Some(listing.clone());
+        }
+        answer
+    }
+}

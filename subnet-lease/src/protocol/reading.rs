@@ -1,0 +1,60 @@
+//! Reads entries of the store into leases; entries that cannot be read are counted and logged once.
+
+use super::registry::{Entry, Listing};
+use super::view::Item;
+use crate::dual::Subnets;
+use crate::json::excerpt;
+use crate::lease::Lease;
+use crate::manager::Counters;
+use crate::wire;
+use std::collections::BTreeSet;
+
+/// Reads an entry into a lease; one that cannot be read is counted, and logged once.
+pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
+    let key = entry.key.clone();
+    let why = |why: String| tell(counters, &key, &why);
+    let Some(subnets) = entry.subnets() else {
+        why("the key names no subnet in canonical form (such as 10.5.34.0-24)".to_owned());
+        return None;
+    };
+    match wire::parse_value(&entry.value) {
+        Ok(_) => {
+            counters.readable(&key);
+            Item::of(entry).and_then(|item| item.lease()).map(Ok)
+        }
+        Err(reason) => {
+            why(reason);
+            Some(Err(subnets))
+        }
+    }
+}
+
+/// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
+#[cfg(feature = "dir")]
+pub fn unreadable(counters: &Counters, key: &str, why: &str) -> Option<Subnets> {
+    tell(counters, key, why);
+    wire::parse_key(key)
+}
+
+fn tell(counters: &Counters, key: &str, why: &str) {
+    if counters.unreadable(key, why) {
+        tracing::warn!(key = %excerpt(key), "a lease in the store cannot be read and is skipped: {why}");
+    }
+}
+
+/// The leases of a complete list, and the keys whose values cannot be read.
+pub fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
+    let mut leases = Vec::with_capacity(listing.entries.len());
+    let mut unreadable = BTreeSet::new();
+    counters.only(&listing.entries.iter().map(|entry| entry.key.clone()).collect());
+    for entry in listing.entries {
+        match read(counters, entry) {
+            Some(Ok(lease)) => leases.push(lease),
+            Some(Err(subnets)) => {
+                unreadable.insert(subnets);
+            }
+            None => {}
+        }
+    }
+    (leases, unreadable)
+}

@@ -1,0 +1,44 @@
+//! A lease that this node holds.
+
+use super::registry::Compare;
+use crate::dual::Subnets;
+use crate::lease::{Lease, LeaseAttrs, Term};
+use crate::wire;
+use std::time::Duration;
+
+/// A lease that this node holds, and what is known of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// The key.
+    pub key: String,
+    /// What it names.
+    pub subnets: Subnets,
+    /// What was written.
+    pub attrs: LeaseAttrs,
+    /// When the key was created.
+    pub created: i64,
+    /// When it was last written, by us.
+    pub modified: i64,
+    /// The store's lease that it hangs on; 0 for a reservation.
+    pub lease: i64,
+    /// The store's lease that is kept alive: the same, or for a reservation one without a key.
+    pub keepalive: i64,
+    /// When it was last kept alive.
+    pub renewed: Duration,
+}
+
+impl Tenure {
+    /// The lease as the rest of the program sees it.
+    pub fn lease(&self) -> Lease {
+        let term = if self.lease == 0 { Term::Reserved } else { Term::Leased };
+        Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
+    }
+
+    /// The conditions of every write to the key.
+    pub fn unchanged(&self) -> Vec<Compare> {
+        vec![
+            Compare::Unchanged { key: self.key.clone(), modified: self.modified },
+            Compare::Holds { key: self.key.clone(), value: wire::render_value(&self.attrs) },
+        ]
+    }
+}

@@ -1,0 +1,281 @@
+//! Who may speak to etcd: certificates, users, passwords.
+
+use crate::bed::{Bed, PREFIX};
+use crate::case::cases;
+use crate::etcd_server::EtcdServer;
+use crate::node::{CONFIG, Follower, acquire, attrs, claim, eventually, hold, key};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+use subnet_lease::manager::{Error, SubnetManager};
+use subnet_lease::reason::Told;
+
+cases! {
+    tls_needs_a_ca_alone: [Etcd],
+    passwords: [Etcd],
+    authentication_comes_and_goes: [OwnEtcd],
+    tls_says_which_side_refuses_what: [Etcd],
+}
+
+async fn tls_needs_a_ca_alone(bed: Bed) {
+    let plain = bed.etcd();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let authority = |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let cert = params.self_signed(&key).unwrap();
+        (cert.pem(), rcgen::Issuer::new(params, key))
+    };
+    let (ca, issuer) = authority("ca");
+    let leaf = |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let cert = params.signed_by(&key, &issuer).unwrap();
+        std::fs::write(path(&format!("{name}.pem")), cert.pem()).unwrap();
+        std::fs::write(path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+    };
+    std::fs::write(path("ca.pem"), &ca).unwrap();
+    leaf("server");
+    leaf("client");
+    let text = |name: &str| path(name).to_str().unwrap().to_owned();
+    for mutual in [false, true] {
+        let mut args = vec!["--cert-file".to_owned(), text("server.pem"), "--key-file".to_owned(), text("server.key")];
+        if mutual {
+            args.extend(["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), text("ca.pem")]);
+        }
+        let mut server = EtcdServer::new(plain.version).with(&args, true);
+        server.start();
+        let options =
+            EtcdOptions { endpoints: vec![server.endpoint()], prefix: PREFIX.to_owned(), ca: Some(path("ca.pem")), ..EtcdOptions::default() };
+        let alone: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(options.clone()));
+        let Err(Error::Unavailable(text_alone)) = alone.network_config().await else { panic!("nothing is configured") };
+        assert_eq!(text_alone.contains("etcdctl put"), !mutual, "{text_alone}");
+        let with = EtcdOptions { identity: Some((path("client.pem"), path("client.key"))), ..options.clone() };
+        let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(with));
+        let reached = async |manager: &Arc<dyn SubnetManager>| matches!(manager.network_config().await, Err(Error::Unavailable(text)) if text.contains("etcdctl put"));
+        assert!(reached(&manager).await);
+        // Another CA's bundle: refused by name, and accepted again once the files are right.
+        let (stranger, _) = authority("stranger");
+        std::fs::write(path("ca.pem"), &stranger).unwrap();
+        std::fs::File::open(path("ca.pem")).unwrap().set_modified(std::time::SystemTime::now() + Duration::from_secs(2)).unwrap();
+        let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!() };
+        assert!(why.contains("certificate"), "{why}");
+        std::fs::write(path("ca.pem"), format!("{stranger}{ca}")).unwrap();
+        std::fs::File::open(path("ca.pem")).unwrap().set_modified(std::time::SystemTime::now() + Duration::from_secs(4)).unwrap();
+        assert!(reached(&manager).await);
+        std::fs::write(path("ca.pem"), &ca).unwrap();
+    }
+}
+
+async fn passwords(bed: Bed) {
+    // Tokens that expire within the test.
+    let mut server = EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
+    server.start();
+    server.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
+    for args in [
+        &["user", "add", "root:rootpw"][..],
+        &["role", "add", "flannel"],
+        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
+        &["role", "grant-permission", "flannel", "readwrite", "--prefix=true", &format!("{PREFIX}/subnets")],
+        &["user", "add", "flannel:secret"],
+        &["user", "grant-role", "flannel", "flannel"],
+        &["user", "add", "nobody:nothing"],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        server.ctl(args);
+    }
+    let as_user = |name: &str, password: &str| -> Arc<dyn SubnetManager> {
+        Arc::new(EtcdManager::new(EtcdOptions {
+            endpoints: vec![server.endpoint()],
+            prefix: PREFIX.to_owned(),
+            user: Some((name.to_owned(), password.to_owned())),
+            ..EtcdOptions::default()
+        }))
+    };
+    let Err(Error::Refused(text)) = as_user("flannel", "wrong").network_config().await else { panic!("a wrong password is final") };
+    assert!(text.contains("flannel") && !text.contains("wrong pass"), "{text}");
+    let Err(Error::Unavailable(text)) = as_user("nobody", "nothing").network_config().await else { panic!("no permission") };
+    assert!(text.contains("permission denied") && text.contains("nobody") && text.contains("/config"), "{text}");
+    let (manager, one) = (as_user("flannel", "secret"), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    // Longer than a token lives.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let mut changed = attrs(&one);
+    changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
+    holding.attrs.send_replace(changed);
+    let get =
+        || server.try_ctl(&["--user=root:rootpw", "get", "--print-value-only", &format!("{PREFIX}/subnets/{}", key(&lease))]).unwrap_or_default();
+    eventually("a new token was fetched", || get().contains("192.168.56.201")).await;
+}
+
+/// A user is configured before etcd wants one, and stays so when it no longer does.
+async fn authentication_comes_and_goes(bed: Bed) {
+    bed.configure(CONFIG);
+    let server = bed.etcd();
+    for args in [
+        &["user", "add", "root:rootpw"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "flannel"],
+        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
+        &["role", "grant-permission", "flannel", "readwrite", "--prefix=true", &format!("{PREFIX}/subnets")],
+        &["user", "add", "flannel:secret"],
+        &["user", "grant-role", "flannel", "flannel"],
+    ] {
+        server.ctl(args);
+    }
+    let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(EtcdOptions {
+        endpoints: vec![server.endpoint()],
+        prefix: PREFIX.to_owned(),
+        user: Some(("flannel".to_owned(), "secret".to_owned())),
+        ..EtcdOptions::default()
+    }));
+    let one = claim("one", 101);
+    // Without authentication: nobody is asked for a name.
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    let follower = Follower::of(manager.clone());
+    eventually("the list is in", || follower.len() == 1).await;
+    let mut round = 0;
+    let root = |args: &[&str]| {
+        let with: Vec<&str> = ["--user=root:rootpw"].into_iter().chain(args.iter().copied()).collect();
+        server.try_ctl(&with).or_else(|_| server.try_ctl(args)).unwrap()
+    };
+    let mut works = async |when: &str| {
+        round += 1;
+        let mut changed = attrs(&one);
+        changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 200 + round));
+        let address = changed.public_ip.unwrap().to_string();
+        holding.attrs.send_replace(changed);
+        let own = format!("{PREFIX}/subnets/{}", key(&lease));
+        eventually(&format!("{when}: it writes"), || root(&["get", "--print-value-only", &own]).contains(&address)).await;
+        root(&["put", &format!("{PREFIX}/subnets/10.5.{}.0-24", 200 + round), r#"{"PublicIP":"192.168.56.9","PublicIPv6":null}"#]);
+        eventually(&format!("{when}: it sees"), || follower.has(&format!("10.5.{}.0-24", 200 + round))).await;
+        let fresh = manager.network_config().await;
+        assert!(fresh.is_ok(), "{when}: {fresh:?}");
+    };
+    works("before").await;
+    for _ in 0..2 {
+        server.ctl(&["auth", "enable"]);
+        works("enabled").await;
+        server.ctl(&["--user=root:rootpw", "auth", "disable"]);
+        works("disabled").await;
+    }
+    assert!(!holding.task.is_finished());
+}
+
+/// A folder of certificates: two authorities, and what the first one signs.
+struct Pki {
+    folder: tempfile::TempDir,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut issuers = ["ca", "stranger"].map(|name| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            std::fs::write(folder.path().join(format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
+            Some(rcgen::Issuer::new(params, key))
+        });
+        let stranger = Self { folder, issuer: issuers[1].take().unwrap() };
+        stranger.sign("foreign", "127.0.0.1", 2999);
+        Self { issuer: issuers[0].take().unwrap(), ..stranger }
+    }
+
+    fn sign(&self, name: &str, address: &str, until: i32) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![address.to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(until, 2, 3));
+        std::fs::write(self.path(&format!("{name}.pem")), params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
+        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// What TLS does not like reads: which side refuses which certificate, why and until when; and it is one reason at every try.
+async fn tls_says_which_side_refuses_what(bed: Bed) {
+    let plain = bed.etcd();
+    let pki = Pki::new();
+    for (name, address, until) in [
+        ("server", "127.0.0.1", 2999),
+        ("old-server", "127.0.0.1", 2021),
+        ("elsewhere", "10.9.9.9", 2999),
+        ("node", "node", 2999),
+        ("old-node", "node", 2021),
+    ] {
+        pki.sign(name, address, until);
+    }
+    let serve = |name: &str, mutual: bool| {
+        let mut args = vec!["--cert-file".to_owned(), pki.text(&format!("{name}.pem")), "--key-file".to_owned(), pki.text(&format!("{name}.key"))];
+        if mutual {
+            args.extend(["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), pki.text("ca.pem")]);
+        }
+        let mut server = EtcdServer::new(plain.version).with(&args, true);
+        server.start();
+        server
+    };
+    let servers = [serve("server", false), serve("server", true), serve("old-server", false), serve("elsewhere", false), serve("foreign", false)];
+    let https: Vec<String> = servers.iter().map(EtcdServer::endpoint).collect();
+    let to_plain = plain.endpoint().replace("http://", "https://");
+    let to_tls = https[0].replace("https://", "http://");
+    for (endpoint, ca, identity, parts) in [
+        (&https[2], "ca.pem", None, &["this node refuses etcd's certificate", "CN=old-server, issued by CN=ca", "until 2021-02-03", "expired"][..]),
+        (&https[3], "ca.pem", None, &["this node refuses etcd's certificate", "issued for", "10.9.9.9", "--etcd-endpoints"]),
+        (&https[4], "ca.pem", None, &["this node refuses etcd's certificate", "issued by CN=stranger", "ca.pem did not sign it", "--etcd-cafile"]),
+        (&https[1], "ca.pem", None, &["etcd wants a client certificate", "--etcd-certfile"]),
+        (
+            &https[1],
+            "ca.pem",
+            Some("old-node"),
+            &["etcd refuses this node's certificate", "old-node.pem", "CN=old-node", "until 2021-02-03", "expired"],
+        ),
+        (
+            &https[1],
+            "ca.pem",
+            Some("foreign"),
+            &["etcd refuses this node's certificate", "foreign.pem", "issued by CN=stranger", "--trusted-ca-file"],
+        ),
+        (&https[0], "node.key", None, &["node.key holds no certificate", "--etcd-cafile"]),
+        (&to_plain, "ca.pem", None, &["etcd does not speak TLS there", "http://"]),
+        (&to_tls, "ca.pem", None, &["etcd speaks TLS there", "https://", "--etcd-cafile"]),
+        (&https[1], "ca.pem", Some("node"), &["etcdctl put"]),
+    ] {
+        let manager = EtcdManager::new(EtcdOptions {
+            endpoints: vec![endpoint.clone()],
+            prefix: PREFIX.to_owned(),
+            ca: Some(pki.path(ca)),
+            identity: identity.map(|name| (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")))),
+            ..EtcdOptions::default()
+        });
+        let mut told = Told::default();
+        for turn in 0..12 {
+            let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!("{parts:?}: nothing is configured there") };
+            for part in parts {
+                assert!(why.contains(part), "{part:?} is missing: {why}");
+            }
+            assert_eq!(told.news(Some(&why)), turn == 0, "another reason at try {turn}: {why}");
+            assert!(
+                !["AlertDescription", "BadCertificate", "UnknownIssuer", "Kind::", "transport error"].iter().any(|debug| why.contains(debug)),
+                "{why}"
+            );
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Keeping a lease while its key changes under the holder.
+
+use crate::bed::Bed;
+use crate::case::cases;
+use crate::node::{CONFIG, DEADLINE, acquire, attrs, claim, eventually, hold, key};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use subnet_lease::Term;
+use subnet_lease::manager::{Error, Lost};
+
+cases! {
+    attributes_are_republished: [],
+    a_deleted_key_comes_back: [Keys],
+    a_taken_key_is_lost: [Keys],
+    reservations_stay: [Keys, Expiry],
+    an_operator_reserves_by_hand: [Keys, Expiry],
+    a_foreign_address_by_hand_is_put_back: [Keys, Expiry],
+    a_revoked_lease_comes_back: [Keys, Expiry, Etcd],
+}
+
+async fn attributes_are_republished(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    let mut changed = attrs(&one);
+    changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
+    holding.attrs.send_replace(changed);
+    eventually("the new address is stored", || bed.get(&key(&lease)).is_some_and(|value| value.contains("192.168.56.201"))).await;
+    eventually("it is told", || {
+        holding.held.borrow().lease.as_ref().is_some_and(|lease| lease.attrs.public_ip == Some(Ipv4Addr::new(192, 168, 56, 201)))
+    })
+    .await;
+}
+
+async fn a_deleted_key_comes_back(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    for _ in 0..3 {
+        // Deleted only once the holder watches: it proves its key first.
+        eventually("it is held", || holding.held.borrow().lease.is_some()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        bed.delete(&key(&lease));
+        eventually("the key is back", || bed.get(&key(&lease)).is_some()).await;
+    }
+    assert!(!holding.task.is_finished());
+}
+
+async fn a_taken_key_is_lost(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let mut holding = hold(&manager, &one).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    bed.put(&key(&lease), r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#);
+    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
+    assert!(matches!(&lost, Lost::Taken(text) if text.contains("192.168.56.222")), "{lost}");
+    assert!(bed.get(&key(&lease)).unwrap().contains("192.168.56.222"), "the other's key is left alone");
+}
+
+async fn reservations_stay(bed: Bed) {
+    bed.configure(CONFIG);
+    bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#);
+    let mut named = claim("one", 101);
+    named.host.named = true;
+    for _ in 0..2 {
+        let manager = bed.manager();
+        let lease = acquire(&manager, &named).await.unwrap();
+        assert_eq!((key(&lease).as_str(), lease.term), ("10.5.9.0-24", Term::Reserved));
+        assert_eq!(bed.lease_of("10.5.9.0-24"), 0);
+        assert!(bed.get("10.5.9.0-24").unwrap().contains(r#""lease":"#));
+    }
+    // Its holder is alive: another node with the address is refused.
+    let manager = bed.manager();
+    acquire(&manager, &named).await.unwrap();
+    let _holding = hold(&manager, &named).await;
+    let mut other = claim("two", 101);
+    other.host.named = true;
+    assert!(matches!(acquire(&bed.manager(), &other).await, Err(Error::Refused(_))));
+}
+
+async fn an_operator_reserves_by_hand(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_ne!(bed.lease_of(&key(&lease)), 0);
+    bed.put(&key(&lease), &bed.get(&key(&lease)).unwrap());
+    eventually("it is a reservation of ours", || {
+        holding.held.borrow().lease.as_ref().is_some_and(|lease| lease.term == Term::Reserved)
+            && bed.get(&key(&lease)).unwrap().contains(r#""lease":"#)
+    })
+    .await;
+    assert_eq!(bed.lease_of(&key(&lease)), 0);
+    assert!(!holding.task.is_finished());
+}
+
+async fn a_foreign_address_by_hand_is_put_back(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    eventually("it is held", || holding.held.borrow().lease.is_some()).await;
+    let (good, hangs_on) = (bed.get(&key(&lease)).unwrap(), bed.lease_of(&key(&lease)));
+    for bad in [good.replace("192.168.56.101", "192.168.56.222"), "{garbage".to_owned()] {
+        bed.put(&key(&lease), &bad);
+        eventually("it is as it was", || bed.get(&key(&lease)).unwrap() == good && bed.lease_of(&key(&lease)) == hangs_on).await;
+    }
+    assert!(!holding.task.is_finished());
+}
+
+async fn a_revoked_lease_comes_back(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.manager(), claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let _holding = hold(&manager, &one).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let revoked = bed.lease_of(&key(&lease));
+    bed.etcd().ctl(&["lease", "revoke", &format!("{revoked:x}")]);
+    eventually("the key is back under another lease", || bed.get(&key(&lease)).is_some() && bed.lease_of(&key(&lease)) != revoked).await;
+}

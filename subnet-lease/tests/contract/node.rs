@@ -1,0 +1,128 @@
+//! A node of the tests: its claim, its lease, and what it sees of the others.
+
+use futures_util::StreamExt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, SubnetManager};
+use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire};
+use tokio::sync::watch;
+
+pub const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+pub const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+pub fn claim(name: &str, last: u8) -> Claim {
+    Claim {
+        node: NodeId {
+            id: format!("id-{name}"),
+            name: name.to_owned(),
+            instance: format!("{name}-{:x}", rand::random::<u64>()),
+            ..NodeId::default()
+        },
+        public: Dual::V4(Ipv4Addr::new(192, 168, 56, last)),
+        host: HostFacts { advice: "use --iface=enp0s8".to_owned(), ..HostFacts::default() },
+    }
+}
+
+pub fn attrs(claim: &Claim) -> LeaseAttrs {
+    LeaseAttrs {
+        public_ip: claim.public.v4().copied(),
+        public_ipv6: claim.public.v6().copied(),
+        backend: "vxlan".into(),
+        data: Some(
+            RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{:02x}"}}"#, claim.public.v4().map_or(1, |ip| ip.octets()[3]))).unwrap(),
+        ),
+        ..LeaseAttrs::default()
+    }
+}
+
+pub async fn config(manager: &Arc<dyn SubnetManager>) -> NetworkConfig {
+    manager.network_config().await.unwrap()
+}
+
+pub async fn acquire(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Result<Lease, Error> {
+    let config = config(manager).await;
+    let (state, _keep) = watch::channel(Held::default());
+    tokio::time::timeout(DEADLINE, manager.acquire(claim, &config, &attrs(claim), &state)).await.expect("no lease in time")
+}
+
+/// A held lease: runs until it is dropped.
+pub struct Holding {
+    pub task: tokio::task::JoinHandle<Lost>,
+    pub attrs: watch::Sender<LeaseAttrs>,
+    pub held: watch::Receiver<Held>,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
+    let config = config(manager).await;
+    let (attrs_out, attrs_in) = watch::channel(attrs(claim));
+    let (state, held) = watch::channel(Held::default());
+    let (manager, claim) = (manager.clone(), claim.clone());
+    let task = tokio::spawn(async move { manager.hold(&claim, &config, attrs_in, state).await });
+    Holding { task, attrs: attrs_out, held }
+}
+
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A table that follows a manager's watch.
+pub struct Follower {
+    table: Arc<std::sync::Mutex<(LeaseTable, usize)>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Follower {
+    pub fn of(manager: Arc<dyn SubnetManager>) -> Self {
+        let table = Arc::new(std::sync::Mutex::new((LeaseTable::default(), 0)));
+        let shared = table.clone();
+        let task = tokio::spawn(async move {
+            let mut events = manager.watch();
+            while let Some(event) = events.next().await {
+                let mut table = shared.lock().unwrap();
+                table.1 += usize::from(matches!(event, LeaseEvent::Reset { .. }));
+                table.0.apply(event);
+            }
+        });
+        Self { table, task }
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).is_some()
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.lock().unwrap().0.len()
+    }
+
+    pub fn resets(&self) -> usize {
+        self.table.lock().unwrap().1
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub fn key(lease: &Lease) -> String {
+    wire::render_key(&lease.subnets)
+}
+
+pub fn subnets(text: &str) -> Subnets {
+    wire::parse_key(text).unwrap()
+}
