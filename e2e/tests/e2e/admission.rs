@@ -90,7 +90,7 @@ fn what_is_refused_is_named() {
 
 /// A node of another backend is told once, with both types, and marked; so is a key that is no text.
 #[test]
-fn a_peer_of_another_backend_is_told() {
+fn a_peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
         let bed = Bed::start(lab, 2, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#, |_, options| options)?;
         put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
@@ -107,7 +107,7 @@ fn a_peer_of_another_backend_is_told() {
             let named = |text: &str| told.iter().all(|line| text.contains(line));
             eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
             for line in told {
-                eventually(DEADLINE, "the log tells of it", || daemon.log().matches(line).count() == 1)?;
+                eventually(DEADLINE, "it is logged", || daemon.log().matches(line).count() == 1)?;
             }
             let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
             let counts = (count("other-backend")?, count("reserved")?, count("no-address")?);
