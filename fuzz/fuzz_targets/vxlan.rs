@@ -4,7 +4,7 @@
 use packet_engine::framing::{Framing, VXLAN};
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
-use packet_engine::unfinished::tcp_segment;
+use packet_engine::partial_checksum::tcp_segment;
 use libfuzzer_sys::fuzz_target;
 
 const MTU: u16 = 200;

@@ -248,7 +248,7 @@ impl Siege {
         let log = self.bed.daemons[0].log();
         let told = [
             format!("{}: dropped a packet from {}: unknown_peer: no lease names", way.device, way.stranger),
-            format!("{}: dropped a packet from {}, {} to {} inside: spoofed: ", way.device, way.peer, way.others_pod, way.pod),
+            format!("{}: dropped a packet from {}, inner {} to {}: spoofed: ", way.device, way.peer, way.others_pod, way.pod),
         ];
         for line in told {
             ensure!(log.contains(&line), "not told: {line}");

@@ -14,7 +14,7 @@ use packet_engine::features::Features;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use traffic_rules::rules::{Choices, Guard};
+use traffic_rules::rules::{GuardOptions, RuleOptions};
 
 /// What reading the flags has found out so far, beside their values.
 #[derive(Debug, Default)]
@@ -383,7 +383,7 @@ fn logging(flags: &LogFlags, reader: &mut Reader) -> Logging {
 }
 
 /// What was chosen about traffic rules.
-fn choices(flags: &RuleFlags, reader: &mut Reader) -> Choices {
+fn choices(flags: &RuleFlags, reader: &mut Reader) -> RuleOptions {
     let RuleFlags {
         ip_masq,
         ip_masq_fully_random_disable,
@@ -404,9 +404,9 @@ fn choices(flags: &RuleFlags, reader: &mut Reader) -> Choices {
             Err(_) => reader.wrong(value.mistake(format!("{:?} is not a network such as 10.0.0.0/8", value.text))),
         }
     }
-    let strangers = reader.choice(encap_peers);
-    Choices {
-        guard: Guard { notrack: reader.on(encap_notrack), strangers, bar_pods: reader.on(encap_bar_pods) },
+    let unknown_senders = reader.choice(encap_peers);
+    RuleOptions {
+        guard: GuardOptions { notrack: reader.on(encap_notrack), unknown_senders, bar_pods: reader.on(encap_bar_pods) },
         masquerade: reader.on(ip_masq),
         fully_random: !reader.on(ip_masq_fully_random_disable),
         masquerade_inbound: reader.on(masquerade_inbound),

@@ -5,7 +5,7 @@
 
 use clap::{ArgAction, Args, Parser};
 use packet_engine::features::Features;
-use traffic_rules::rules::Strangers;
+use traffic_rules::rules::UnknownSenders;
 
 use crate::settings::LogFormat;
 use crate::value::Value;
@@ -193,7 +193,7 @@ pub(crate) struct RuleFlags {
     pub(crate) encap_notrack: Vec<Value<bool>>,
     /// Count or drop packets to the encapsulation port that do not come from another node.
     #[arg(long, env = "FLANNELD_ENCAP_PEERS", value_name = "off|count|drop", default_value = "off")]
-    pub(crate) encap_peers: Vec<Value<Strangers>>,
+    pub(crate) encap_peers: Vec<Value<UnknownSenders>>,
     /// Drop packets from pods to the encapsulation port of nodes.
     #[arg(long, env = "FLANNELD_ENCAP_BAR_PODS")]
     pub(crate) encap_bar_pods: Vec<Value<bool>>,

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use subnet_lease::etcd::EtcdOptions;
-use traffic_rules::rules::Choices;
+use traffic_rules::rules::RuleOptions;
 
 /// Everything the daemon was told, validated.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Settings {
     /// `--ip-masq`, as subnet.env repeats it.
     pub ip_masq: bool,
     /// What else was chosen about traffic rules.
-    pub rules: Choices,
+    pub rules: RuleOptions,
     /// How often iptables rules are compared.
     pub rules_resync: Duration,
     /// `--set-sysctls`.

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser, ValueParserFactory};
 use clap::parser::ValueSource;
 use clap::{Arg, Command};
 use packet_engine::features::Features;
-use traffic_rules::rules::Strangers;
+use traffic_rules::rules::UnknownSenders;
 
 use crate::go;
 use crate::settings::LogFormat;
@@ -62,7 +62,7 @@ impl Parse for LogFormat {
     }
 }
 
-impl Parse for Strangers {
+impl Parse for UnknownSenders {
     const WORDS: &'static [&'static str] = &["off", "count", "drop"];
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -126,7 +126,7 @@ fn the_variant_is_picked_logged_and_kept() {
         node.host.netns().sh("iptables-nft -N DOCKER; iptables-nft -A DOCKER -j RETURN")?;
         let daemon = node.start()?;
         let log = daemon.log();
-        ensure!(log.contains("rules go to iptables (legacy): kube-proxy's or kubelet's rules are there"), "{log}");
+        ensure!(log.contains("using iptables (legacy) for traffic rules: it holds rules of kube-proxy or kubelet"), "{log}");
         ensure!(told(&log, "both variants of iptables hold rules of other programs (nf_tables: DOCKER; legacy: KUBE-SERVICES)") == 1, "{log}");
         let legacy = || node.run("iptables-legacy-save", &[]).unwrap().contains("FLANNEL-POSTRTG");
         let nft = || node.run("iptables-nft-save", &[]).unwrap().contains("FLANNEL");
