@@ -109,6 +109,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
 
 #[test]
 fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
+    let _load = crate::one_load_at_a_time();
     for ((net_conf, device), queues) in ENGINES.into_iter().zip(["1", "2"]) {
         Lab::run("handover", |lab| {
             let mut bed = Bed::start(lab, 2, net_conf, |_, options| options.env("FLANNELD_DATAPATH_QUEUES", queues))?;

@@ -36,8 +36,9 @@ fn hosts_reach_each_other_over_the_switch() {
     let lab = Lab::new("hosts").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
-    assert!(reaches(&hosts[0], "192.168.56.102"));
-    assert!(reaches(&hosts[1], "fd00:56::101"));
+    for (host, to) in [(&hosts[0], "192.168.56.102"), (&hosts[1], "fd00:56::101")] {
+        eventually(SECONDS, &format!("{} reaches {to}", host.name()), || reaches(host, to)).unwrap();
+    }
     let link = hosts[0].netns().link("enp0s8").unwrap().unwrap();
     assert_eq!((link.mtu, link.operstate.as_str()), (1500, "UP"));
     assert!(hosts[0].netns().addresses().unwrap().iter().any(|address| address.net == "192.168.56.101/24"));
