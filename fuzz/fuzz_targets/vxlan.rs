@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
                     let own = usize::from(MTU) - size;
                     offered += (at.len() - own).div_ceil(size);
                     payload += at.len();
-                    merger.offer_whole(&buffer, at, &header, size);
+                    merger.offer_super_packet(&buffer, at, &header, size);
                     start = end;
                     continue;
                 }

@@ -69,7 +69,7 @@ impl Tun {
     fn by_tun_tap(name: &str) -> Result<Self, String> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun).map_err(|error| refused(name, &error))?;
-        // SAFETY: into_raw_fd gives up the descriptor, which is open and nobody else's from here on.
+        // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
         let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
         tun.prepare().map_err(|error| refused(name, &error))?;

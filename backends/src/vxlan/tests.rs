@@ -70,7 +70,7 @@ fn text(state: &KernelState) -> Vec<String> {
 }
 
 #[test]
-fn a_peer_is_three_objects_a_family() {
+fn a_peer_has_three_objects_for_each_family() {
     let state = desired(&encapsulating(), &table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
     assert_eq!(
         text(&state),
@@ -101,7 +101,7 @@ fn direct_peers_need_a_route_only() {
 }
 
 #[test]
-fn who_took_a_mac_first_keeps_it() {
+fn the_oldest_lease_keeps_its_mac() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
     assert_eq!(state.0.get(&Key::Fdb(plan.config.link(false), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
@@ -109,7 +109,7 @@ fn who_took_a_mac_first_keeps_it() {
 }
 
 #[test]
-fn nothing_of_ones_own_is_a_peer() {
+fn unusable_leases_are_not_peers() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let bare = desired(&plan, &table([]), &facts([]));
     let mut own_mac = lease(2, 200, 2);
@@ -120,8 +120,8 @@ fn nothing_of_ones_own_is_a_peer() {
     outside.subnets = Dual::V4("10.99.4.0/24".parse().unwrap());
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
-    for stranger in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
-        assert_eq!(desired(&plan, &table([stranger.clone()]), &facts([])), bare, "{stranger:?}");
+    for unusable in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
+        assert_eq!(desired(&plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
     }
 }
 
@@ -137,7 +137,7 @@ fn accepted_macs_are_desired_and_announced() {
 }
 
 #[test]
-fn derived_macs_last_and_differ() {
+fn derived_macs_are_stable_and_differ() {
     let macs: BTreeSet<Mac> =
         [("a", 1, false), ("a", 1, true), ("a", 2, false), ("b", 1, false)].map(|(node, vni, v6)| derived_mac(node, vni, v6)).into();
     assert_eq!(macs.len(), 4);
@@ -199,7 +199,7 @@ proptest! {
 
     /// For any change, even with conflicts over few MACs and addresses.
     #[test]
-    fn a_change_leads_where_a_whole_look_leads(
+    fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),
         near in proptest::collection::btree_set(2u8..6, 0..3),
         direct in any::<bool>(),
@@ -241,7 +241,7 @@ proptest! {
 
 /// Peers without shared objects change without a computation of the whole state.
 #[test]
-fn peers_that_share_nothing_change_by_themselves() {
+fn peers_without_shared_objects_change_alone() {
     let plan = encapsulating();
     let before = table((2..20).map(|n| lease(n, n, n)));
     let after = table((3..25).map(|n| lease(n, n, if n == 5 { 99 } else { n })));
@@ -251,12 +251,12 @@ fn peers_that_share_nothing_change_by_themselves() {
     assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
     assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
     // Two peers with one MAC affect each other's objects.
-    let quarrel = table((2..20).map(|n| lease(n, n.min(18), n)));
-    assert_eq!(known.change(&plan, &before, &quarrel, &facts([])), None);
+    let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
+    assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
 }
 
 #[test]
-fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
+fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
     let former = (Some("10.244.0.0/16".parse().unwrap()), Some("fd10:244::/48".parse().unwrap()));
     let setup = Setup {
