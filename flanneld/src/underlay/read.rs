@@ -225,7 +225,7 @@ impl Wish {
             selectors: settings.selectors.clone(),
             public_ip: settings.public_ip,
             public_ipv6: settings.public_ipv6,
-            store: settings.store_host().map(|(host, port)| (host.to_owned(), port)),
+            store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
         }
     }
