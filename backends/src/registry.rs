@@ -16,7 +16,7 @@ pub struct Kind {
 }
 
 /// The backends.
-pub const BACKENDS: [Kind; 4] = [
+pub const BACKENDS: &[Kind] = &[
     Kind { name: alloc::KIND, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
     Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
     Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
@@ -36,7 +36,8 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     if let Some(kind) = BACKENDS.iter().find(|kind| kind.name == name) {
         return (kind.make)(setup);
     }
-    let built = BACKENDS.map(|kind| kind.name).join(", ");
+    let built: Vec<&str> = BACKENDS.iter().map(|kind| kind.name).collect();
+    let built = built.join(", ");
     Err(Error::Config(if MISSING.contains(&name) {
         format!("backend type {name} is not supported yet; set Backend.Type in the network configuration to one of {built}")
     } else {

@@ -43,37 +43,38 @@ impl Program {
         }
     }
 
-    fn script(self, shell: Shell) -> Vec<u8> {
+    /// `own` is flannelctl's command line.
+    fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
-            Program::Flannelctl => crate::command().mut_subcommands(|command| command.mut_args(options::hinted)),
+            Program::Flannelctl => own.clone().mut_subcommands(|command| command.mut_args(options::hinted)),
         };
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, self.name(), &mut script);
         script
     }
 
-    fn manual(self) -> clap::Command {
+    fn manual(self, own: &clap::Command) -> clap::Command {
         match self {
             Program::Flanneld => options::manual(),
-            Program::Flannelctl => crate::command(),
+            Program::Flannelctl => own.clone(),
         }
     }
 }
 
 /// Prints completions.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, own: &clap::Command) -> Result<()> {
     for program in Program::value_variants().iter().filter(|program| args.program.is_none_or(|only| only == **program)) {
-        out::generated(&program.script(args.shell));
+        out::generated(&program.script(args.shell, own));
     }
     Ok(())
 }
 
 /// Writes manual pages: one for each program and for each subcommand.
-pub fn manual(args: &ManArgs) -> Result<()> {
+pub fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
     std::fs::create_dir_all(&args.dir).with_context(|| format!("creating {}", args.dir.display()))?;
     for program in Program::value_variants() {
-        let mut command = program.manual().disable_help_subcommand(true);
+        let mut command = program.manual(own).disable_help_subcommand(true);
         command.build();
         pages(&command, &args.dir).with_context(|| format!("writing manual pages to {}", args.dir.display()))?;
     }
@@ -101,13 +102,13 @@ mod tests {
     }
 
     fn all_flags(program: Program) -> BTreeSet<String> {
-        let mut command = program.manual();
+        let mut command = program.manual(&crate::command());
         command.build();
         flags(&command)
     }
 
     fn script(program: Program, shell: Shell) -> String {
-        String::from_utf8(program.script(shell)).unwrap()
+        String::from_utf8(program.script(shell, &crate::command())).unwrap()
     }
 
     #[test]
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn every_flag_is_in_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
-        temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || manual(&ManArgs { dir: dir.path().to_owned() })).unwrap();
+        temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || manual(&ManArgs { dir: dir.path().to_owned() }, &crate::command())).unwrap();
         let mut names: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         let subcommands = ["cleanup", "completion", "lab", "leases", "release"].map(|name| format!("flannelctl-{name}.8"));

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn each_key_is_a_line_that_says_what_is_odd() {
         let lines = text(&BTreeMap::new());
-        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 is of backend host-gw, this network is of vxlan: restart flanneld there";
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
         assert!(lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")), "{}", lines[0]);
         assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
         assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");

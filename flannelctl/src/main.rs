@@ -59,8 +59,8 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
-        Command::Completion(args) => completion::run(&args),
-        Command::Man(args) => completion::manual(&args),
+        Command::Completion(args) => completion::run(&args, &command()),
+        Command::Man(args) => completion::manual(&args, &command()),
     };
     match outcome.and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -96,7 +96,7 @@ impl Daemon {
     }
 
     fn introduce(&self) {
-        info!("flanneld {} with leases in {}", options::version(), store::place(&self.settings));
+        info!("flanneld {} with leases in {}", options::version(), self.settings.store);
         for warning in &self.settings.warnings {
             warn!("{warning}");
         }

@@ -16,14 +16,3 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn SubnetManager>, Error> 
         Store::Etcd(etcd) => Arc::new(EtcdManager::new(etcd.options())),
     })
 }
-
-/// Where the leases are, for people.
-pub fn place(settings: &Settings) -> String {
-    match &settings.store {
-        Store::Dir(path) => path.display().to_string(),
-        Store::Etcd(etcd) => {
-            let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
-            format!("etcd at {} under {}", endpoints.join(", "), etcd.prefix)
-        }
-    }
-}

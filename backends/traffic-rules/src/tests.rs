@@ -316,7 +316,57 @@ proptest! {
     }
 }
 
-/// The output of the real nft for our script is recognised, and changed rules are not.
+/// All listings that differ from this one in a single thing: a rule, chain or set is gone, a rule is there twice, or one word or number of
+/// an expression or of a chain is another.
+fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
+    fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
+            serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
+            serde_json::Value::Null => {}
+            _ => out.push(path.to_owned()),
+        }
+    }
+    let mut out = Vec::new();
+    for (at, item) in listing["nftables"].as_array().unwrap().iter().enumerate() {
+        let kind = item.as_object().unwrap().keys().next().unwrap().clone();
+        let checked: &[&str] = match kind.as_str() {
+            "rule" => &["expr", "comment", "chain"],
+            "chain" => &["name", "type", "hook", "prio", "policy"],
+            "set" => &["name", "elem"],
+            _ => continue,
+        };
+        let mut without = listing.clone();
+        without["nftables"].as_array_mut().unwrap().remove(at);
+        out.push((format!("without {item}"), without));
+        if kind == "rule" {
+            let mut twice = listing.clone();
+            twice["nftables"].as_array_mut().unwrap().insert(at, item.clone());
+            out.push((format!("twice {item}"), twice));
+        }
+        for field in checked.iter().filter(|field| !item[&kind][**field].is_null()) {
+            let mut paths = Vec::new();
+            leaves(&item[&kind][*field], &format!("/nftables/{at}/{kind}/{field}"), &mut paths);
+            for path in paths {
+                let mut changed = listing.clone();
+                let leaf = changed.pointer_mut(&path).unwrap();
+                // The table's family allows no other, and nft refuses it.
+                if path.ends_with("/payload/protocol") && leaf.as_str().is_some_and(|protocol| protocol.starts_with("ip")) {
+                    continue;
+                }
+                *leaf = match &*leaf {
+                    serde_json::Value::Number(number) => serde_json::json!(number.as_i64().unwrap() + 1),
+                    serde_json::Value::Bool(is) => serde_json::json!(!is),
+                    other => serde_json::json!(format!("x{}", other.as_str().unwrap())),
+                };
+                out.push((format!("{path} of {item}"), changed));
+            }
+        }
+    }
+    out
+}
+
+/// The output of the real nft for our script is recognised, and every change of it is not.
 #[test]
 fn nft_output_is_recognised() {
     for (network, own) in [("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64")] {
@@ -339,6 +389,9 @@ fn nft_output_is_recognised() {
             let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| guarded(plain.clone(), unknown_senders, &peers));
             let listing = in_namespace(&nftables_text::script(&rules, None), rules.ipv6);
             assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
+            let changes = listing.as_ref().map(changes).unwrap_or_default();
+            let unnoticed: Vec<_> = changes.iter().filter(|(_, changed)| nftables_text::holds(&rules, Some(changed))).map(|(what, _)| what).collect();
+            assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:#?}");
             if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
                 let mut other = rules.clone();
                 other.masquerade = Some(vec![Rule { ..first.clone() }]);

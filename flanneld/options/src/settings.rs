@@ -62,6 +62,29 @@ pub enum Store {
     Dir(PathBuf),
 }
 
+impl Store {
+    /// The host of the first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
+    pub fn host(&self) -> Option<(&str, u16)> {
+        match self {
+            Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
+            Store::Dir(_) => None,
+        }
+    }
+}
+
+/// Where the leases are, for people.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Dir(path) => write!(f, "{}", path.display()),
+            Store::Etcd(etcd) => {
+                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                write!(f, "etcd at {} under {}", endpoints.join(", "), etcd.prefix)
+            }
+        }
+    }
+}
+
 /// How to reach etcd.
 #[derive(Clone, Debug)]
 pub struct Etcd {
@@ -136,14 +159,4 @@ pub enum LogFormat {
     Text,
     /// For machines: one JSON object a line.
     Json,
-}
-
-impl Settings {
-    /// The host of the store's first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
-    pub fn store_host(&self) -> Option<(&str, u16)> {
-        match &self.store {
-            Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            Store::Dir(_) => None,
-        }
-    }
 }

@@ -223,7 +223,7 @@ fn the_store_alone_is_read_as_in_the_settings() {
 #[test]
 fn a_directory_excludes_etcd() {
     let dir = settings(&["--subnet-dir=/shared"], &[]);
-    assert!(matches!(dir.store, Store::Dir(_)) && dir.store_host().is_none());
+    assert!(matches!(dir.store, Store::Dir(_)) && dir.store.host().is_none());
     let list = mistakes(&["--subnet-dir=/shared", "--etcd-prefix=/x"], &[("FLANNELD_ETCD_USERNAME", "u")]);
     assert_eq!(list.len(), 2, "{list:?}");
     assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));

@@ -119,7 +119,7 @@ fn random_ports_are_tried_first_by_nftables() {
 
 /// The variant that was picked stays, whatever the system's choice becomes, and its name is in the log.
 #[test]
-fn the_variant_is_picked_told_and_kept() {
+fn the_variant_is_picked_logged_and_kept() {
     Lab::run("variant", |lab| {
         let node = Node::alone(lab, IPTABLES)?;
         node.host.netns().sh("iptables-legacy -t nat -N KUBE-SERVICES; iptables-legacy -t nat -A KUBE-SERVICES -j RETURN")?;
@@ -141,7 +141,7 @@ fn the_variant_is_picked_told_and_kept() {
 }
 
 #[test]
-fn both_variants_filled_by_others_are_told_once() {
+fn both_variants_filled_by_others_are_reported_once() {
     Lab::run("filled", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
@@ -160,7 +160,7 @@ fn both_variants_filled_by_others_are_told_once() {
 }
 
 #[test]
-fn rules_without_comment_are_told_and_stay() {
+fn rules_without_comment_are_reported_and_stay() {
     for config in [IPTABLES, NFTABLES] {
         Lab::run("uncommented", |lab| {
             let node = Node::alone(lab, config)?;
