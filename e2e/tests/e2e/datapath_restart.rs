@@ -152,7 +152,7 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
             let reports = monitor.reports()?;
             let lost: Vec<_> = reports.lines().filter(|line| line.contains("Deleted")).collect();
             ensure!(lost.is_empty(), "{}", lost.join("\n"));
-            ensure!(bed.daemons[0].log().contains("took over"), "nothing was taken over");
+            ensure!(bed.daemons[0].log().contains("adopted the device and sockets"), "nothing was taken over");
             bed.require_no_errors()
         })?;
     }

@@ -100,7 +100,7 @@ fn random_ports_are_tried_first(config: &str, program: &str) {
                 ensure!(daemon.metric("flannel_rule_writes_total")? == writes, "{}", daemon.log());
                 Ok(())
             })?;
-            ensure!(told(&daemon.log(), "not chosen at random") == lines, "once a start: {}", daemon.log());
+            ensure!(told(&daemon.log(), "cannot use random ports") == lines, "once a start: {}", daemon.log());
         }
         Ok(())
     })
