@@ -182,8 +182,9 @@ fn first_cells(page: &str, heading: &str) -> Names {
     let mut cells = Names::new();
     let mut inside = false;
     for line in page.lines() {
-        inside = line.starts_with(heading) || (inside && line.starts_with('|'));
-        if inside {
+        let begins = line.starts_with(heading);
+        inside = begins || (inside && line.starts_with('|'));
+        if inside && !begins {
             let cell = line.trim_start_matches('|').split('|').next().unwrap();
             cells.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
         }
@@ -297,7 +298,7 @@ fn conditions_checks_and_reasons_are_those_of_the_code() {
     same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
     let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
     same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission.rs", r#"Reason::\w+ => "([a-z-]+)""#));
-    same("reasons", &first_cells(&page, "| `reason` of dropped packets"), &labels("backends/packet-engine/src/reason.rs", r#"Self::\w+ => "([a-z0-9_]+)""#));
+    same("reasons", &first_cells(&page, "| `reason` of dropped packets"), &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#));
 }
 
 /// Everything that the programs can say, with a NUL where a value is put in.
@@ -334,7 +335,7 @@ impl Texts {
                 continue;
             }
             // One error inside another, or a text that is put together.
-            let parts: Vec<String> = fragment.split([':', ';', ',', '(', ')']).map(edges).collect();
+            let parts: Vec<String> = fragment.split([':', ';', ',', '.', '(', ')']).map(edges).collect();
             if let Some(wrong) = parts.iter().find(|part| !self.0.contains(part.as_str()) && !self.can_put_together(part)) {
                 return Err(wrong.clone());
             }
@@ -342,10 +343,10 @@ impl Texts {
         Ok(())
     }
 
-    /// Whether a text says this with up to three words in the place of a value, or of two.
+    /// Whether a text says this with up to four words in the place of a value, or of two.
     fn can_put_together(&self, part: &str) -> bool {
         let words: Vec<&str> = part.split(' ').collect();
-        let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
+        let runs = (0..words.len()).flat_map(|from| (1..=4).map(move |count| (from, from + count)));
         runs.filter(|(_, to)| *to <= words.len()).any(|(from, to)| {
             let left = words.len() - (to - from);
             ["\0", "\0 \0"].iter().any(|values| {
