@@ -16,16 +16,70 @@ type Names = BTreeSet<String>;
 
 /// Flags of other programs that the pages show.
 const FOREIGN_FLAGS: &[&str] = &[
-    "add-port", "allow-direct-routing", "all-targets", "bip", "check", "containerd", "endpoints", "exact", "exclude", "ip-masq", "keep", "lib", "mtu",
-    "noflush", "nocapture", "now", "permanent", "prefix", "print-value-only", "release", "system", "test", "test-threads", "trusted-ca-file",
-    "version", "workspace",
+    "add-port",
+    "allow-direct-routing",
+    "all-targets",
+    "bip",
+    "check",
+    "containerd",
+    "endpoints",
+    "exact",
+    "exclude",
+    "ip-masq",
+    "keep",
+    "lib",
+    "mtu",
+    "noflush",
+    "nocapture",
+    "now",
+    "permanent",
+    "prefix",
+    "print-value-only",
+    "release",
+    "system",
+    "test",
+    "test-threads",
+    "trusted-ca-file",
+    "version",
+    "workspace",
 ];
 
 /// Programs with which a code span begins that is a command.
 const PROGRAMS: &[&str] = &[
-    "bridge", "cargo", "cat", "cp", "curl", "dockerd", "echo", "etcdctl", "firewall-cmd", "flannelctl", "flanneld", "git", "grep", "ip", "iptables",
-    "journalctl", "ls", "make", "mdbook", "modprobe", "nft", "ping", "ps", "rm", "source", "ss", "sysctl", "systemctl", "tcpdump", "tracepath",
-    "update-alternatives", "use", "mod", "auth",
+    "bridge",
+    "cargo",
+    "cat",
+    "cp",
+    "curl",
+    "dockerd",
+    "echo",
+    "etcdctl",
+    "firewall-cmd",
+    "flannelctl",
+    "flanneld",
+    "git",
+    "grep",
+    "ip",
+    "iptables",
+    "journalctl",
+    "ls",
+    "make",
+    "mdbook",
+    "modprobe",
+    "nft",
+    "ping",
+    "ps",
+    "rm",
+    "source",
+    "ss",
+    "sysctl",
+    "systemctl",
+    "tcpdump",
+    "tracepath",
+    "update-alternatives",
+    "use",
+    "mod",
+    "auth",
 ];
 
 /// Texts of the kernel and of libraries, and values that no sign marks as such.
@@ -252,10 +306,11 @@ fn variables_on_every_page_exist() {
 
 #[test]
 fn keys_of_the_network_configuration_are_those_that_are_read() {
+    let key = Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap();
     let mut code = Names::new();
     for file in ["subnet-lease/src/config.rs", "backends/src/vxlan/config.rs", "backends/src/udp/config.rs", "backends/src/userspace/checks.rs"] {
         let names = literals(&without_tests(&read(file)));
-        code.extend(names.into_iter().filter(|name| Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap().is_match(name)));
+        code.extend(names.into_iter().filter(|name| key.is_match(name)));
     }
     let page = first_cells(&read("docs/configuration.md"), "| key |");
     let documented = page.iter().map(|key| key.rsplit('.').next().unwrap().to_owned()).collect();
@@ -265,22 +320,20 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
 
 #[test]
 fn metrics_are_those_of_the_code() {
+    let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
     for (file, prefix) in [("flanneld/src/health/figures.rs", ""), ("flanneld/src/health/datapath.rs", "datapath_")] {
         // A metric is a name and its help.
         let literals = literals(&without_tests(&read(file)));
         for pair in literals.windows(2) {
-            let name = Regex::new("^[a-z][a-z_]*$").unwrap().is_match(&pair[0]);
-            if name && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()) && pair[1].contains(' ') {
+            if name.is_match(&pair[0]) && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()) && pair[1].contains(' ') {
                 code.insert(format!("flannel_{prefix}{}", pair[0].trim_start_matches(prefix)));
             }
         }
     }
     assert!(code.len() >= 25, "{code:?}");
     // The format adds what kind of number it is.
-    let plain = |names: &Names| -> Names {
-        names.iter().map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned()).collect()
-    };
+    let plain = |names: &Names| -> Names { names.iter().map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned()).collect() };
     let code = plain(&code);
     for (path, text) in pages() {
         let shown = plain(&words(&text, r"\b(flannel_[a-z][a-z_]*[a-z])\b"));
@@ -298,7 +351,11 @@ fn conditions_checks_and_reasons_are_those_of_the_code() {
     same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
     let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
     same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission.rs", r#"Reason::\w+ => "([a-z-]+)""#));
-    same("reasons", &first_cells(&page, "| `reason` of dropped packets"), &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#));
+    same(
+        "reasons",
+        &first_cells(&page, "| `reason` of dropped packets"),
+        &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
+    );
 }
 
 /// Everything that the programs can say, with a NUL where a value is put in.
@@ -422,7 +479,8 @@ fn wrong_quotes_are_seen() {
     ] {
         assert_eq!(texts.can_say(quote).is_ok(), right, "{quote}");
     }
-    let page = "Says `the lease … is kept` with\n`--flag`, `cargo test -p x`, `a b`.\n\n```text\nWARN one two\nthree\n$ ls\nfour\n```\n| `x\\|y is z` |\n";
+    let page =
+        "Says `the lease … is kept` with\n`--flag`, `cargo test -p x`, `a b`.\n\n```text\nWARN one two\nthree\n$ ls\nfour\n```\n| `x\\|y is z` |\n";
     assert_eq!(quotes(page), ["the lease … is kept", "x|y is z", "one two three"]);
     let clap = "#[arg(long, value_name = \"N\")]\n    dry_run: bool,\n #[arg(long = \"other-name\", env = \"X\")]\n pub name: String,\n #[arg(short)] s: u8,";
     assert_eq!(declared_flags(clap), ["dry-run", "other-name"].map(str::to_owned).into());
@@ -434,12 +492,15 @@ fn files_and_headings_on_every_page_exist() {
         let kept = heading.trim().to_lowercase().replace('`', "");
         kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
     };
-    let anchors = |text: &str| -> Names {
-        text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#'))).collect()
-    };
+    let anchors =
+        |text: &str| -> Names { text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#'))).collect() };
     let pages = pages();
     let link = Regex::new(r"\]\(([^)#\s]*)#([^)\s]+)\)").unwrap();
+    let page = Regex::new(r"\]\(([^):#\s]+)[)#]").unwrap();
     for (path, text) in &pages {
+        for found in page.captures_iter(text) {
+            assert!(workspace().join(path).parent().unwrap().join(&found[1]).exists(), "{path}: there is no {}", &found[1]);
+        }
         for found in link.captures_iter(text).filter(|found| !found[1].contains("://")) {
             let target = if found[1].is_empty() { path.clone() } else { Path::new(path).parent().unwrap().join(&found[1]).display().to_string() };
             assert!(anchors(&read(&target)).contains(&found[2]), "{path}: {target} has no heading #{}", &found[2]);
