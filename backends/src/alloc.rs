@@ -1,4 +1,4 @@
-//! The `alloc` backend: a lease and nothing else; somebody else carries the packets.
+//! The `alloc` backend: a lease and nothing else. Packets are carried by other means.
 
 use crate::backend::{Accepts, Backend, Error, Network, Setup};
 use crate::network;
@@ -15,13 +15,13 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "alloc";
 
-/// The backend, which has neither keys nor state.
+/// The backend, which has no configuration and no state.
 pub struct Alloc {
     setup: Setup,
 }
 
 impl Alloc {
-    /// Takes what it needs.
+    /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
         Self { setup: setup.clone() }
     }
@@ -39,7 +39,7 @@ impl Backend for Alloc {
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        let plan = Nothing { scope: self.setup.scope(Vec::new()), own: own.subnets };
+        let plan = AllocPlan { scope: self.setup.scope(Vec::new()), own: own.subnets };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
@@ -48,13 +48,13 @@ fn announced(underlay: &Underlay) -> Announced {
     Announced { backend: String::new(), data: None, v6_data: None, mtu: underlay.mtu }
 }
 
-/// Nothing of its own is wanted of the kernel: what another backend left there under our mark goes.
-struct Nothing {
+/// A plan without objects: what another backend left in the kernel with our protocol number is removed.
+struct AllocPlan {
     scope: Scope,
     own: Subnets,
 }
 
-impl Plan for Nothing {
+impl Plan for AllocPlan {
     fn scope(&self) -> &Scope {
         &self.scope
     }

@@ -1,38 +1,38 @@
-//! Files that outlive the process: whoever keeps them (systemd's file descriptor store) gives them to the next one, and no packet
-//! finds the device gone.
+//! Files that outlive the process. A store (systemd's file descriptor store) passes them on to the next process, so that the device and its
+//! packets survive a restart.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Keeps open files under a name.
+/// Stores open files by name.
 pub trait Store: Send + Sync {
-    /// What a former process left under this name; given once.
+    /// Takes the files that a previous process stored under this name. Later calls return none.
     fn take(&self, name: &str) -> Vec<OwnedFd>;
 
-    /// Keeps one more file under this name.
+    /// Stores one more file under this name.
     fn keep(&self, name: &str, file: BorrowedFd<'_>);
 
-    /// Keeps none under this name any more.
+    /// Removes all files under this name.
     fn forget(&self, name: &str);
 }
 
-/// The store of this process, if any.
+/// The store of this process, if there is one.
 #[derive(Clone, Default)]
 pub struct Files(Option<Arc<dyn Store>>);
 
 impl Files {
-    /// Somebody keeps files.
+    /// Uses a store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self(Some(store))
     }
 
-    /// What a former process left.
+    /// Takes the files of a previous process.
     pub fn take(&self, name: &str) -> Vec<OwnedFd> {
         self.0.as_ref().map(|store| store.take(name)).unwrap_or_default()
     }
 
-    /// Keeps exactly these under the name.
+    /// Stores exactly these files under the name.
     pub fn keep<'a>(&self, name: &str, files: impl Iterator<Item = BorrowedFd<'a>>) {
         let Some(store) = &self.0 else { return };
         store.forget(name);

@@ -1,4 +1,4 @@
-//! The `host-gw` backend: one route a peer, over the underlay to the peer itself.
+//! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
 use crate::backend::{Accepts, Backend, Error, Network, Setup};
 use crate::network;
@@ -17,13 +17,13 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 /// The wire name.
 pub const KIND: &str = "host-gw";
 
-/// The backend before it has a lease; it has no keys of its own.
+/// The backend before it has a lease. It has no configuration keys of its own.
 pub struct HostGw {
     setup: Setup,
 }
 
 impl HostGw {
-    /// Takes what it needs.
+    /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
         Self { setup: setup.clone() }
     }
@@ -33,7 +33,7 @@ impl HostGw {
 impl Backend for HostGw {
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
-        // Peers route to the public address: it has to be one of this link. Go flannel looks at IPv4 only.
+        // Peers route to the public address, so it must be on this link. Go flannel checks IPv4 only.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
         let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(true) != Some((*ip).into()));
         if v4 || v6 {
@@ -60,7 +60,7 @@ fn announced(underlay: &Underlay) -> Announced {
     Announced { backend: KIND.to_owned(), data: None, v6_data: None, mtu: underlay.mtu }
 }
 
-/// What host-gw wants of the kernel.
+/// The plan of host-gw.
 struct HostGwPlan {
     scope: Scope,
     own: Subnets,

@@ -1,4 +1,4 @@
-//! A running network: a reconciler, and the engines behind its devices.
+//! A running network: a reconciler and the engines of its devices.
 
 use crate::backend::{Error, Network, Setup};
 use crate::status::Observer;
@@ -17,10 +17,10 @@ struct Running<P, K> {
     observer: Observer,
 }
 
-/// Makes the first pass of a plan over a kernel. `engines` are those behind the kernel's devices, by device.
+/// Makes the first pass of a plan. `engines` are the counters of the kernel's devices in user space, by device.
 ///
 /// # Errors
-/// When the data plane cannot be set up at all.
+/// The data plane cannot be set up at all.
 pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,

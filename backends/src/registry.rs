@@ -1,54 +1,55 @@
-//! The backends by name: a line for each.
+//! The backends by name, one line for each.
 
 use crate::backend::{Backend, Error, Setup};
 use crate::{alloc, host_gw, udp, vxlan};
 use subnet_lease::json::Object;
 use subnet_lease::{LeaseAttrs, RawJson};
 
-/// A kind of backend.
+/// A type of backend.
 pub struct Kind {
-    /// The name that the configuration gives it.
+    /// Its name in the configuration.
     pub name: &'static str,
-    /// Makes one of its configuration.
+    /// Creates a backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
-    /// What of its data in a lease only one node can have: a forwarding entry, or a peer of a tunnel, leads to one node.
+    /// The part of its lease data that must be unique: a forwarding entry or a tunnel peer leads to one node only.
     identity: fn(&RawJson) -> Option<String>,
 }
 
 /// The backends.
-pub const BACKENDS: [Kind; 4] = [
+pub const BACKENDS: &[Kind] = &[
     Kind { name: alloc::KIND, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
     Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
     Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
     Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vxlan::identity },
 ];
 
-/// Backends of Go flannel that are not here yet.
+/// Backends of Go flannel that are not supported yet.
 const MISSING: [&str; 5] = [WIREGUARD, "ipip", "extension", "ipsec", "tencent-vpc"];
 const WIREGUARD: &str = "wireguard";
 
-/// The backend that the network configuration names.
+/// Creates the backend named in the network configuration.
 ///
 /// # Errors
-/// When there is none of that name, or its configuration cannot be used.
+/// There is no such backend, or its configuration is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = BACKENDS.iter().find(|kind| kind.name == name) {
         return (kind.make)(setup);
     }
-    let built = BACKENDS.map(|kind| kind.name).join(", ");
+    let built: Vec<&str> = BACKENDS.iter().map(|kind| kind.name).collect();
+    let built = built.join(", ");
     Err(Error::Config(if MISSING.contains(&name) {
-        format!("backend type {name} is not built yet; there are {built}: set Backend.Type in the network configuration to one of them")
+        format!("backend type {name} is not supported yet; set Backend.Type in the network configuration to one of {built}")
     } else {
-        format!("unknown backend type: {name}; there are {built}: set Backend.Type in the network configuration to one of them")
+        format!("unknown backend type: {name}; set Backend.Type in the network configuration to one of {built}")
     }))
 }
 
-/// What identifies the node behind a lease to its backend, for a family; none where there is nothing of that kind.
+/// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
 pub fn identity_of(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
     let data = if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?;
     if attrs.backend == WIREGUARD {
-        // Other nodes may have it, whatever this one has.
+        // Other nodes may use it, even if this one does not.
         return Object::parse(data.as_str()).ok()?.read::<String>("PublicKey").ok().flatten();
     }
     (BACKENDS.iter().find(|kind| kind.name == attrs.backend)?.identity)(data)
@@ -71,12 +72,13 @@ mod tests {
             route_protocol: 241,
             options: Options::default(),
             former: Default::default(),
+            features: Default::default(),
             files: Default::default(),
         }
     }
 
     #[test]
-    fn what_networks_take() {
+    fn resources_of_networks() {
         let takes = |text: &str, kernel| create(&setup(text)).unwrap().takes(kernel);
         let v4 = |backend: &str, kernel| takes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#), kernel);
         let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
@@ -113,17 +115,20 @@ mod tests {
     }
 
     #[test]
-    fn types_are_found_or_named() {
+    fn unsupported_types_are_named() {
         for built in ["vxlan", "host-gw", "alloc", "udp", "VXLAN"] {
             assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");
         }
-        assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with("unknown backend type: aws-vpc; there are alloc, host-gw, udp, vxlan"));
-        assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not built yet"));
+        assert!(
+            refusal(r#"{"Type":"aws-vpc"}"#)
+                .starts_with("unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of alloc, host-gw, udp, vxlan")
+        );
+        assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not supported yet"));
         assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));
     }
 
     #[test]
-    fn one_mac_however_it_is_written_and_one_key() {
+    fn identities_have_one_spelling() {
         for (backend, data, want) in [
             ("vxlan", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
             ("vxlan", r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#, Some("0a:00:00:00:00:6f")),

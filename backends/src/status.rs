@@ -1,4 +1,4 @@
-//! How a running network stands, as numbers and words: nothing of it is shared with the threads that count.
+//! The status of a running network, as numbers and words. It shares nothing with the threads that count.
 
 use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
@@ -7,21 +7,21 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 
-/// How a network stands.
+/// The status of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// How the kernel is kept in step.
+    /// The progress of the reconciler.
     pub kernel: Snapshot,
-    /// The engines that move packets in userspace.
+    /// The engines that forward packets in user space.
     pub engines: Vec<EngineStatus>,
 }
 
-/// How an engine stands.
+/// The status of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
     /// Its device.
     pub device: String,
-    /// How it moves packets: `offload`, `mmsg` or `plain`, with what the kernel granted.
+    /// Its mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: String,
     /// From pods to peers.
     pub sent: Traffic,
@@ -29,43 +29,43 @@ pub struct EngineStatus {
     pub received: Traffic,
     /// ICMP errors sent to pods.
     pub icmp_errors: u64,
-    /// Sends of many packets that had to be made one by one.
+    /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented_sends: u64,
 }
 
-/// What one direction of an engine moved.
+/// The traffic of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Inner packets that went on.
+    /// Inner packets that were forwarded.
     pub packets: u64,
     /// Their bytes, inner headers included.
     pub bytes: u64,
-    /// System calls that moved some of them.
+    /// System calls that transferred packets.
     pub batches: u64,
-    /// Super-packets and single packets in which they were moved.
+    /// Super-packets and single packets that carried them.
     pub units: u64,
-    /// Reads that failed.
+    /// Failed reads.
     pub read_errors: u64,
-    /// Packets dropped, by reason; reasons for which none was are left out.
+    /// Dropped packets by reason. Reasons without packets are left out.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Tells how a network stands, whenever it is asked.
+/// Provides the status of a network.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn() -> Status + Send + Sync>);
 
 impl Observer {
-    /// Asks by calling `status`.
+    /// Gets the status by calling `status`.
     pub fn new(status: impl Fn() -> Status + Send + Sync + 'static) -> Self {
         Self(Arc::new(status))
     }
 
-    /// Of a reconciler and the engines, by device.
+    /// Combines a reconciler and the engines, by device.
     pub(crate) fn of(kernel: Arc<Progress>, engines: Vec<(String, Arc<Counters>)>) -> Self {
         Self::new(move || Status { kernel: kernel.snapshot(), engines: engines.iter().map(|(device, counters)| engine(device, counters)).collect() })
     }
 
-    /// How it stands now.
+    /// The current status.
     pub fn status(&self) -> Status {
         (self.0)()
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_is_told_by_what_it_counted() {
+    fn the_status_of_an_engine_has_its_counts() {
         let counters = Arc::new(Counters::default());
         counters.sent.packets.store(7, Relaxed);
         counters.received.dropped_many(Reason::Spoofed, 3);

@@ -1,4 +1,4 @@
-//! The `udp` backend: packets in plain UDP datagrams, moved by our own engine; on the wire it is Go flannel's.
+//! The `udp` backend: packets in plain UDP datagrams, forwarded by the packet engine. Compatible with Go flannel on the wire.
 
 mod config;
 
@@ -21,9 +21,8 @@ use netstate::route::{RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::features::Features;
 use packet_engine::framing::Framing;
-use packet_engine::table::Settings;
+use packet_engine::table::TableSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
@@ -33,7 +32,7 @@ pub const KIND: &str = "udp";
 /// Go flannel's name for the device.
 pub(crate) const DEVICE: &str = "flannel0";
 
-/// What the headers of a datagram cost: UDP 8, IPv4 20 or IPv6 40.
+/// The overhead of a datagram's headers: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
 
@@ -41,21 +40,19 @@ const OVERHEAD_V6: u32 = 48;
 pub struct Udp {
     setup: Setup,
     config: Config,
-    features: Features,
 }
 
 impl Udp {
-    /// Reads the backend's configuration.
+    /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// Names the key, or the variable of the environment, that cannot be used.
+    /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
-        Ok(Self { setup: setup.clone(), config, features })
+        Ok(Self { setup: setup.clone(), config })
     }
 
-    /// Datagrams go over IPv4 wherever the network has it.
+    /// Datagrams use IPv4 if the network has it.
     fn outer_ipv6(&self) -> bool {
         self.setup.config.networks.v4().is_none()
     }
@@ -76,7 +73,7 @@ impl Backend for Udp {
         let public = if ipv6 { underlay.public.v6().is_some() } else { underlay.public.v4().is_some() };
         if !public || underlay.tunnel_source(ipv6).is_none() {
             return Err(Error::Config(format!(
-                "udp over {} needs an IPv{} address on it; it has {}: choose another interface with --iface",
+                "udp needs an IPv{1} address on the interface {0}, which has {2}: choose another interface with --iface",
                 underlay.name,
                 if ipv6 { 6 } else { 4 },
                 underlay.addresses
@@ -93,12 +90,12 @@ impl Backend for Udp {
         let ipv6 = self.outer_ipv6();
         Arc::new(move |lease| match lease.attrs.public_for(ipv6) {
             Some(_) => Ok(()),
-            None => Err(Refusal(format!("it publishes no IPv{} address, to which udp sends here", if ipv6 { 6 } else { 4 }))),
+            None => Err(Refusal(format!("it has no public IPv{} address, which udp needs", if ipv6 { 6 } else { 4 }))),
         })
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is no name of an interface"))) };
+        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is not an interface name"))) };
         let kernel = NetlinkKernel::open()?;
         let plan =
             UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
@@ -107,7 +104,7 @@ impl Backend for Udp {
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
         };
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
@@ -122,11 +119,11 @@ fn announced(underlay_mtu: u32, outer_ipv6: bool) -> Announced {
 }
 
 fn device_mtu(underlay: u32, outer_ipv6: bool) -> u32 {
-    // The longest packet that a datagram can hold.
+    // The longest packet that fits a datagram.
     underlay.min(65_535).saturating_sub(if outer_ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
 }
 
-/// What udp wants of the kernel, and of the engine.
+/// The plan of udp: kernel objects and forwarding.
 struct UdpPlan {
     scope: Scope,
     own: Subnets,
@@ -136,8 +133,8 @@ struct UdpPlan {
 }
 
 impl UdpPlan {
-    fn settings(&self, underlay_mtu: u32) -> Settings {
-        Settings {
+    fn settings(&self, underlay_mtu: u32) -> TableSettings {
+        TableSettings {
             networks: networks(&self.scope.networks),
             own: networks(&self.own),
             checks: self.config.checks,
@@ -183,14 +180,14 @@ impl Plan for UdpPlan {
     }
 
     fn of_peer(&self, _peer: &subnet_lease::Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
-        // One route leads into the device; where packets go from there the engine knows.
+        // A single route leads into the device. The engine knows the peers.
         Vec::new()
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
         let peers = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).filter_map(|peer| {
             let attrs = &peer.lease.attrs;
-            // Go flannel publishes no IPv6 address with udp, and would corrupt IPv6 packets: who has one is ours.
+            // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. A node with one runs flannel-rs.
             let ours = attrs.public_ipv6.is_some();
             let address = if self.outer_ipv6 { attrs.public_ipv6.map(IpAddr::V6) } else { attrs.public_ip.map(IpAddr::V4) }?;
             let next_hop = NextHop { address: SocketAddr::new(address, self.config.port), mac: None, carries_v6: ours, outer_ecn: ours };

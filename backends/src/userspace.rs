@@ -1,12 +1,12 @@
-//! A kernel some of whose links are TUN devices with our engine behind them. To the reconciler they are links like others: it adds
-//! them when they are missing and deletes them when they are of another kind, and what has to be done with files and threads is done here.
+//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing ones and
+//! deletes those of another kind. The work on files and threads is done here.
 
 pub(crate) mod checks;
 
 use crate::handover::Files;
 use async_trait::async_trait;
 use netstate::forwarding::{Forwarding, NextHop};
-use netstate::kernel::{Facts, Failure, Found, Kernel, KernelError, OpError};
+use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
 use netstate::names::LinkName;
 use netstate::object::{KernelState, Key, Op, Value};
@@ -16,7 +16,7 @@ use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::socket::Socket;
-use packet_engine::table::{Networks, Peer, Settings, Table};
+use packet_engine::table::{Networks, Peer, Table, TableSettings};
 use packet_engine::tun::Tun;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,39 +24,39 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use subnet_lease::Subnets;
 
-/// One engine and what it hangs on.
+/// An engine and its state.
 struct Device {
     name: LinkName,
-    /// Over which family its datagrams go.
+    /// Whether its datagrams use IPv6.
     outer_ipv6: bool,
     engine: Engine,
-    /// What its table has beside the peers.
-    settings: Settings,
-    /// What its sockets are bound to.
+    /// The settings of its table.
+    settings: TableSettings,
+    /// The address of its sockets.
     address: Option<IpAddr>,
-    /// How many queues and sockets a former process left.
-    left: (usize, usize),
-    /// Whether these have been looked at.
+    /// The number of queues and sockets that the previous process stored.
+    inherited: (usize, usize),
+    /// Whether they were adopted.
     adopted: bool,
-    /// Whether that was a device, whose packets wait for the table.
-    waits: bool,
-    /// Why it could not be started or bound, as long as that lasts.
-    trouble: Option<String>,
-    /// What the store keeps of it.
-    queues: Kept<Tun>,
-    sockets: Kept<Socket>,
+    /// Whether the adopted device still waits for its table.
+    awaits_table: bool,
+    /// Why it could not be started or bound, while that lasts.
+    problem: Option<String>,
+    /// Its files in the store.
+    queues: StoredFiles<Tun>,
+    sockets: StoredFiles<Socket>,
 }
 
-/// What the store keeps under a name: to be told the same again would leave it without for a moment.
-struct Kept<T>(Option<Vec<Weak<T>>>);
+/// The files stored under a name. Storing the same files again would briefly leave the store without them.
+struct StoredFiles<T>(Option<Vec<Weak<T>>>);
 
-impl<T: AsFd> Kept<T> {
-    /// What a former process left, as far as all of it is used.
+impl<T: AsFd> StoredFiles<T> {
+    /// Records the files of the previous process if all of them are in use.
     fn inherited(&mut self, left: usize, used: &[Arc<T>]) {
         self.0 = (left == used.len()).then(|| used.iter().map(Arc::downgrade).collect());
     }
 
-    /// Keeps exactly these.
+    /// Stores exactly these files.
     fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
         let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
         if self.0.as_ref().is_some_and(|kept| kept.len() == now.len() && kept.iter().zip(now).all(|(kept, now)| is(kept, now))) {
@@ -68,16 +68,16 @@ impl<T: AsFd> Kept<T> {
 }
 
 impl Device {
-    /// What is wrong now; told once.
-    fn trouble(&mut self, trouble: Option<String>) {
-        if let Some(why) = trouble.as_ref().filter(|_| self.trouble != trouble) {
+    /// Sets the current problem and logs a new one.
+    fn set_problem(&mut self, problem: Option<String>) {
+        if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!("{}: {why}", self.name);
         }
-        self.trouble = trouble;
+        self.problem = problem;
     }
 }
 
-/// The kernel and the engines.
+/// The kernel with its engines.
 pub struct UserspaceKernel<K> {
     kernel: K,
     devices: Vec<Device>,
@@ -85,38 +85,38 @@ pub struct UserspaceKernel<K> {
 }
 
 impl<K: Kernel> UserspaceKernel<K> {
-    /// A kernel without engines yet.
+    /// A kernel without engines.
     pub fn new(kernel: K, files: Files) -> Self {
         Self { kernel, devices: Vec::new(), files }
     }
 
-    /// Adds an engine. It begins to work when the reconciler adds its link.
-    pub fn engine(&mut self, name: LinkName, config: EngineConfig, outer_ipv6: bool, settings: Settings) {
+    /// Adds an engine. It starts when the reconciler adds its link.
+    pub fn engine(&mut self, name: LinkName, config: EngineConfig, outer_ipv6: bool, settings: TableSettings) {
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
         let left = (inherited.queues.len(), inherited.sockets.len());
         let engine = Engine::new(config, Table::build(settings, []), inherited);
-        let (queues, sockets) = (Kept(None), Kept(None));
+        let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
         self.devices.push(Device {
             name,
             outer_ipv6,
             engine,
             settings,
             address: None,
-            left,
+            inherited: left,
             adopted: false,
-            waits: false,
-            trouble: None,
+            awaits_table: false,
+            problem: None,
             queues,
             sockets,
         });
     }
 
-    /// What the engines count, by device.
+    /// The counters of the engines, by device.
     pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.devices.iter().map(|device| (device.name.to_string(), device.engine.counters().clone())).collect()
     }
 
-    /// The first link operation that is about an engine's device splits the list.
+    /// Whether an operation concerns an engine's device.
     fn is_ours(&self, op: &Op) -> bool {
         match (op.key(), op) {
             (Key::Link(name), Op::Add(_, Value::Link(spec))) => matches!(spec.kind, LinkKind::Tun(_)) && self.has(*name),
@@ -135,20 +135,20 @@ impl<K: Kernel> UserspaceKernel<K> {
         match op {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
-                    let why = "the underlay has no address of the tunnel's family; give it one, or choose another with --iface".to_owned();
-                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }];
+                    let why = "the underlay has no address of the tunnel's family; add one, or choose another interface with --iface".to_owned();
+                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }];
                 };
                 if let Err(why) = device.engine.open(address) {
-                    return vec![OpError { verb: op.verb(), key: *op.key(), failure: Failure::Conflict, why }];
+                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Conflict, why }];
                 }
                 store(&self.files, device);
-                // MTU and the like, and up: as of any link that is there.
+                // MTU, state and other properties are set as on any existing link.
                 self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
             }
             Op::Delete(..) => {
                 device.engine.close();
                 device.queues.update(&self.files, &queue_name(name), &[]);
-                // Gone with its file already, unless it was somebody else's.
+                // The device is already gone with its file, unless it belongs to another program.
                 self.kernel.apply(std::slice::from_ref(op)).await
             }
             Op::Replace(..) | Op::Refuse(..) => Vec::new(),
@@ -156,13 +156,13 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 }
 
-/// A next hop as the engine's table has it.
+/// A next hop in the form of the engine's table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
     let NextHop { address, mac, carries_v6, outer_ecn } = *hop;
     Peer { address, mac: mac.map(|mac| mac.0).unwrap_or_default(), carries_v6, outer_ecn }
 }
 
-/// Networks as the engine's table has them.
+/// Networks in the form of the engine's table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
 }
@@ -175,7 +175,7 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// Leaves what the engine holds to the next process.
+/// Stores the engine's files for the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
     device.queues.update(files, &queue_name(device.name), &queues);
@@ -184,7 +184,7 @@ fn store(files: &Files, device: &mut Device) {
 
 #[async_trait]
 impl<K: Kernel> Kernel for UserspaceKernel<K> {
-    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope).await?;
         for device in &self.devices {
             if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name))
@@ -196,26 +196,26 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         Ok(found)
     }
 
-    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
         for device in &mut self.devices {
             let Some(address) = underlay.tunnel_source(device.outer_ipv6) else { continue };
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
-                device.waits = device.engine.adopt(address);
+                device.awaits_table = device.engine.adopt(address);
                 let (queues, sockets) = device.engine.files();
-                device.queues.inherited(device.left.0, &queues);
-                device.sockets.inherited(device.left.1, &sockets);
+                device.queues.inherited(device.inherited.0, &queues);
+                device.sockets.inherited(device.inherited.1, &sockets);
             }
-            // One that is not open is opened when its link is added; by then whoever holds the port may be gone.
-            let open = device.engine.index().is_some() && !device.waits;
-            if !open || !moved && device.trouble.is_none() {
+            // A device that is not open is opened when its link is added. The port may be free again by then.
+            let open = device.engine.index().is_some() && !device.awaits_table;
+            if !open || !moved && device.problem.is_none() {
                 continue;
             }
             let result = device.engine.rebind(address);
             store(&self.files, device);
-            device.trouble(result.err());
+            device.set_problem(result.err());
         }
-        self.kernel.facts(underlay, asks).await
+        self.kernel.facts(underlay, queries).await
     }
 
     fn forward(&mut self, forwarding: Vec<Forwarding>) {
@@ -223,14 +223,14 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else { continue };
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             device.engine.swap(Table::build(device.settings, peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop)))));
-            // What waits in the device and the sockets would have found no peers before.
-            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.waits)) else { continue };
+            // Before now, packets waiting in the device and the sockets would not have found a peer.
+            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.awaits_table)) else { continue };
             let result = device.engine.open(address);
             store(&self.files, device);
             if result.is_ok() {
-                tracing::info!("{}: took over device and sockets from the process before", device.name);
+                tracing::info!("{}: adopted the device and sockets of the previous process", device.name);
             }
-            device.trouble(result.err());
+            device.set_problem(result.err());
         }
     }
 
@@ -253,17 +253,17 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         errors
     }
 
-    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
-        self.kernel.on_link(asks).await
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.kernel.on_link(queries).await
     }
 
-    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        self.kernel.disturbed(scope, known).await;
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        self.kernel.wait_for_change(scope, known).await;
     }
 
-    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        // What could not be opened or bound is tried again by a whole pass.
-        self.kernel.is_disturbed(scope, known) || self.devices.iter().any(|device| device.trouble.is_some())
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        // A full pass retries what could not be opened or bound.
+        self.kernel.change_pending(scope, known) || self.devices.iter().any(|device| device.problem.is_some())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `vxlan` backend: a tunnel device a family; for each peer an FDB entry, a neighbour and a route, or a plain route where it is on-link.
+//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route, or only a route if it is on-link.
 
 mod config;
 
@@ -22,9 +22,8 @@ use netstate::route::{RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::features::Features;
 use packet_engine::framing::Framing;
-use packet_engine::table::Settings;
+use packet_engine::table::TableSettings;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
@@ -40,24 +39,22 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    features: Features,
-    /// Whether our own engine encapsulates; decided when the kernel is known.
+    /// Whether the packet engine encapsulates. Decided when it is known what the kernel supports.
     userspace: bool,
 }
 
 impl Vxlan {
-    /// Reads the backend's configuration.
+    /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// Names the key that cannot be used.
+    /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        let features = Features::of_environment().map_err(Error::Config)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
-            tracing::warn!("GBP and Learning of the Backend are the kernel's: they do nothing with \"Mode\": \"userspace\"");
+            tracing::warn!("GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them");
         }
-        Ok(Self { setup: setup.clone(), config, macs: None, features, userspace })
+        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
     }
 
     /// The UDP port of the tunnel.
@@ -65,7 +62,7 @@ impl Vxlan {
         self.config.port.unwrap_or(PORT)
     }
 
-    /// The stored MAC, else the existing device's, else one derived from the node's id.
+    /// The MAC of the previous lease, of the existing device, or derived from the node's id.
     async fn mac(&self, kernel: &mut NetlinkKernel, stored: Option<&RawJson>, ipv6: bool) -> Result<Mac, Error> {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
@@ -74,7 +71,7 @@ impl Vxlan {
         Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, ipv6)))
     }
 
-    /// The engine of a family: each has its own device, MAC and outer family, as the kernel's have.
+    /// The engine of a family. Like in the kernel, each family has its own device, MAC and outer family.
     fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, ipv6: bool) -> Option<EngineConfig> {
         let mac = if ipv6 { macs.v6() } else { macs.v4() }?;
         Some(EngineConfig {
@@ -82,17 +79,17 @@ impl Vxlan {
             framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
             port: self.port(),
             spread: true,
-            features: self.features,
+            features: self.setup.features,
             sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
         })
     }
 
-    /// The pure half, for an own lease.
+    /// The plan for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
-            return Err(Error::Config(format!("the lease {own} does not have the families of the network {}", self.setup.config.networks)));
+            return Err(Error::Config(format!("the address families of the lease {own} and the network {} differ", self.setup.config.networks)));
         }
-        // The device of a family that was dropped since the former run is ours too: nothing is wanted of it, and it goes.
+        // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
         let families = [networks.v4().is_some() || former.0.is_some(), networks.v6().is_some() || former.1.is_some()];
         let links = [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect();
@@ -128,14 +125,14 @@ impl Backend for Vxlan {
         let lacks_v6 = networks.v6().is_some() && (underlay.public.v6().is_none() || underlay.tunnel_source(true).is_none());
         if lacks_v4 || lacks_v6 {
             return Err(Error::Config(format!(
-                "vxlan over {} needs an address of each family of the network {networks} on the interface {}; it has {}",
+                "vxlan over {} needs an address for each family of the network {networks} on the interface {}, which has {}",
                 underlay.name, underlay.name, underlay.addresses
             )));
         }
         let mut kernel = NetlinkKernel::open()?;
-        if self.config.mode == Mode::Auto && !self.userspace && !kernel.knows_vxlan().await? {
+        if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
             tracing::warn!(
-                "the kernel has no vxlan (module vxlan; on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi): packets are encapsulated in userspace"
+                "the kernel does not support vxlan; encapsulating in user space (to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi)"
             );
             self.userspace = true;
         }
@@ -151,7 +148,7 @@ impl Backend for Vxlan {
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
             tracing::warn!(
-                "MTU {} of the Backend is more than the {} of {}, which is used",
+                "MTU {} of the Backend exceeds the MTU {} of {}; using the interface's MTU",
                 self.config.mtu.unwrap_or(0),
                 underlay.mtu,
                 underlay.name
@@ -202,18 +199,18 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
     Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
 }
 
-/// The MAC in a lease's data.
+/// The MAC in the data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, String> {
     let object =
         Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {}", subnet_lease::json::fault(&error)))?;
     let text = object.read::<String>("VtepMAC").map_err(|_| "its VtepMAC is not a string")?.ok_or("its backend data has no VtepMAC")?;
     let mac = Mac::parse(&text).ok_or("its VtepMAC is not a MAC address")?;
-    if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is no address that a device can have")) }
+    if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is not a valid device address")) }
 }
 
-/// What of the data only one node can have: its MAC, in one spelling.
+/// The part of the data that must be unique: the MAC, in one spelling.
 pub(crate) fn identity(data: &RawJson) -> Option<String> {
-    // As everybody writes it; ten thousand are looked at for every change.
+    // The usual spelling, parsed quickly: every change checks ten thousand of them.
     const MAC: &str = "\"VtepMAC\":\"";
     if let Some(at) = data.as_str().find(MAC)
         && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
@@ -224,7 +221,7 @@ pub(crate) fn identity(data: &RawJson) -> Option<String> {
     Some(Object::parse(data.as_str()).ok()?.read::<String>("VtepMAC").ok().flatten()?.to_ascii_lowercase().replace('-', ":"))
 }
 
-/// A lease can be used when what it says for our families can be read, and it says something for one of them.
+/// A lease can be used if its data for our families can be parsed, and if it has data for at least one.
 fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());
@@ -239,7 +236,7 @@ fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if usable { Ok(()) } else { Err(Refusal("its backend data has no VtepMAC".to_owned())) }
 }
 
-/// A MAC that lasts as long as the node's id: locally administered, of one station.
+/// A MAC derived from the node's id: locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, ipv6: bool) -> Mac {
     let mut hash = Sha256::new();
     for part in ["flannel vxlan mac", node, &vni.to_string(), if ipv6 { "v6" } else { "v4" }] {
@@ -253,7 +250,7 @@ fn derived_mac(node: &str, vni: u32, ipv6: bool) -> Mac {
     Mac(mac)
 }
 
-/// What vxlan wants of the kernel.
+/// The plan of vxlan.
 struct VxlanPlan {
     scope: Scope,
     own: Subnets,
@@ -263,23 +260,23 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// What the engine of a family knows beside its peers.
-    fn settings(&self, underlay_mtu: u32, ipv6: bool) -> Settings {
-        Settings {
+    /// The table settings of a family's engine.
+    fn settings(&self, underlay_mtu: u32, ipv6: bool) -> TableSettings {
+        TableSettings {
             networks: networks(&self.scope.networks),
             own: networks(&self.own),
             checks: self.config.checks,
             mtu: u16::try_from(self.config.device_mtu(underlay_mtu, ipv6)).unwrap_or(u16::MAX),
-            // The tunnel is a link, as the kernel's is.
+            // The tunnel is a link, like the kernel's.
             routed: false,
             encap_port: self.config.port.unwrap_or(PORT),
         }
     }
 
-    /// Our MAC of a family: the announced one, unless somebody insisted on another.
+    /// Our MAC of a family: the announced one, unless another program keeps changing it.
     fn mac(&self, ipv6: bool, facts: &Facts) -> Option<Mac> {
         let own = if ipv6 { self.macs.v6() } else { self.macs.v4() };
-        own.map(|own| facts.conceded.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
+        own.map(|own| facts.accepted_macs.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
     }
 
     fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
@@ -319,7 +316,7 @@ impl Plan for VxlanPlan {
         Kinds::Only(KIND)
     }
 
-    fn asks_on_link(&self) -> bool {
+    fn needs_on_link(&self) -> bool {
         self.config.direct_routing
     }
 
@@ -346,10 +343,10 @@ impl Plan for VxlanPlan {
         let via = peer.subnet.network();
         let into_tunnel = (key, route(via, name, true));
         if self.userspace {
-            // The device is no Ethernet: the engine knows the MACs.
+            // A TUN device has no neighbours. The engine knows the MACs.
             return vec![into_tunnel];
         }
-        // One FDB entry holds one destination: of two peers with one MAC the older is the peer.
+        // An FDB entry has one destination. If two peers have the same MAC, the older lease wins.
         vec![(Key::Fdb(name, mac), Value::Fdb(peer.public_ip)), (Key::Neighbor(name, via), Value::Neighbor(mac)), into_tunnel]
     }
 

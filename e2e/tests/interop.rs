@@ -1,10 +1,9 @@
 //! Proves that our node and a real Go flannel work in one cluster, and that a node is swapped from one to the other and back without a lost packet.
 //!
-//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test says on stderr that it was skipped.
+//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test fails.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 
-use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,27 +24,27 @@ const MEGABYTES: u64 = 1_000_000;
 
 #[test]
 fn mixed_cluster_vxlan() -> Result<()> {
-    with_go("mixed_cluster_vxlan", |go| mixed(go, &VXLAN, EtcdVersion::V34))
+    mixed(go_flanneld()?, &VXLAN, EtcdVersion::V34)
 }
 
 #[test]
 fn mixed_cluster_host_gw() -> Result<()> {
-    with_go("mixed_cluster_host_gw", |go| mixed(go, &HOST_GW, EtcdVersion::V36))
+    mixed(go_flanneld()?, &HOST_GW, EtcdVersion::V36)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan() -> Result<()> {
-    with_go("swap_to_ours_and_back_vxlan", |go| swap(go, &VXLAN, EtcdVersion::V36))
+    swap(go_flanneld()?, &VXLAN, EtcdVersion::V36)
 }
 
 #[test]
 fn swap_to_ours_and_back_host_gw() -> Result<()> {
-    with_go("swap_to_ours_and_back_host_gw", |go| swap(go, &HOST_GW, EtcdVersion::V34))
+    swap(go_flanneld()?, &HOST_GW, EtcdVersion::V34)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
-    with_go("swap_to_ours_and_back_vxlan_direct", |go| swap(go, &VXLAN_DIRECT, EtcdVersion::V34))
+    swap(go_flanneld()?, &VXLAN_DIRECT, EtcdVersion::V34)
 }
 
 /// A title, and the `Backend` of the network's configuration.
@@ -54,15 +53,12 @@ const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
 const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
 const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
 
-/// Runs a test with the Go binary, or says that it was skipped.
-fn with_go(name: &str, test: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
-    let Some(path) = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        // Not by eprintln!, of which the test harness shows nothing when a test passes.
-        writeln!(std::io::stderr(), "SKIPPED {name}: {GO_FLANNELD} does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)")?;
-        return Ok(());
-    };
+/// The Go binary under test.
+fn go_flanneld() -> Result<PathBuf> {
+    let path = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = path.with_context(|| format!("{GO_FLANNELD} does not name a Go flanneld (make test-interop {GO_FLANNELD}=/path/to/flanneld)"))?;
     ensure!(path.is_file(), "{GO_FLANNELD}={} is no file", path.display());
-    test(path)
+    Ok(path)
 }
 
 /// Three hosts, an etcd, and the two ways to start a daemon.

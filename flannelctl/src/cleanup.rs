@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
-use netstate::cleanup::{self, Evidence, Network, verdicts};
+use netstate::cleanup::{self, Evidence, FlannelNetwork, decide};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use run_dir::instance;
@@ -25,25 +25,25 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// What goes, and how sure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Even while a flanneld runs here: it makes all of it anew.
+    /// Proceed even while flanneld runs here, which restores what is removed.
     #[arg(long)]
     force: bool,
-    /// A network that was flannel's, where no subnet.env names it any more: routes of Go flannel's host-gw inside it go. Repeatable.
+    /// A former network of flannel that no subnet.env names any more; removes the routes of Go flannel's host-gw inside it. Repeatable.
     #[arg(long, value_name = "CIDR")]
     network: Vec<IpNet>,
-    /// The subnet.env, where flanneld had another than /run/flannel/subnet.env; it goes, too.
+    /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; removed as well.
     #[arg(long, value_name = "FILE", env = "FLANNELD_SUBNET_FILE")]
     subnet_file: Option<PathBuf>,
-    /// The number that marks our routes, where flanneld had another.
+    /// The protocol number that marks flannel's routes, as given to flanneld.
     #[arg(long, value_name = "NUMBER", env = "FLANNELD_ROUTE_PROTOCOL", default_value_t = 241, value_parser = clap::value_parser!(u8).range(5..))]
     route_protocol: u8,
-    /// The CNI plugin's bridge cni0 and its files in /var/lib/cni/flannel, too: pods of this node lose their network.
+    /// Also remove the CNI plugin's bridge cni0 and its files: pods on this node lose their network.
     #[arg(long)]
     cni: bool,
-    /// Where the CNI plugin keeps its files.
+    /// Directory of the CNI plugin's files.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/flannel")]
     cni_dir: PathBuf,
 }
@@ -80,14 +80,14 @@ async fn clean(args: &Args) -> Result<()> {
     if networks.is_empty() {
         out::complain("no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network");
     }
-    let others = cleanup::Others { networks: beside.networks.clone(), devices: beside.devices };
+    let others = cleanup::OtherDaemons { networks: beside.networks.clone(), devices: beside.devices };
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let others = traffic_rules::shared::Others { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
-    let rules = traffic_rules::clear_beside(&others, args.dry_run).await;
+    let others = traffic_rules::ownership::OtherDaemons { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let rules = traffic_rules::clear_except(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
-    rules.complaints.into_iter().for_each(|why| report.complaint(why));
+    rules.errors.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
         files::subnet_env(file, &mut report);
     }
@@ -109,20 +109,20 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
 }
 
 /// The networks that were flannel's: what subnet.env says, and what the operator says.
-fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<Network>> {
+fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
         let previous = subnet_env::read(file);
         let v4 = previous.network.zip(previous.subnet).map(|(network, own)| (IpNet::V4(network), IpNet::V4(own)));
         let v6 = previous.v6_network.zip(previous.v6_subnet).map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
-        known.extend(v4.into_iter().chain(v6).map(|(network, own)| Network { network, own: Some(own), length: own.prefix_len() }));
+        known.extend(v4.into_iter().chain(v6).map(|(network, own)| FlannelNetwork { network, own: Some(own), length: own.prefix_len() }));
     }
     for named in &args.network {
         let network = named.trunc();
         // The whole address space would make every route flannel's.
         ensure!(network.prefix_len() > 0, "--network={named}: a network such as 10.244.0.0/16 is meant");
         if !known.iter().any(|known| known.network == network) {
-            known.push(Network { network, own: None, length: usual_length(&network)? });
+            known.push(FlannelNetwork { network, own: None, length: usual_length(&network)? });
         }
     }
     Ok(known)
@@ -145,18 +145,18 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
         Ok(kernel) => kernel,
         Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
     };
-    let verdicts = match kernel.inventory().await {
-        Ok(inventory) => verdicts(&inventory, evidence),
+    let decisions = match kernel.inventory().await {
+        Ok(inventory) => decide(&inventory, evidence),
         Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
     };
-    for (op, what) in verdicts.remove {
+    for (op, what) in decisions.remove {
         let failed = if report.dry_run { Vec::new() } else { kernel.apply(&[op]).await };
         match failed.into_iter().next() {
             None => report.removed(&what),
             Some(error) => report.complaint(format!("{what} could not be removed: {}", error.why)),
         }
     }
-    for kept in verdicts.keep {
+    for kept in decisions.keep {
         report.kept(&format!("{}: {}; by hand: {}", kept.what, kept.why, kept.command));
     }
 }

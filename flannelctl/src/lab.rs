@@ -17,28 +17,28 @@ use crate::screen::Screen;
 /// The options of the demonstration.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How packets get from host to host.
+    /// Backend that carries packets between the hosts.
     #[arg(long, value_enum, default_value_t = Backend::Vxlan)]
     backend: Backend,
-    /// How many hosts.
+    /// Number of hosts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
     hosts: u8,
-    /// Where leases are kept: files in a directory, or a real etcd on a host of its own.
+    /// Where leases are kept: files in a directory, or etcd on a host of its own.
     #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
     store: StoreKind,
     /// Give the pods IPv6 addresses too.
     #[arg(long)]
     ipv6: bool,
-    /// Build the hosts as Vagrant with VirtualBox does: all are 10.0.2.15 on their first interface.
+    /// Build the hosts as Vagrant does with VirtualBox: all have 10.0.2.15 on their first interface.
     #[arg(long)]
     vagrant: bool,
-    /// How long the stream of packets runs during which a daemon is killed.
+    /// Seconds of the packet stream during which a daemon is killed.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Leave everything running, to look around in it.
+    /// Leave everything running for inspection.
     #[arg(long)]
     keep: bool,
-    /// Build nothing: remove the labs that were kept, and what killed ones left.
+    /// Only remove labs that were kept and what killed ones left.
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
 }

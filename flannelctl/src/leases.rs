@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ipnet::IpNet;
+use options::StoreFlags;
 use serde_json::{Value, json};
 use subnet_lease::admission::{Reason, Refused, Terms, admitted};
 use subnet_lease::json::Object;
@@ -15,25 +16,25 @@ use subnet_lease::{LeaseTable, NetworkConfig, printable};
 
 use crate::out;
 use crate::screen::{Screen, Style};
-use crate::store::{self, Sign, StoreArgs};
+use crate::store::{self, Sign};
 
 /// The options of the list.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Ask etcd when each holder reported last and when its lease ends: one request a lease.
+    /// Also show when each holder last reported and when its lease expires; one request to etcd per lease.
     #[arg(long)]
     long: bool,
-    /// JSON, for programs.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    store: StoreFlags,
 }
 
 /// Lists.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
-        let store = args.store.open()?;
+        let store = store::open(&args.store)?;
         let listing = store.list().await?;
         let config = match store.config().await {
             Ok(config) => Some(config),
@@ -125,6 +126,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         files: backends::handover::Files::default(),
         options: Default::default(),
         former: Default::default(),
+        features: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());
     let terms = Terms {
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn each_key_is_a_line_that_says_what_is_odd() {
         let lines = text(&BTreeMap::new());
-        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 is of backend host-gw, this network is of vxlan: restart flanneld there";
+        let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
         assert!(lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")), "{}", lines[0]);
         assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
         assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");

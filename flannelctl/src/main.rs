@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
 
 mod cleanup;
+mod completion;
 mod lab;
 mod leases;
 mod out;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Look at a flannel network, mend it, or build one to play with.
+/// Inspect a flannel network, clean up after it, or build one to try out.
 #[derive(Debug, Parser)]
 #[command(name = "flannelctl", version, arg_required_else_help = true)]
 struct Cli {
@@ -32,14 +33,19 @@ enum Command {
     Cleanup(cleanup::Args),
     /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
     Lab(lab::Args),
+    /// Print a shell's completions for flanneld and flannelctl.
+    Completion(completion::Args),
+    /// Write the manual pages of flanneld and flannelctl into a directory.
+    #[command(hide = true)]
+    Man(completion::ManArgs),
 }
 
 /// How wide help is at most, as a terminal is that nobody has widened.
 const WIDTH: usize = 80;
 
-/// The command line. Help does not repeat what is in the environment: it may be long, or secret.
+/// The command line.
 fn command() -> clap::Command {
-    Cli::command().max_term_width(WIDTH).mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+    Cli::command().max_term_width(WIDTH).mut_subcommands(options::environment)
 }
 
 fn main() -> ExitCode {
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Completion(args) => completion::run(&args, &command()),
+        Command::Man(args) => completion::manual(&args, &command()),
     };
     match outcome.and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,27 +14,32 @@ static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Lines of our own making on standard output.
 pub fn say(text: impl Display) {
-    write(&format!("{}\n", printable::lines(&text.to_string())));
+    write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
 /// The same with our colours in them.
 pub fn say_styled(text: impl Display) {
-    write(&format!("{}\n", printable::styled_lines(&text.to_string())));
+    write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
 /// A question, or the begin of a line, after which the cursor stays; with our colours.
 pub fn begin(text: impl Display) {
-    write(&printable::styled_line(&text.to_string()));
+    write_text(&printable::styled_line(&text.to_string()));
 }
 
 /// Takes back what [`begin`] printed on a terminal.
 pub fn back() {
-    write("\r\x1b[K");
+    write_text("\r\x1b[K");
 }
 
 /// A JSON document for programs, with all of its content.
 pub fn document(text: &str) {
-    write(&format!("{}\n", printable::json(text)));
+    write_text(&format!("{}\n", printable::json(text)));
+}
+
+/// A generated script for programs, byte by byte: nobody but us wrote in it.
+pub fn generated(script: &[u8]) {
+    write(script);
 }
 
 /// A line on standard error, beside the output.
@@ -61,10 +66,14 @@ pub fn end() -> Result<()> {
     }
 }
 
-fn write(text: &str) {
+fn write_text(text: &str) {
+    write(text.as_bytes());
+}
+
+fn write(bytes: &[u8]) {
     let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
     if failed.is_none() {
         let mut out = stdout();
-        *failed = out.write_all(text.as_bytes()).and_then(|()| out.flush()).err();
+        *failed = out.write_all(bytes).and_then(|()| out.flush()).err();
     }
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use options::StoreFlags;
 use subnet_lease::printable;
 use subnet_lease::protocol::decide::SILENCE;
 use subnet_lease::protocol::registry::Entry;
@@ -11,7 +12,7 @@ use subnet_lease::protocol::view::Item;
 
 use crate::leases::{Keys, holder, span};
 use crate::out;
-use crate::store::{self, Sign, StoreArgs};
+use crate::store::{self, Sign};
 
 /// Which lease, and how sure.
 #[derive(Debug, clap::Args)]
@@ -22,17 +23,17 @@ pub struct Args {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// Even when its holder may be alive.
+    /// Release it even if its holder may be alive.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    store: StoreFlags,
 }
 
 /// Shows, asks, deletes.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
-        let store = args.store.open()?;
+        let store = store::open(&args.store)?;
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease)
             .with_context(|| format!("there is no lease {} in {}; `flannelctl leases` lists what there is", args.lease, store.place()))?;

@@ -1,12 +1,11 @@
-//! The store as an operator names it: the daemon's own flags and variables, opened, listed, looked at.
+//! The store that the daemon's flags and variables name: opened, listed, looked at.
 
 use crate::out;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use flanneld::cli::{Secret, Store as Where};
+use options::{Store as Where, StoreFlags};
 use subnet_lease::NetworkConfig;
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::EtcdManager;
@@ -17,80 +16,23 @@ use subnet_lease::protocol::view::Item;
 /// How many questions are under way at a time.
 const AT_ONCE: usize = 16;
 
-/// Where the leases are: flanneld's flags and variables, read by its own rules.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Where the leases are (flags and variables as flanneld's)")]
-pub struct StoreArgs {
-    /// etcd's client addresses, with commas between them [default: http://127.0.0.1:4001,http://127.0.0.1:2379]
-    /// [env: FLANNELD_ETCD_ENDPOINTS].
-    #[arg(long, value_name = "URL,…", value_parser = secret)]
-    etcd_endpoints: Option<Secret>,
-    /// Root of flannel's keys [default: /coreos.com/network] [env: FLANNELD_ETCD_PREFIX].
-    #[arg(long, value_name = "KEY")]
-    etcd_prefix: Option<String>,
-    /// Certificate authority of an https etcd [env: FLANNELD_ETCD_CAFILE].
-    #[arg(long, value_name = "FILE")]
-    etcd_cafile: Option<String>,
-    /// Client certificate [env: FLANNELD_ETCD_CERTFILE].
-    #[arg(long, value_name = "FILE")]
-    etcd_certfile: Option<String>,
-    /// Client key [env: FLANNELD_ETCD_KEYFILE].
-    #[arg(long, value_name = "FILE")]
-    etcd_keyfile: Option<String>,
-    /// etcd user [env: FLANNELD_ETCD_USERNAME].
-    #[arg(long, value_name = "NAME")]
-    etcd_username: Option<String>,
-    /// Its password; the variable is safer, since `ps` does not show it [env: FLANNELD_ETCD_PASSWORD].
-    #[arg(long, value_name = "TEXT", value_parser = secret)]
-    etcd_password: Option<Secret>,
-    /// The directory of leases, where they are not in etcd [env: FLANNELD_SUBNET_DIR].
-    #[arg(long, value_name = "DIR")]
-    subnet_dir: Option<String>,
-}
-
-/// Nothing that may hold a password is ever printed.
-fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
-    Ok(Secret::new(text.to_owned()))
-}
-
-impl StoreArgs {
-    /// Opens the store; nothing is connected or read yet.
-    ///
-    /// # Errors
-    /// Every mistake, as flanneld tells it.
-    pub fn open(&self) -> Result<Store> {
-        let (store, warnings) = self.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))?;
-        for warning in warnings {
-            out::complain(warning);
+/// Opens the store that the flags name; nothing is connected or read yet.
+///
+/// # Errors
+/// Every mistake, as flanneld tells it.
+pub fn open(flags: &StoreFlags) -> Result<Store> {
+    let (store, warnings) = flags.read().map_err(|mistakes| anyhow!(mistakes.join("\nflannelctl: ")))?;
+    for warning in warnings {
+        out::complain(warning);
+    }
+    Ok(match store {
+        Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
+        Where::Etcd(etcd) => {
+            let options = etcd.options();
+            let place = format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","));
+            Store { place, kind: Kind::Etcd(Box::new(EtcdManager::new(options))) }
         }
-        Ok(match store {
-            Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
-            Where::Etcd(etcd) => {
-                let options = etcd.options();
-                let place = format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","));
-                Store { place, kind: Kind::Etcd(Box::new(EtcdManager::new(options))) }
-            }
-        })
-    }
-
-    fn read(&self, variable: impl Fn(&str) -> Option<String>) -> Result<(Where, Vec<String>)> {
-        flanneld::cli::store(self.flags(), variable).map_err(|mistakes| anyhow!(mistakes.join("\nflannelctl: ")))
-    }
-
-    /// The flags that were given, as flanneld takes them.
-    fn flags(&self) -> Vec<OsString> {
-        let texts = [
-            ("etcd-endpoints", self.etcd_endpoints.as_ref().map(Secret::reveal)),
-            ("etcd-prefix", self.etcd_prefix.as_deref()),
-            ("etcd-cafile", self.etcd_cafile.as_deref()),
-            ("etcd-certfile", self.etcd_certfile.as_deref()),
-            ("etcd-keyfile", self.etcd_keyfile.as_deref()),
-            ("etcd-username", self.etcd_username.as_deref()),
-            ("etcd-password", self.etcd_password.as_ref().map(Secret::reveal)),
-            ("subnet-dir", self.subnet_dir.as_deref()),
-        ];
-        texts.into_iter().filter_map(|(name, text)| Some(format!("--{name}={}", text?).into())).collect()
-    }
+    })
 }
 
 /// A store that can be asked.
@@ -206,17 +148,22 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, FromArgMatches, Parser};
+    use options::Invocation;
 
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        store: StoreArgs,
+        store: StoreFlags,
     }
 
-    fn read(args: &[&str], environment: &[(&str, &str)]) -> Result<(Where, Vec<String>)> {
-        let cli = Cli::try_parse_from(["flannelctl"].iter().chain(args))?;
-        cli.store.read(|name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+        let words = ["flannelctl"].iter().chain(args);
+        options::environment(Cli::command()).try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches))
+    }
+
+    fn read(args: &[&str]) -> Result<(Where, Vec<String>)> {
+        parse(args)?.store.read().map_err(|mistakes| anyhow!(mistakes.join("\n")))
     }
 
     /// Both programs take one command line for one store.
@@ -224,6 +171,8 @@ mod tests {
     fn the_store_is_named_as_the_daemon_does() {
         let all = ["--etcd-cafile=/a", "--etcd-certfile=/c", "--etcd-keyfile=/k", "--etcd-username=u", "--etcd-password=p"];
         let https = [&["--etcd-endpoints=a:1, https://b:2,"][..], &all].concat();
+        let unset: Vec<(String, Option<&str>)> =
+            Cli::command().get_arguments().filter_map(clap::Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
         let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_ETCD_USERNAME", "")];
         for args in [
             &[][..],
@@ -242,17 +191,21 @@ mod tests {
             &["--etcd-username=u"],
         ] {
             for environment in [&environment[..], &[]] {
-                let variable = |name: &str| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned());
-                let want = flanneld::cli::store(args.iter().map(OsString::from), variable);
-                match (read(args, environment), want) {
-                    (Ok(have), Ok(want)) => assert_eq!(format!("{have:?}"), format!("{want:?}"), "{args:?}"),
-                    (Err(have), Err(want)) => assert_eq!(format!("{have:#}"), want.join("\nflannelctl: "), "{args:?}"),
+                let set = environment.iter().map(|(name, text)| ((*name).to_owned(), Some(*text)));
+                let (have, want) = temp_env::with_vars(unset.iter().cloned().chain(set).collect::<Vec<_>>(), || {
+                    (read(args), options::read(args.iter().map(Into::into)))
+                });
+                match (have, want) {
+                    (Ok(have), Invocation::Run(want)) => {
+                        assert_eq!(format!("{have:?}"), format!("{:?}", (&want.store, &want.warnings)), "{args:?}");
+                    }
+                    (Err(have), Invocation::Mistakes(want)) => assert_eq!(format!("{have:#}"), want.join("\n"), "{args:?}"),
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
                 }
             }
         }
-        let place = |args: &[&str]| Cli::try_parse_from(["flannelctl"].iter().chain(args)).unwrap().store.open().unwrap().place().to_owned();
-        assert_eq!(place(&["--subnet-dir=/leases"]), "/leases/subnets");
+        let place = |args: &[&str]| open(&parse(args).unwrap().store).unwrap().place().to_owned();
+        assert_eq!(temp_env::with_vars(unset, || place(&["--subnet-dir=/leases"])), "/leases/subnets");
     }
 
     #[test]
@@ -263,10 +216,12 @@ mod tests {
             &["--etcd-password=s3cret"],
             &["--etcd-passwort=s3cret"],
         ] {
-            let told = format!("{:#}", read(args, &[]).unwrap_err());
+            let told = format!("{:#}", read(args).unwrap_err());
             assert!(!told.contains("s3c"), "{told}");
         }
-        let cli = Cli::try_parse_from(["flannelctl", "--etcd-password=s3cret", "--etcd-endpoints=http://u:s3cret@a"]).unwrap();
+        let cli = parse(&["--etcd-password=s3cret", "--etcd-endpoints=http://u:s3cret@a"]).unwrap();
         assert!(!format!("{cli:?}").contains("s3cret"));
+        let help = temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || parse(&["--help"]).unwrap_err().to_string());
+        assert!(help.contains("FLANNELD_ETCD_PASSWORD") && !help.contains("s3cret"), "{help}");
     }
 }

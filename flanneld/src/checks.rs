@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::notices::{Notices, heard};
+use traffic_rules::notices::{Notices, wait_for_notice};
 
 /// How often the sysctls are read: a few small files.
 const SYSCTLS: Duration = Duration::from_secs(10);
@@ -102,7 +102,7 @@ impl Checks {
                         writing = changed.is_ok();
                         writing
                     }
-                    () = heard(&mut notices) => true,
+                    () = wait_for_notice(&mut notices) => true,
                     () = tokio::time::sleep(SYSCTLS) => false,
                 };
                 if noticed {

@@ -10,7 +10,6 @@ mod rights;
 mod serve;
 mod vitals;
 
-use crate::cli::Settings;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -18,6 +17,7 @@ use crate::health::server::Server;
 use crate::{store, systemd};
 use attrs::Following;
 use end::End;
+use options::Settings;
 use rights::Rights;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl Daemon {
     }
 
     fn introduce(&self) {
-        info!("flanneld {} with leases in {}", crate::cli::version(), store::place(&self.settings));
+        info!("flanneld {} with leases in {}", options::version(), self.settings.store);
         for warning in &self.settings.warnings {
             warn!("{warning}");
         }

@@ -3,7 +3,6 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 
 pub mod checks;
-pub mod cli;
 pub mod daemon;
 pub mod handover;
 pub mod health;

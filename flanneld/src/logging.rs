@@ -5,7 +5,7 @@ mod visible;
 
 pub use out::{dropped, lost};
 
-use crate::cli::{LogFormat, Logging};
+use options::{LogFormat, Logging};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use visible::Visible;

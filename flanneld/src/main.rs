@@ -1,7 +1,7 @@
 //! flanneld: options, logging, the daemon, the exit code.
 
 use flanneld::handover::Inherited;
-use flanneld::{cli, daemon, logging};
+use flanneld::{daemon, logging};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let inherited = Inherited::of_systemd();
     // ring and nothing else; a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = match cli::invocation().settings_or_print() {
+    let settings = match options::invocation().settings_or_print() {
         Ok(settings) => settings,
         Err(code) => return ExitCode::from(code),
     };

@@ -1,9 +1,9 @@
 //! The manager that the settings name.
 
-use crate::cli::{Settings, Store};
+use options::{Settings, Store};
 use std::sync::Arc;
 use subnet_lease::dir::DirManager;
-use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+use subnet_lease::etcd::EtcdManager;
 use subnet_lease::manager::{Error, SubnetManager};
 
 /// Opens the store. etcd and a directory need nothing for that: they are waited for when they are asked.
@@ -13,26 +13,6 @@ use subnet_lease::manager::{Error, SubnetManager};
 pub async fn open(settings: &Settings) -> Result<Arc<dyn SubnetManager>, Error> {
     Ok(match &settings.store {
         Store::Dir(path) => Arc::new(DirManager::new(path.clone())),
-        Store::Etcd(etcd) => {
-            let tls = etcd.tls.clone().unwrap_or_default();
-            Arc::new(EtcdManager::new(EtcdOptions {
-                endpoints: etcd.endpoints.iter().map(ToString::to_string).collect(),
-                prefix: etcd.prefix.clone(),
-                ca: tls.ca,
-                identity: tls.client,
-                user: etcd.user.as_ref().map(|(name, password)| (name.clone(), password.reveal().to_owned())),
-            }))
-        }
+        Store::Etcd(etcd) => Arc::new(EtcdManager::new(etcd.options())),
     })
-}
-
-/// Where the leases are, for people.
-pub fn place(settings: &Settings) -> String {
-    match &settings.store {
-        Store::Dir(path) => path.display().to_string(),
-        Store::Etcd(etcd) => {
-            let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
-            format!("etcd at {} under {}", endpoints.join(", "), etcd.prefix)
-        }
-    }
 }

@@ -18,9 +18,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::notices::{Notices, heard};
-use traffic_rules::shared::Others;
-use traffic_rules::{Applier, Kept, Note, Wanted, bare_rules, clear_other};
+use traffic_rules::notices::{Notices, wait_for_notice};
+use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
 
 /// How long the start waits for the rules; what holds them up shall not hold up the node.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// What of ours is in use, and what of others stays.
-type InUse = ([Kept; 2], Others);
+type InUse = ([ActiveRules; 2], OtherDaemons);
 
 /// Who the nodes are, as it changes.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl Keeper {
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
         health.condition(Condition::Rules, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
-        let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.place));
+        let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
         let port = wanted.port.filter(|_| wanted.follows_peers());
         let kernel = port.and_then(|port| Some((port, Tunnels::open().inspect_err(|error| tracing::debug!("{error}")).ok()?)));
         let sharers = kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
@@ -180,7 +180,7 @@ impl Keeper {
                         }
                         (false, false)
                     }
-                    () = heard(&mut notices), if !self.at_war => {
+                    () = wait_for_notice(&mut notices), if !self.at_war => {
                         tokio::time::sleep(if for_nothing < FOR_NOTHING { QUIET } else { FOREIGN }).await;
                         notices.iter_mut().for_each(Notices::drain);
                         (true, true)
@@ -296,7 +296,7 @@ impl Keeper {
                 Ok(applied) => {
                     self.writes += u64::from(applied.wrote);
                     unserved.extend(applied.unserved);
-                    strangers = applied.strangers.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
+                    strangers = applied.unknown_senders.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
                 }
                 Err(why) => complaints.push(why),
             }
@@ -327,9 +327,9 @@ impl Keeper {
         let kept = |ipv6: bool| {
             let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
             match applier {
-                Some(_) if self.wanted.nftables => Kept::Nftables,
-                Some(applier) => applier.variant().map_or(Kept::Nothing, Kept::Iptables),
-                None => Kept::Nothing,
+                Some(_) if self.wanted.nftables => ActiveRules::Nftables,
+                Some(applier) => applier.variant().map_or(ActiveRules::Nothing, ActiveRules::Iptables),
+                None => ActiveRules::Nothing,
             }
         };
         self.trouble.is_empty().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
@@ -352,7 +352,7 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
 
 /// Tells of rules that are likely an old Go flannel's.
 async fn tell_bare(networks: Subnets, own: Subnets) {
-    let bare = bare_rules(&networks, &own).await;
+    let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
         warn!(
             "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
@@ -369,17 +369,17 @@ async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
     loop {
         let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else { return };
         let Some((in_use, others)) = in_use else { continue };
-        let cleared = clear_other(in_use, &others).await;
+        let cleared = clear_inactive(in_use, &others).await;
         for removed in cleared.removed {
             info!("removed what is not used any more: {removed}");
         }
-        for complaint in cleared.complaints.iter().filter(|complaint| !complaints.contains(complaint)) {
+        for complaint in cleared.errors.iter().filter(|complaint| !complaints.contains(complaint)) {
             warn!("{complaint}");
         }
-        if cleared.complaints.is_empty() {
+        if cleared.errors.is_empty() {
             return;
         }
-        complaints = cleared.complaints;
+        complaints = cleared.errors;
         tokio::time::sleep(RETRY_CLEAR.after(failures)).await;
         failures += 1;
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use flanneld::cli::{self, Invocation};
+use options::Invocation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use subnet_lease::NetworkConfig;
@@ -26,13 +26,13 @@ fn every_network_configuration_is_valid() {
 }
 
 fn run(variables: &BTreeMap<String, String>) -> Invocation {
-    cli::read([], |name| variables.get(name).cloned())
+    temp_env::with_vars(variables.iter().map(|(name, value)| (name, Some(value))).collect::<Vec<_>>(), || options::read([]))
 }
 
 #[test]
 fn the_example_environment_names_real_variables() {
     let text = std::fs::read_to_string(conf().join("default/flanneld")).unwrap();
-    let help = match cli::read(["--help".into()], |_| None) {
+    let help = match options::read(["--help".into()]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };

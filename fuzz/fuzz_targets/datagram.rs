@@ -4,7 +4,7 @@
 use packet_engine::checksum::{fold, sum};
 use packet_engine::ecn;
 use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
-use packet_engine::table::{Checks, Networks, Peer, Settings, Table};
+use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use packet_engine::verdict::{Outbound, inbound, outbound};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const SENDERS: [&str; 4] = ["192.168.0.2", "192.168.0.3", "fd77::4", "192.168.0.
 
 static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
     [Checks::Cluster, Checks::Strict, Checks::Off].map(|checks| {
-        let settings = Settings {
+        let settings = TableSettings {
             networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
             own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
             checks,

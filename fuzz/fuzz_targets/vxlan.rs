@@ -4,7 +4,7 @@
 use packet_engine::framing::{Framing, VXLAN};
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
-use packet_engine::unfinished::tcp_segment;
+use packet_engine::partial_checksum::tcp_segment;
 use libfuzzer_sys::fuzz_target;
 
 const MTU: u16 = 200;
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
                     let own = usize::from(MTU) - size;
                     offered += (at.len() - own).div_ceil(size);
                     payload += at.len();
-                    merger.offer_whole(&buffer, at, &header, size);
+                    merger.offer_super_packet(&buffer, at, &header, size);
                     start = end;
                     continue;
                 }

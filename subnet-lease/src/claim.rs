@@ -20,7 +20,7 @@ pub struct Claim {
 
 /// What a host knows that tells its own lease from another node's, and which subnets it must not choose.
 ///
-/// Stores of keys need it: nobody but the nodes themselves decides there whose key is whose.
+/// Stores of keys need it: there the nodes themselves decide whose key is whose.
 #[derive(Clone)]
 pub struct HostFacts {
     /// The subnet that subnet.env on this host names.

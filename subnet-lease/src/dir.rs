@@ -1,12 +1,13 @@
 //! Leases as files in a directory: the embedded default for a laptop, a lab or a static fleet.
 //!
 //! `config` is the network configuration, `subnets/<key>` a lease with the same key and JSON as in etcd. Files appear by
-//! rename; every change is made under a lock; names that begin with a dot are nobody's lease. A lease never expires:
+//! rename; every change is made under a lock; names that begin with a dot are not leases. A lease never expires:
 //! its holder touches its file every minute to show that it lives.
 
 mod changes;
 mod files;
 mod root;
+mod trouble;
 mod worker;
 
 use crate::Subnets;
@@ -23,33 +24,19 @@ use changes::Changes;
 use files::{Files, Whole};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use trouble::Trouble;
 use worker::{PATIENCE, Silence, Worker};
 
-/// Where inotify tells nothing (network file systems), the directory is looked at this often.
+/// How often the directory is read where inotify reports nothing (network file systems).
 const LOOK: Duration = Duration::from_secs(10);
-/// How often it is made sure that the directory is still the one that it was: inotify does not tell.
+/// How often the directory is checked to be the same one, which inotify does not report.
 const PROBE: Duration = Duration::from_secs(2);
-/// How soon what is not there yet, or away, is looked for again.
+/// How soon a missing directory or file is looked for again.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// Why something was not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// The directory is away: nothing is known of what is in it.
-    Away(String),
-    /// This alone did not work.
-    Failed(String),
-}
-
-impl Trouble {
-    fn failed(what: &str, path: &Path, error: &std::io::Error) -> Self {
-        Self::Failed(format!("cannot {what} {}: {}", path.display(), root::words(error)))
-    }
-}
 
 /// Keeps leases in a directory.
 pub type DirManager = KeyManager<Directory>;
@@ -135,19 +122,19 @@ impl KeyStore for Directory {
             .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.join("config").display()).into()))
     }
 
-    /// Always begins with a list of its own: what it sets up to be told of changes must come first.
+    /// Always begins with a list of its own, because the inotify watch must be set up first.
     fn watch<'a>(&'a self, _recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         stream::unfold(Peers::of(self), |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
-    /// Tells whenever the file is not what it was: the proof looks at what is there now.
+    /// Reports whenever the file has changed; the proof then reads it.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);
         loop {
             let (key, watch) = (key.to_owned(), changes.watch());
             let look = self.ask(move |files| files.mark_of(&key, &watch)).await;
-            // While the directory is away nothing is known of the file.
+            // Nothing is known of the file while the directory is away.
             let Ok((present, watched)) = look else {
                 tokio::time::sleep(RETRY).await;
                 continue;
@@ -216,7 +203,7 @@ impl<'a> Peers<'a> {
 
     fn compare(&mut self, whole: Whole) {
         let Whole { listing, flawed, watched } = whole;
-        // One who reads it all: a single file that can be read says nothing of the rest.
+        // Only a complete read shows that the directory is available; a single file does not.
         self.directory.counters.reached();
         self.watched = watched;
         self.listed = Instant::now();
@@ -250,7 +237,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// What keys name whose files cannot be read, as far as that is news.
+/// The subnets of keys whose files cannot be read, if that is new.
 fn unreadable(counters: &Counters, flawed: &BTreeMap<String, String>, is_news: impl Fn(&String, &String) -> bool) -> impl Iterator<Item = Subnets> {
     flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why))
 }

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod connection;
 mod dial;
 mod errors;
+mod options;
 mod tls;
 pub mod watch;
 
@@ -18,14 +19,14 @@ use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
-pub use connection::EtcdOptions;
 use futures_util::stream::{self, BoxStream, StreamExt};
+pub use options::EtcdOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use watch::{Anchor, Broken, Change, Watch};
 
-/// Between two attempts to watch; drawn out up to twice as long, so that not all nodes come at once.
+/// Between two attempts to watch; up to twice as long, at random, so that not all nodes come at once.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// How a lease of etcd's stands.
@@ -61,7 +62,7 @@ impl EtcdManager {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                let text = format!("etcd at {} does not tell of a lease: {}", connection.endpoint, errors::words(&error));
+                let text = format!("etcd at {} did not say how a lease stands: {}", connection.endpoint, errors::words(&error));
                 return Err(Unanswered(Reason::new(errors::kind(&error), text)));
             }
             Err(_) => {

@@ -1,4 +1,4 @@
-//! From the manager's events to the leases in force: folded, admitted, damped, published as one value.
+//! From the manager's events to the leases in force: folded, admitted, held down, published as one value.
 
 use crate::admission::{Reason, Refused, Standing, Terms};
 use crate::dual::Subnets;
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How much longer than the work the pause after it is; how long it is at most, and at least, or it is none.
+/// The pause after each publication, as a multiple of the time it took; its maximum, and the minimum below which there is none.
 const REST: u32 = 40;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
-/// How the watch stands and what was refused, for health and metrics.
+/// The state of the watch and the refused leases, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Since when the watch is interrupted (boot-time clock).
     pub interrupted: Option<Duration>,
     /// Readable leases of other nodes in the store.
     pub seen: usize,
-    /// Removals that wait.
+    /// Removals that are held down.
     pub waiting: usize,
     /// Leases not in force here.
     pub refused: Arc<Vec<Refused>>,
-    /// How many other nodes there are, where none of them can be used and it is not one's fault alone.
+    /// The number of other nodes, if there are several and no lease of theirs can be used.
     pub cut_off: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Reads until the first complete list is in: nothing may be compared with an unknown world.
+    /// Reads up to the first complete list: before it nothing is known of the other nodes.
     pub async fn begin(mut events: BoxStream<'a, LeaseEvent>, terms: watch::Receiver<Arc<Terms>>) -> (Self, Arc<LeaseTable>) {
         let mut raw = LeaseTable::default();
         while let Some(event) = events.next().await {
@@ -82,7 +82,7 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes every change, for ever.
+    /// Publishes every change; never ends.
     pub async fn run(mut self, out: watch::Sender<Arc<LeaseTable>>, readings: watch::Sender<Reading>) {
         let mut next = None;
         let _ = readings.send_replace(self.reading.clone());
@@ -93,7 +93,7 @@ impl<'a> Feed<'a> {
                 event = self.events.next() => {
                     let Some(event) = event else { return };
                     discontinuity |= self.take(event);
-                    // What is ready belongs together.
+                    // Events that are ready are handled together.
                     while let Some(Some(event)) = self.events.next().now_or_never() {
                         discontinuity |= self.take(event);
                     }
@@ -116,7 +116,7 @@ impl<'a> Feed<'a> {
                 present.clone_from(&self.reading);
                 news
             });
-            // Ten thousand leases that change all the time shall not fill a processor: what comes meanwhile is taken together.
+            // Ten thousand leases that keep changing must not occupy a processor: events that arrive meanwhile are handled together.
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             if rest > SHORTEST_REST {
                 tokio::time::sleep(rest).await;
@@ -167,7 +167,7 @@ impl<'a> Feed<'a> {
         published
     }
 
-    /// The other nodes, when there are several and no lease at all is in force. What an operator reserved is no node.
+    /// The number of other nodes, if there are several and no lease is in force. A reservation is not a node.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -178,7 +178,7 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Says each refusal once.
+    /// Logs each refusal once.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;

@@ -1,10 +1,10 @@
-//! Removals wait: a lease that vanishes usually comes back, one that is let anew does not.
+//! Hold-down of removals: a lease that vanishes usually comes back, unless its subnet is leased again.
 //!
-//! What is published is what the store says, and with it what vanished a moment ago. A removal waits 5 s; after a
-//! discontinuity, or when many vanish at once, 60 s; not at all when the subnet is let to another. Waiting counts only
-//! while the watch stands and this process runs.
+//! The published table is what the store says, plus the leases that vanished a moment ago. A removal is held down for 5 s; for 60 s after a
+//! discontinuity, or if many leases vanish at once; not at all if the subnet is leased again. The time counts only while the watch is up and
+//! this process runs.
 
-use crate::admission::Ground;
+use crate::admission::UsedSubnets;
 use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 const SHORT: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
-/// Removals within this time count as one wave.
-const WAVE: Duration = Duration::from_secs(10);
-/// A step that comes later than this after it was due shows that the process stood still.
+/// Removals within this time count as one burst.
+const BURST: Duration = Duration::from_secs(10);
+/// A step this late shows that the process was stopped.
 const STALL: Duration = Duration::from_secs(3);
 
-/// Holds back removals.
+/// Removals that are held down.
 #[derive(Debug, Default)]
 pub struct HoldDown {
     held: BTreeMap<Subnets, Held>,
@@ -27,7 +27,7 @@ pub struct HoldDown {
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interrupted: bool,
-    /// After a discontinuity removals wait long, until this time.
+    /// After a discontinuity removals are held down longer, until this time.
     wary_until: Duration,
 }
 
@@ -39,7 +39,7 @@ struct Held {
 }
 
 impl HoldDown {
-    /// What is in force at that time (boot-time clock), given what the store admits; and when to ask again.
+    /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
     pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
         if stalled || interrupted || self.interrupted {
@@ -53,12 +53,12 @@ impl HoldDown {
             self.wary_until = now + LONG;
         }
         let vanished: Vec<Arc<Lease>> = self.last.changes(admitted).filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned()).collect();
-        self.removals.retain(|at| now.saturating_sub(*at) <= WAVE);
+        self.removals.retain(|at| now.saturating_sub(*at) <= BURST);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
-        let wave = self.removals.len() > 3 && self.removals.len() * 5 > total;
-        let wait = if wave || now < self.wary_until { LONG } else { SHORT };
-        if wave {
+        let burst = self.removals.len() > 3 && self.removals.len() * 5 > total;
+        let wait = if burst || now < self.wary_until { LONG } else { SHORT };
+        if burst {
             for held in self.held.values_mut() {
                 held.wait = LONG;
             }
@@ -68,9 +68,9 @@ impl HoldDown {
         }
         let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
         if !self.held.is_empty() {
-            let mut ground = Ground::default();
-            admitted.iter().for_each(|lease| ground.take(&lease.subnets));
-            self.held.retain(|subnets, held| !due(held) && ground.taken(subnets).is_none());
+            let mut used = UsedSubnets::default();
+            admitted.iter().for_each(|lease| used.take(&lease.subnets));
+            self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
         }
         self.last = Arc::new(admitted.clone());
         if self.held.is_empty() {
@@ -81,7 +81,7 @@ impl HoldDown {
         (Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())), next)
     }
 
-    /// How many removals wait.
+    /// How many removals are held down.
     pub fn waiting(&self) -> usize {
         self.held.len()
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wave_waits_a_minute_and_may_come_back() {
+    fn a_burst_waits_a_minute_and_may_come_back() {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..=20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(1..=10), 10, 600), 20);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn let_anew_is_removed_at_once() {
+    fn what_is_leased_again_is_removed_at_once() {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..=2), seconds(0), false, false);
         let mut anew = lease(1);
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
         }
         assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
-        // Stopped for ten minutes: the wait starts anew.
+        // Stopped for ten minutes: the wait starts over.
         assert_eq!(run(&mut hold_down, &table(2..20), 7040, 7080), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 7090, 7100), 18);
     }

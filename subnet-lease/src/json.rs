@@ -1,6 +1,6 @@
 //! JSON objects read the way Go's encoding/json reads them: keys in any case, the last duplicate wins, unknown keys are fine.
 //!
-//! Values stay raw text until somebody asks, so that a number that fits no type in a field that nobody reads does no harm.
+//! Values stay raw text until they are read, so that a number that fits no type does no harm in an unread field.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};

@@ -1,4 +1,4 @@
-//! What a lease is: the subnets of a node and what the node tells its peers.
+//! A lease: the subnets of a node, and what the node publishes.
 
 use crate::dual::Subnets;
 use std::fmt;
@@ -14,16 +14,16 @@ pub struct Lease {
     pub attrs: LeaseAttrs,
     /// Whether the lease expires.
     pub term: Term,
-    /// Creation order in the store: of two overlapping leases the lower one holds.
+    /// Creation order in the store: of two overlapping leases the older one wins.
     pub since: i64,
 }
 
-/// Whether a lease ends by itself. When a peer's lease ends is the store's business.
+/// Whether a lease expires. Only the store knows when a peer's does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
-    /// Ends when its holder stops renewing it.
+    /// Expires when its holder stops renewing it.
     Leased,
-    /// Never ends by itself: an operator reserved the subnet.
+    /// Never expires: an operator reserved the subnet.
     Reserved,
 }
 
@@ -40,7 +40,7 @@ pub struct LeaseAttrs {
     pub data: Option<RawJson>,
     /// The backend's IPv6 data.
     pub v6_data: Option<RawJson>,
-    /// Fields that this version does not know, kept as they came, in order.
+    /// Fields that this version does not know, kept unchanged and in order.
     pub unknown: Vec<(String, RawJson)>,
     /// Which node wrote the lease; Go flannel neither writes nor reads it.
     pub node: Option<NodeId>,
@@ -57,7 +57,7 @@ impl LeaseAttrs {
         self.same_public(other) && self.backend == other.backend && self.data == other.data && self.v6_data == other.v6_data
     }
 
-    /// Whether both tell the same addresses.
+    /// Whether both publish the same addresses.
     pub fn same_public(&self, other: &LeaseAttrs) -> bool {
         (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
     }
@@ -78,13 +78,13 @@ impl LeaseAttrs {
 pub struct NodeId {
     /// Stable over restarts and address changes.
     pub id: String,
-    /// The hostname, for people.
+    /// The hostname.
     pub name: String,
     /// Random for each start of the daemon.
     pub instance: String,
-    /// Revision of the list on which the acquisition rests: the earlier start has the lower rank.
+    /// The revision of the list at acquisition: the earlier start has the lower rank.
     pub rank: i64,
-    /// For reservations: the store's lease that shows whether the holder lives.
+    /// For reservations: the store's lease that the holder keeps alive.
     pub lease: Option<i64>,
     /// Set by a holder that had to write its key back against another instance.
     pub contested: bool,

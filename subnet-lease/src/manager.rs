@@ -1,4 +1,4 @@
-//! What every keeper of leases offers: a few methods, each implemented whole by every manager.
+//! The interface of every store: a few methods, which each manager implements in full.
 
 pub use crate::claim::{Claim, HostFacts};
 use crate::config::NetworkConfig;
@@ -13,48 +13,48 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How a held lease stands, published whenever it changes.
+/// The state of a held lease, published whenever it changes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Held {
-    /// On the boot-time clock: when the lease ends unless it is renewed; none for a reservation.
+    /// When the lease expires unless it is renewed (boot-time clock); none for a reservation.
     pub until: Option<Duration>,
-    /// What is wrong, in words for people; none while all is well.
+    /// What is wrong; none while all is well.
     pub trouble: Option<Reason>,
-    /// Whether the trouble is such that the node must not be trusted, however short it lasts.
+    /// Whether the trouble makes the node not ready at once, however short it lasts.
     pub grave: bool,
-    /// The lease as it stands, once there is one.
+    /// The lease, once there is one.
     pub lease: Option<Lease>,
-    /// What this node wants to tell its peers and they do not know yet.
+    /// Changes of this node that are not published yet.
     pub untold: Option<Untold>,
 }
 
 /// Changed attributes that are not in the store yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untold {
-    /// On the boot-time clock: since when.
+    /// Since when (boot-time clock).
     pub since: Duration,
-    /// What the peers do not know, in words for people.
+    /// What the peers do not know.
     pub what: String,
 }
 
 /// Why holding a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The subnet belongs to somebody else now, or is gone for good: start anew.
+    /// The subnet belongs to another node, or is gone for good: the daemon has to start over.
     #[error("{0}")]
     Taken(String),
-    /// Another instance of this very node holds the lease: this one has no business here.
+    /// Another instance of this node holds the lease: this one has to stop.
     #[error("{0}")]
     Displaced(String),
 }
 
-/// Why a manager cannot do what is asked.
+/// Why a manager cannot do what it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Waiting may mend it: the store does not answer, the configuration is missing or unreadable.
+    /// A retry may succeed: the store does not answer, or the configuration is missing or unreadable.
     #[error("{0}")]
     Unavailable(Reason),
-    /// Waiting does not mend it.
+    /// A retry cannot succeed.
     #[error("{0}")]
     Refused(String),
 }
@@ -62,40 +62,40 @@ pub enum Error {
 /// Keeps leases: in etcd, in a directory, in the Kubernetes API.
 #[async_trait]
 pub trait SubnetManager: Send + Sync {
-    /// The network configuration as it is now.
+    /// The present network configuration.
     ///
     /// # Errors
     /// `Unavailable` while it is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// What this node published last time (MAC, keys), when a lease is found to be its own.
+    /// What this node published last time (MAC, keys), if a lease is its own.
     ///
     /// # Errors
-    /// `Refused` when the lease of this node's address is another live node's.
+    /// `Refused` if another live node holds the lease of this node's address.
     async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error>;
 
     /// Waits for a lease of this node: its own, or a new one.
     ///
     /// # Errors
-    /// `Refused` when another live node uses this node's address or identity.
+    /// `Refused` if another live node uses this node's address or identity.
     async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error>;
 
-    /// All leases as they change. Never ends; begins with `Reset`, reconnects and resumes by itself.
+    /// All leases as they change. Begins with `Reset`, reconnects and resumes by itself, never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
 
-    /// Sole owner of the lease's key: renews it, republishes changed attributes, reports, returns when it is lost for good.
+    /// Keeps the lease as its sole owner: renews it, publishes changed attributes, reports its state. Returns when it is lost for good.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the key as it is.
+    /// Dropping the future leaves the lease as it is.
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost;
 
-    /// This host has these addresses now: a connection that goes out from another one gets no answer and is made again.
+    /// Tells which addresses this host has now: a connection from any other local address is replaced.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
-    /// Counters of calls to the store by kind, and of what was met while reading.
+    /// Counts of calls to the store, and the leases that cannot be read.
     fn counters(&self) -> Arc<Counters>;
 
-    /// Connects to the store anew, with the files (TLS) as they are now; false where there is no connection.
+    /// Reconnects to the store and reads its TLS files again; false for a store without a connection.
     fn renew(&self) -> bool {
         false
     }
@@ -122,26 +122,26 @@ impl Counters {
         self.calls.lock().map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect()).unwrap_or_default()
     }
 
-    /// Notes that the store is known to be away, and why: no lost answer, of which there may be one now and then.
+    /// Notes that the store is unavailable, and why. A single lost answer does not count.
     pub fn away(&self, why: &str) {
         if let Ok(mut away) = self.away.lock() {
             *away = Some(why.to_owned());
         }
     }
 
-    /// Notes that the store is there.
+    /// Notes that the store is available.
     pub fn reached(&self) {
         if let Ok(mut away) = self.away.lock() {
             *away = None;
         }
     }
 
-    /// Why the store is away; none while it is there, or nobody knows.
+    /// Why the store is unavailable; none while it is available or its state is unknown.
     pub fn why_away(&self) -> Option<String> {
         self.away.lock().ok().and_then(|away| away.clone())
     }
 
-    /// Notes that a key cannot be read; true when that (with that reason) is news.
+    /// Notes that a key cannot be read; true if that is new, or the reason is.
     pub fn unreadable(&self, key: &str, reason: &str) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else { return false };
@@ -171,7 +171,7 @@ impl Counters {
     }
 }
 
-/// The boot-time clock: goes on while the machine sleeps, knows no time of day.
+/// The boot-time clock: it runs while the machine sleeps and does not follow the time of day.
 pub fn boot_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }

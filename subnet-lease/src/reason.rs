@@ -1,60 +1,60 @@
-//! Why something is not well: a kind, by which reasons are compared, and a text for people.
+//! Why something failed: a kind, by which reasons are compared, and a text.
 //!
-//! Texts may hold what changes from one try to the next: a time, a count, an address. Whoever tells reasons once compares kinds.
+//! A text may contain what changes with each attempt: a time, a count, an address. To log a reason once, compare kinds.
 
 use std::fmt;
 
 /// What a reason is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The words themselves, which hold neither a time nor a count.
+    /// The text itself, which contains neither a time nor a count.
     Said(String),
-    /// No endpoint of the store can be used; each one's kind, in the order in which they are configured.
+    /// No endpoint of the store can be used; the kind of each, in the configured order.
     Endpoints(Vec<Kind>),
-    /// The network does not lead there, or nothing answers.
+    /// There is no route, or no answer.
     Unreachable,
-    /// The server answers that it cannot serve: no leader, overloaded, stopping.
+    /// The server cannot serve: it has no leader, is overloaded or is stopping.
     Unavailable,
     /// The server belongs to another cluster.
     ForeignCluster,
-    /// This node refuses the server's certificate, for that cause.
+    /// This node refuses the server's certificate, for this cause.
     ServerCertificate(&'static str),
     /// The server refuses this node's certificate.
     ClientCertificate,
-    /// The server wants a certificate, and this node has none.
+    /// The server requires a client certificate, and none is configured.
     NoClientCertificate,
     /// The server does not speak TLS, and this node does.
     NoTls,
     /// The server speaks TLS, and this node does not.
     OnlyTls,
-    /// TLS fails otherwise.
+    /// Another TLS failure.
     Tls,
     /// Name or password is wrong.
     Credentials,
-    /// The server wants a user, and was told none.
+    /// The server requires a user, and none is configured.
     NoUser,
-    /// The log-in is no longer valid: it is made anew.
+    /// The log-in is no longer valid; the next request logs in again.
     StaleLogIn,
-    /// The server wants no user.
+    /// The server has authentication switched off.
     NoAuthentication,
-    /// The user may not do this.
+    /// The user lacks the permission.
     Permission,
     /// The store is full.
     NoSpace,
-    /// The answer, or what was sent, is too large.
+    /// The request or the answer is too large.
     TooLarge,
-    /// The store refuses for another cause, with that code.
+    /// The store refuses for another cause, with this code.
     Refused(i32),
-    /// The subnets are all taken.
+    /// The pool is exhausted.
     Exhausted,
     /// Another instance of this node may hold the lease.
     Contested,
-    /// Somebody writes over the own lease.
+    /// Somebody overwrites this node's lease.
     Overwritten,
 }
 
 impl Kind {
-    /// Whether it is that kind, or one of its endpoints' kinds is.
+    /// Whether it is this kind, or the kind of one of its endpoints.
     pub fn has(&self, kind: &Kind) -> bool {
         match self {
             Kind::Endpoints(kinds) => kinds.contains(kind),
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The kind that all endpoints have in common, where they have.
+    /// The kind that all endpoints share, if they do; else the kind itself.
     fn simplest(&self) -> &Kind {
         match self {
             Kind::Endpoints(kinds) => match kinds.as_slice() {
@@ -73,23 +73,23 @@ impl Kind {
         }
     }
 
-    /// Whether another log-in, or none, mends it.
+    /// Whether another log-in, or none, would help.
     pub fn of_log_in(&self) -> bool {
         matches!(self, Kind::NoUser | Kind::StaleLogIn | Kind::NoAuthentication)
     }
 }
 
-/// A kind and the words for it.
+/// A kind, and the text for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// By this it is compared.
+    /// What is compared.
     pub kind: Kind,
-    /// This is told.
+    /// What is logged.
     pub text: String,
 }
 
 impl Reason {
-    /// A reason of that kind.
+    /// A reason of this kind.
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
@@ -121,14 +121,15 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What was told since all was well.
+/// The kinds that were logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct Told(Vec<Kind>);
 
 impl Told {
-    /// Whether that is news: a kind that was not told since all was well, or the end of it all. Two causes that take turns are told once each.
+    /// Whether to log this: a kind that was not logged since the last success, or (for none) the first success after a failure. Two causes that
+    /// alternate are logged once each.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Of texts that are all different some are told again.
+        /// If every text differs, some are logged again.
         const KEPT: usize = 32;
         let Some(reason) = reason else { return !std::mem::take(&mut self.0).is_empty() };
         let kind = reason.kind.simplest();

@@ -11,22 +11,22 @@ use std::sync::Arc;
 /// A change of the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// A complete list after a discontinuity; keys named unreadable are there, but say nothing that can be read.
+    /// A complete list, at the start and after a discontinuity.
     Reset {
         /// Every readable lease.
         leases: Vec<Lease>,
-        /// Keys whose value could not be read.
+        /// Subnets whose key exists, but whose value cannot be read.
         unreadable: BTreeSet<Subnets>,
     },
-    /// A lease was made or changed.
+    /// A lease was created or changed.
     Put(Lease),
-    /// A key is there, but its value cannot be read (any more).
+    /// A key exists, but its value cannot be read.
     Unreadable(Subnets),
     /// A lease is gone.
     Delete(Subnets),
-    /// The watch is interrupted: nothing is known to have changed.
+    /// The watch is interrupted; changes are not seen.
     Interrupted,
-    /// The watch goes on where it stood; nothing was missed.
+    /// The watch has resumed where it stopped; nothing was missed.
     Resumed,
 }
 
@@ -181,7 +181,7 @@ impl LeaseTable {
         self.leases.is_empty()
     }
 
-    /// Subnets whose key exists and was never readable: what the kernel has for them stays.
+    /// Subnets whose key exists and was never readable: their objects in the kernel stay.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }

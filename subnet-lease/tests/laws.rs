@@ -361,7 +361,7 @@ fn each_backend_has_its_own_leases() {
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
         for refused in refused {
             let theirs = if written.is_empty() { "udp or alloc" } else { written };
-            assert!(refused.text.contains(&format!("backend {theirs}, this network is of {backend}")), "{}", refused.text);
+            assert!(refused.text.contains(&format!("backend {theirs}, this network uses {backend}")), "{}", refused.text);
             assert_eq!(refused.reason, Reason::OtherBackend);
         }
     }
@@ -400,11 +400,7 @@ fn a_family_without_an_address_is_told() {
         (lease(v4, v6), true, vec![]),
         (lease(v4, None), true, vec!["fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
         (lease(None, v6), true, vec!["10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
-        (
-            lease(None, None),
-            false,
-            vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: nobody knows where its node is"],
-        ),
+        (lease(None, None), false, vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: its node cannot be reached"]),
     ] {
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
         assert_eq!((table.len() == 1, refused.iter().map(|refused| refused.text.as_str()).collect::<Vec<_>>()), (used, said));

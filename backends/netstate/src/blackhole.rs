@@ -1,6 +1,6 @@
-//! The end of the road for packets to pods of this node that are not there: a blackhole route for exactly our own subnets.
+//! Blackhole routes for exactly our own subnets. They drop packets to pods of this node that do not exist.
 //!
-//! Without it, and without a bridge, such packets leave by the default route, and come back.
+//! Without them, and without a bridge, such packets would leave by the default route and come back.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
@@ -9,11 +9,11 @@ use crate::scope::Scope;
 use ipnet::IpNet;
 use subnet_lease::Subnets;
 
-/// Its metric: the connected route of the CNI bridge to the same destination has 0, or 256 for IPv6, and wins. Go flannel's has none,
-/// and so wins over a bridge that comes later, or is refused where the bridge was first.
+/// The metric. The connected route of the CNI bridge to the same destination has 0 (256 for IPv6) and wins. Go flannel's route has none:
+/// it wins over a bridge that comes later, and is refused if the bridge was first.
 pub const METRIC: u32 = 65_535;
 
-/// Adds the routes to what is wanted.
+/// Adds the routes to the desired state.
 pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
     let dev = LinkName::default();
     let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol: scope.protocol };
@@ -22,7 +22,7 @@ pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
     }
 }
 
-/// Whether a route of protocol `boot` is what Go flannel makes with `--ip-blackhole-route`: to exactly our own subnet.
-pub(crate) fn is_left_over(net: &IpNet, route: &RouteSpec, own: &Subnets) -> bool {
+/// Whether a route of protocol `boot` is one that Go flannel adds with `--ip-blackhole-route`: to exactly our own subnet.
+pub(crate) fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: &Subnets) -> bool {
     route.kind == RouteKind::Blackhole && own.nets().any(|own| own.trunc() == *net)
 }

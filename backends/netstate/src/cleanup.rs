@@ -1,5 +1,5 @@
-//! What flannel, ours or Go's, has in this network namespace: told apart from what others have, for whoever wants it gone. Pure; the
-//! kernel is read by [`NetlinkKernel::inventory`] and changed by [`Kernel::apply`].
+//! Finds what flannel-rs and Go flannel have in this network namespace, so that it can be removed, and tells it from what others have. Pure:
+//! the kernel is read by [`NetlinkKernel::inventory`] and changed by [`Kernel::apply`].
 //!
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
 //! [`Kernel::apply`]: crate::kernel::Kernel::apply
@@ -14,80 +14,80 @@ use std::collections::BTreeSet;
 /// The bridge of the CNI plugin.
 pub const BRIDGE: &str = "cni0";
 
-/// What a kernel holds, whoever made it.
+/// The contents of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// All interfaces.
     pub links: Vec<(LinkName, LinkSpec)>,
-    /// All ordinary routes of the main table: destination, metric and the rest.
+    /// All ordinary routes of the main table: destination, metric and content.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
 }
 
-/// A network that was flannel's, as subnet.env or the operator says.
+/// A network of flannel, known from subnet.env or from the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct FlannelNetwork {
     /// The whole network.
     pub network: IpNet,
-    /// This node's subnet, where it is known.
+    /// This node's subnet, if known.
     pub own: Option<IpNet>,
-    /// How long a node's subnet is.
+    /// The prefix length of node subnets.
     pub length: u8,
 }
 
-/// What tells ours from others'.
+/// The evidence by which flannel's objects are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// The networks.
-    pub networks: Vec<Network>,
-    /// The mark of our routes.
+    pub networks: Vec<FlannelNetwork>,
+    /// The protocol number of our routes.
     pub protocol: u8,
-    /// Whether the CNI plugin's bridge goes, too.
+    /// Whether to remove the CNI plugin's bridge too.
     pub bridge: bool,
-    /// What the daemons of other networks have.
-    pub others: Others,
+    /// The objects of other networks' daemons.
+    pub others: OtherDaemons,
 }
 
-/// What daemons that run here have, for networks that are not to be removed.
+/// What running daemons use for networks that must not be removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherDaemons {
     /// Their networks.
     pub networks: BTreeSet<IpNet>,
     /// Their devices.
     pub devices: BTreeSet<String>,
 }
 
-/// An object in words, why it stays, and the command that removes it.
+/// An object that stays: a description, the reason, and the command that removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// What it is.
+pub struct KeptObject {
+    /// The description.
     pub what: String,
     /// Why it is not removed.
     pub why: String,
-    /// What to type.
+    /// The command.
     pub command: String,
 }
 
-/// What goes and what stays.
+/// What to remove and what to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
-    /// In the order in which to do it, with what it is in words.
+pub struct Decisions {
+    /// The operations in order, each with a description.
     pub remove: Vec<(Op, String)>,
-    /// What may be flannel's and may not.
-    pub keep: Vec<Kept>,
+    /// Objects that may or may not be flannel's.
+    pub keep: Vec<KeptObject>,
 }
 
-/// Whose an interface is.
-enum Whose {
-    Flannels,
-    /// It has a name of ours and another kind.
-    Doubtful,
+/// The owner of an interface.
+enum LinkOwner {
+    Flannel,
+    /// It has one of our names but another kind.
+    Unclear,
     Others,
 }
 
-fn whose(name: &str, kind: &str) -> Whose {
+fn link_owner(name: &str, kind: &str) -> LinkOwner {
     let numbered = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
     let kinds: &[&str] = if numbered("flannel.") || numbered("flannel-v6.") {
-        // A TUN where vxlan runs in user space.
+        // A TUN device if vxlan runs in user space.
         &["vxlan", "tun"]
     } else if numbered("flannel") {
         &["tun"]
@@ -96,14 +96,14 @@ fn whose(name: &str, kind: &str) -> Whose {
     } else if name == "flannel.ipip" {
         &["ipip"]
     } else {
-        return Whose::Others;
+        return LinkOwner::Others;
     };
-    if kinds.contains(&kind) { Whose::Flannels } else { Whose::Doubtful }
+    if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
 }
 
-/// Decides about everything.
-pub fn verdicts(inventory: &Inventory, evidence: &Evidence) -> Verdicts {
-    let mut verdicts = Verdicts::default();
+/// Decides for each object whether to remove or keep it.
+pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
+    let mut decisions = Decisions::default();
     let mut links = Vec::new();
     for (name, spec) in &inventory.links {
         let kind = spec.kind.name();
@@ -113,18 +113,20 @@ pub fn verdicts(inventory: &Inventory, evidence: &Evidence) -> Verdicts {
         if evidence.others.devices.contains(name.as_str()) {
             continue;
         }
-        match whose(name.as_str(), kind) {
-            Whose::Flannels => links.push((*name, spec, what)),
-            Whose::Others if bridge && evidence.bridge => links.push((*name, spec, what)),
-            Whose::Others if bridge => {
-                verdicts.keep.push(Kept { what, why: "pods of this node may be on it; --cni removes it".to_owned(), command });
+        match link_owner(name.as_str(), kind) {
+            LinkOwner::Flannel => links.push((*name, spec, what)),
+            LinkOwner::Others if bridge && evidence.bridge => links.push((*name, spec, what)),
+            LinkOwner::Others if bridge => {
+                decisions.keep.push(KeptObject { what, why: "pods of this node may use it; --cni removes it".to_owned(), command });
             }
-            Whose::Doubtful => verdicts.keep.push(Kept { what, why: "flannel makes no device of this kind under this name".to_owned(), command }),
-            Whose::Others => {}
+            LinkOwner::Unclear => {
+                decisions.keep.push(KeptObject { what, why: "flannel does not create devices of this kind under this name".to_owned(), command });
+            }
+            LinkOwner::Others => {}
         }
     }
     for (net, metric, route) in &inventory.routes {
-        // It goes with its device.
+        // The route is removed with its device.
         if links.iter().any(|(name, ..)| *name == route.dev) || evidence.others.networks.iter().any(|other| other.contains(net)) {
             continue;
         }
@@ -132,45 +134,45 @@ pub fn verdicts(inventory: &Inventory, evidence: &Evidence) -> Verdicts {
         let what = format!("route {words}");
         let found = evidence.networks.iter().find(|known| known.network.contains(net) && known.network.addr().is_ipv4() == net.addr().is_ipv4());
         match (route.protocol == evidence.protocol, route.protocol == BOOT, found) {
-            (true, ..) => verdicts.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
-            (false, true, Some(network)) => match judge(net, route, network) {
-                Judged::Gos => verdicts.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
-                Judged::Doubtful(why) => {
+            (true, ..) => decisions.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
+            (false, true, Some(network)) => match route_owner(net, route, network) {
+                RouteOwner::GoFlannel => decisions.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
+                RouteOwner::Unclear(why) => {
                     let family = if net.addr().is_ipv6() { "-6 " } else { "" };
-                    verdicts.keep.push(Kept { what, why: why.to_owned(), command: format!("ip {family}route delete {words}") });
+                    decisions.keep.push(KeptObject { what, why: why.to_owned(), command: format!("ip {family}route delete {words}") });
                 }
-                Judged::Others => {}
+                RouteOwner::Others => {}
             },
             _ => {}
         }
     }
-    verdicts.remove.extend(links.into_iter().map(|(name, spec, what)| (Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))), what)));
-    verdicts
+    decisions.remove.extend(links.into_iter().map(|(name, spec, what)| (Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))), what)));
+    decisions
 }
 
-enum Judged {
-    Gos,
-    Doubtful(&'static str),
+enum RouteOwner {
+    GoFlannel,
+    Unclear(&'static str),
     Others,
 }
 
-/// Whose a route of protocol `boot` inside a flannel network is: Go flannel's leads by a gateway to exactly a node's subnet, or swallows
-/// exactly our own.
-fn judge(net: &IpNet, route: &RouteSpec, network: &Network) -> Judged {
+/// The owner of a route of protocol `boot` inside a flannel network. Go flannel's routes lead by a gateway to exactly a node's subnet, or
+/// blackhole exactly our own.
+fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> RouteOwner {
     let own = network.own.is_some_and(|own| own.trunc() == *net);
     let subnet = net.prefix_len() == network.length;
     match route.kind {
-        RouteKind::Blackhole if own => Judged::Gos,
-        RouteKind::Blackhole if subnet => Judged::Doubtful("it is inside flannel's network, but not this node's subnet"),
-        RouteKind::Unicast if subnet && !own && route.via.is_some() => Judged::Gos,
+        RouteKind::Blackhole if own => RouteOwner::GoFlannel,
+        RouteKind::Blackhole if subnet => RouteOwner::Unclear("it is inside flannel's network, but not this node's subnet"),
+        RouteKind::Unicast if subnet && !own && route.via.is_some() => RouteOwner::GoFlannel,
         RouteKind::Unicast if route.via.is_some() && net.prefix_len() < net.max_prefix_len() => {
-            Judged::Doubtful("it is inside flannel's network, but its destination is no other node's subnet")
+            RouteOwner::Unclear("it is inside flannel's network, but its destination is not another node's subnet")
         }
-        _ => Judged::Others,
+        _ => RouteOwner::Others,
     }
 }
 
-/// A route as `ip route` writes and reads it.
+/// A route in the syntax of `ip route`.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let mut out = match route.kind {
         RouteKind::Blackhole => format!("blackhole {net}"),

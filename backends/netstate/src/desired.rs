@@ -1,4 +1,4 @@
-//! What the kernel should hold: whole, from all leases; or what a change of some leases changes. Both lead to the same state.
+//! The desired kernel state, computed from all leases or from a change of some. Both lead to the same state.
 
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
@@ -8,26 +8,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// What the kernel should hold.
+/// The desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The objects.
     pub state: KernelState,
-    /// Those that more than one peer asks for: they do not follow from one lease alone.
+    /// Objects that more than one peer needs. They do not follow from one lease alone.
     shared: BTreeSet<Key>,
 }
 
-/// What a change of leases changes.
+/// A change of the desired state that follows from changed leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The objects as they were.
+    /// The previous objects.
     pub before: KernelState,
-    /// The objects as they should be.
+    /// The new objects.
     pub after: KernelState,
 }
 
 impl Desired {
-    /// From all leases. Of peers that ask for different content of one object the oldest lease has its way, and the others are no peers.
+    /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins and the others are skipped.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         let mut all: Vec<Peer<'_>> = peers(leases, plan.own(), plan.kinds(), plan.scope(), &facts.underlay).collect();
@@ -51,7 +51,7 @@ impl Desired {
         }
     }
 
-    /// What follows from leases alone that were added, removed or changed since; nothing where other leases have a say in it.
+    /// Computes the change that follows from changed leases alone. None if other leases affect it.
     pub fn change<P: Plan + ?Sized>(&self, plan: &P, before: &LeaseTable, after: &LeaseTable, facts: &Facts) -> Option<Change> {
         let eligible = Eligible::new(plan.own(), plan.scope(), &facts.underlay);
         let mut change = Change::default();
@@ -74,7 +74,7 @@ impl Desired {
         (alone && free).then_some(change)
     }
 
-    /// Takes a change over.
+    /// Applies a change.
     pub fn take(&mut self, change: Change) {
         for key in change.before.0.keys() {
             self.state.0.remove(key);
@@ -83,21 +83,21 @@ impl Desired {
     }
 }
 
-/// Of which addresses the plan wants to know whether they are on-link.
-pub fn asks<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
-    if !plan.asks_on_link() {
+/// The addresses for which the plan needs to know whether they are on-link.
+pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
+    if !plan.needs_on_link() {
         return Vec::new();
     }
-    let asks: BTreeSet<IpAddr> = leases.peers(plan.own(), plan.kinds()).map(|peer| peer.public_ip).collect();
-    asks.into_iter().collect()
+    let queries: BTreeSet<IpAddr> = leases.peers(plan.own(), plan.kinds()).map(|peer| peer.public_ip).collect();
+    queries.into_iter().collect()
 }
 
-/// Of which addresses that some leases brought it wants to know that.
-pub fn new_asks<P: Plan + ?Sized>(plan: &P, before: &LeaseTable, after: &LeaseTable) -> Vec<IpAddr> {
-    if !plan.asks_on_link() {
+/// The addresses of changed leases for which the plan needs to know whether they are on-link.
+pub fn new_on_link_queries<P: Plan + ?Sized>(plan: &P, before: &LeaseTable, after: &LeaseTable) -> Vec<IpAddr> {
+    if !plan.needs_on_link() {
         return Vec::new();
     }
     let new = before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
-    let asks: BTreeSet<IpAddr> = new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
-    asks.into_iter().collect()
+    let queries: BTreeSet<IpAddr> = new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
+    queries.into_iter().collect()
 }

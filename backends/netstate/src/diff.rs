@@ -1,4 +1,4 @@
-//! What has to be done so that the kernel holds what is wanted: sets in order of dependency, then deletes in reverse.
+//! The operations that turn one kernel state into another: additions in order of dependency, then deletions in reverse.
 
 use crate::fit::Fit;
 use crate::link::{LinkKind, LinkSpec};
@@ -8,13 +8,13 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use subnet_lease::Subnets;
 
-/// The operations that lead from `have` to `want` in one pass.
+/// The operations that turn `have` into `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
-    let lost = |key: &Key, value: &Value| links.took_along(key, value);
-    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_take_along(key, value);
-    // Two sorted sequences side by side: no look-up per object.
+    let lost = |key: &Key, value: &Value| links.removed_with_link(key, value);
+    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value);
+    // Both sequences are sorted, so they are merged without lookups.
     let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
     let mut deletes = Vec::new();
     for (key, value) in want.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))) {
@@ -26,14 +26,14 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
         match theirs.next_if(|(other, _)| *other == key) {
             Some((_, old)) if !lost(key, old) => {
                 if old != value {
-                    if must_go_first(old, value) {
+                    if must_delete_first(old, value) {
                         ops.extend([Op::Delete(*key, old.clone()), Op::Add(*key, value.clone())]);
                     } else {
                         ops.push(Op::Replace(*key, value.clone()));
                     }
                 }
             }
-            _ if links.refused_key(key, value) => {}
+            _ if links.on_refused_link(key, value) => {}
             _ => ops.push(Op::Add(*key, value.clone())),
         }
     }
@@ -48,44 +48,44 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     ops
 }
 
-/// Whether a route cannot be replaced in place: the kernel looks an IPv6 onlink gateway up, and while the old route sends it out
-/// by another interface the new one is refused (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
-fn must_go_first(old: &Value, new: &Value) -> bool {
+/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway, and refuses the new route while the
+/// old one leads to it by another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
+fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => new.onlink && new.via.is_some_and(|via| via.is_ipv6()) && old.dev != new.dev,
         _ => false,
     }
 }
 
-/// What happens to links, and with it to what hangs on them.
+/// What happens to links, and so to the objects on them.
 #[derive(Default)]
 struct Links {
-    /// Made anew, first of all: everything on them is gone then.
+    /// Rebuilt first. All objects on them are lost.
     rebuilt: BTreeSet<LinkName>,
-    /// Deleted, last of all: until then what is on them is there, and a route is replaced in place.
+    /// Deleted last, so that routes on them can be replaced in place before.
     unwanted: BTreeSet<LinkName>,
-    /// Their neighbours go: the kernel flushes permanent ones too when a MAC changes (neigh_changeaddr).
+    /// Links with a new MAC. They lose their neighbours: the kernel flushes even permanent ones (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
-    /// Not ours to touch: nothing can be put on them.
+    /// Links that are not ours. Nothing can be placed on them.
     refused: BTreeSet<LinkName>,
 }
 
 impl Links {
-    fn took_along(&self, key: &Key, value: &Value) -> bool {
+    fn removed_with_link(&self, key: &Key, value: &Value) -> bool {
         let readdressed = matches!(key, Key::Neighbor(name, _) if self.readdressed.contains(name));
         readdressed || holder(key, value).is_some_and(|name| self.rebuilt.contains(&name))
     }
 
-    fn will_take_along(&self, key: &Key, value: &Value) -> bool {
+    fn will_be_removed_with_link(&self, key: &Key, value: &Value) -> bool {
         holder(key, value).is_some_and(|name| self.unwanted.contains(&name))
     }
 
-    fn refused_key(&self, key: &Key, value: &Value) -> bool {
+    fn on_refused_link(&self, key: &Key, value: &Value) -> bool {
         holder(key, value).is_some_and(|name| self.refused.contains(&name))
     }
 }
 
-/// The link on which an object hangs.
+/// The link that an object is on.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
     if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
 }
@@ -118,7 +118,7 @@ fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op
             }
         }
     }
-    // Another kind under a name of ours is somebody else's.
+    // A link of another kind under our name is not ours.
     for (name, _) in specs(have).filter(|(name, spec)| want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))) {
         links.unwanted.insert(name);
     }
@@ -126,17 +126,17 @@ fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op
 }
 
 fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
-    // Links are lowest in the order.
+    // Links come first in the order.
     state.0.iter().map_while(|(key, value)| match (key, value) {
         (Key::Link(name), Value::Link(spec)) => Some((*name, &**spec)),
         _ => None,
     })
 }
 
-/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, the FDB entry behind that.
+/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, and the neighbour's FDB entry.
 ///
-/// A key that exists and cannot be read is never a removal.
-pub fn spare(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
+/// A key that exists but cannot be read never counts as a removal.
+pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     for net in subnets.iter().flat_map(Subnets::nets) {
         let routes: Vec<_> = routes_to(have, &net).filter(|(key, _)| routes_to(want, &net).next().is_none() || want.0.contains_key(key)).collect();
         for (key, value) in routes {

@@ -1,6 +1,6 @@
-//! A kernel for tests: it keeps to the rules that matter (dependencies, exclusive adds, what vanishes with a link) and fails when told.
+//! A fake kernel for tests. It follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects faults.
 
-use crate::kernel::{Facts, Failure, Found, Kernel, KernelError, OpError};
+use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::RouteSpec;
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What the fake holds; tests look at it and disturb it while it is in use.
+/// The contents of the fake, which tests read and modify.
 #[derive(Debug, Default)]
 pub struct World {
     /// Our objects.
@@ -23,26 +23,26 @@ pub struct World {
     pub leftovers: BTreeMap<Key, RouteSpec>,
     /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
-    /// Faults still to come: for each call, whether it fails.
+    /// Faults to inject: for each call, whether it fails.
     pub faults: VecDeque<bool>,
-    /// Changes that were made through `apply`.
+    /// The number of changes through `apply`.
     pub writes: usize,
-    /// How often everything was read.
+    /// The number of full reads.
     pub reads: usize,
-    /// What was not listened to yet.
+    /// Notifications that were not received yet.
     pub notices: Vec<Notice>,
 }
 
-/// What a kernel tells of a change.
+/// A notification.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// An object has this content now, or is gone.
+    /// An object has this content now, or was deleted.
     Object(Key, Option<Value>),
     /// Anything else.
     Other,
 }
 
-/// A kernel that is none; clones share their world.
+/// A fake kernel. Clones share their contents.
 #[derive(Clone, Debug, Default)]
 pub struct FakeKernel {
     world: Arc<Mutex<World>>,
@@ -54,10 +54,10 @@ impl World {
         self.faults.pop_front().unwrap_or(false)
     }
 
-    /// Does one operation as a kernel would.
+    /// Applies one operation as a kernel would.
     ///
     /// # Errors
-    /// What the kernel would object to.
+    /// The error that a kernel would return.
     pub fn apply(&mut self, op: &Op) -> Result<(), String> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err("not ours".to_owned()),
@@ -76,7 +76,7 @@ impl World {
         if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up)) {
             return Err("no such device, or it is down".to_owned());
         }
-        // Over a learned entry FDB and neighbours are written; everything else is exclusive.
+        // FDB entries and neighbours may overwrite learned ones. All other additions are exclusive.
         let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..));
         if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
             return Err("file exists".to_owned());
@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    /// Drops what hangs on a link.
+    /// Deletes the objects on a link.
     fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
         self.state.0.retain(|key, value| {
             let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
@@ -105,13 +105,13 @@ impl World {
 }
 
 impl FakeKernel {
-    /// The world, locked.
+    /// Locks the contents.
     pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the world as somebody else, and is noticed.
-    pub fn disturb(&self, change: impl FnOnce(&mut World)) {
+    /// Changes the contents as another program would, with notifications.
+    pub fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();
         change(&mut world);
@@ -133,16 +133,16 @@ impl FakeKernel {
 
 #[async_trait]
 impl Kernel for FakeKernel {
-    async fn read(&mut self, _scope: &Scope) -> Result<Found, KernelError> {
+    async fn read(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut world = self.answer("read")?;
         world.reads += 1;
-        Ok(Found { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
+        Ok(ExistingState { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
     }
 
-    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
-        let world = self.answer("look at the underlay")?;
-        let on_link = asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
-        Ok(Facts { underlay: underlay.clone(), on_link, conceded: BTreeMap::new() })
+    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+        let world = self.answer("read the underlay")?;
+        let on_link = queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
+        Ok(Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() })
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
@@ -151,7 +151,7 @@ impl Kernel for FakeKernel {
         for op in ops {
             let result = if world.fault() { Err("injected".to_owned()) } else { world.apply(op) };
             match result {
-                // Its own changes are heard, too.
+                // The kernel reports our own changes too.
                 Ok(()) => {
                     world.writes += 1;
                     let notice = match op.key() {
@@ -161,24 +161,24 @@ impl Kernel for FakeKernel {
                     world.notices.push(notice);
                     self.noise.notify_one();
                 }
-                Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), failure: Failure::Other, why }),
+                Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }),
             }
         }
         errors
     }
 
-    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
         let world = self.world();
-        asks.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
+        queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
     }
 
-    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        while !self.is_disturbed(scope, known) {
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        while !self.change_pending(scope, known) {
             self.noise.notified().await;
         }
     }
 
-    fn is_disturbed(&mut self, _scope: &Scope, known: Option<&KernelState>) -> bool {
+    fn change_pending(&mut self, _scope: &Scope, known: Option<&KernelState>) -> bool {
         let notices = std::mem::take(&mut self.world().notices);
         notices.into_iter().any(|notice| match (notice, known) {
             (Notice::Object(key, value), Some(known)) => known.0.get(&key) != value.as_ref(),

@@ -1,6 +1,6 @@
-//! How what is found relates to what is wanted.
+//! How a found object compares to the desired one.
 
-/// How a found link relates to the wanted one, the least effort first.
+/// How a found link compares to the desired one, in order of effort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
     /// Nothing to do.
@@ -9,6 +9,6 @@ pub enum Fit {
     Change,
     /// A property differs that is fixed at creation.
     Rebuild,
-    /// Somebody else's link has our name.
+    /// A link that is not ours has our name.
     Refused,
 }

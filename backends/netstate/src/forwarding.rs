@@ -1,29 +1,29 @@
-//! How packets are forwarded where the kernel does not do it: plain entries, from which an engine builds a lookup of its own.
+//! Forwarding done outside the kernel, as plain entries. A packet engine builds its own lookup table from them.
 
 use crate::names::{LinkName, Mac};
 use ipnet::IpNet;
 use std::net::SocketAddr;
 
-/// How one device of an engine forwards.
+/// The forwarding of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// The device.
     pub device: LinkName,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// The peers' subnets, and where each is reached.
+    /// The peers' subnets and their next hops.
     pub peers: Vec<(IpNet, NextHop)>,
 }
 
-/// Where a peer's subnet is reached.
+/// The next hop of a peer's subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Where its datagrams go, and with whose address its own come.
+    /// The peer's address and port: destination of our datagrams, source of the peer's.
     pub address: SocketAddr,
-    /// Its VTEP's MAC, where the encapsulation has one.
+    /// The MAC of the peer's VTEP, if the encapsulation uses one.
     pub mac: Option<Mac>,
-    /// Whether IPv6 may be sent to it.
+    /// Whether the peer accepts IPv6.
     pub carries_v6: bool,
-    /// Whether it takes the outer ECN field into account (RFC 6040 normal mode).
+    /// Whether the peer honours the outer ECN field (RFC 6040 normal mode).
     pub outer_ecn: bool,
 }

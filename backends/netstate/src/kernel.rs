@@ -1,4 +1,4 @@
-//! The kernel as the reconciler sees it: read what is ours, gather facts, apply operations, wake when somebody disturbs.
+//! The kernel interface that the reconciler uses: read our objects, gather facts, apply operations, wait for changes.
 
 use crate::forwarding::Forwarding;
 use crate::names::{LinkName, Mac};
@@ -10,34 +10,34 @@ use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What a plan needs to know about the world beside the leases.
+/// What a plan needs to know besides the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The underlay: as it was chosen, with the name and MTU that it has now.
+    /// The chosen underlay, with its current name and MTU.
     pub underlay: Underlay,
-    /// Those of the asked addresses that are reached over the underlay without a gateway.
+    /// The queried addresses that the underlay reaches without a gateway.
     pub on_link: BTreeSet<IpAddr>,
-    /// MACs that somebody else insists on; the reconciler gave in.
-    pub conceded: BTreeMap<LinkName, Mac>,
+    /// MACs set by another program, which the reconciler has accepted.
+    pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
-/// What was found: our objects, and routes that Go flannel may have left.
+/// The objects found in the kernel: ours, and routes that Go flannel may have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// What is ours.
+pub struct ExistingState {
+    /// Our objects.
     pub ours: KernelState,
-    /// Routes of protocol `boot` inside our networks that are not on a link of ours: candidates for adoption.
+    /// Routes of protocol `boot` inside our networks and not on our links: candidates for adoption.
     pub leftovers: Vec<(Key, RouteSpec)>,
 }
 
-/// Why an operation failed, in the kinds that callers act on.
+/// The kind of a failure, as far as callers act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Somebody else's object is in the way; waits for them.
+pub enum FailureKind {
+    /// An object that is not ours is in the way. It has to be removed first.
     Conflict,
-    /// The kernel cannot do this at all.
+    /// The kernel does not support the operation.
     Unsupported,
-    /// Anything else; tried again.
+    /// Any other failure. The operation is retried.
     Other,
 }
 
@@ -45,57 +45,57 @@ pub enum Failure {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot {verb} {key}: {why}")]
 pub struct OpError {
-    /// What was attempted.
+    /// The attempted operation.
     pub verb: &'static str,
-    /// On what.
+    /// Its object.
     pub key: Key,
-    /// What kind of failure.
-    pub failure: Failure,
-    /// What the kernel said, and the remedy.
+    /// The kind of failure.
+    pub kind: FailureKind,
+    /// The kernel's error, and the remedy.
     pub why: String,
 }
 
-/// Why the kernel could not be read or asked.
+/// A failed read of or query to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct KernelError {
-    /// What was attempted.
+    /// The attempted request.
     pub what: String,
-    /// What came instead.
+    /// The error.
     pub why: String,
 }
 
-/// A kernel, real or not.
+/// A kernel, real or fake.
 #[async_trait]
 pub trait Kernel: Send {
-    /// Everything of ours that the kernel holds.
+    /// All our objects in the kernel.
     ///
     /// # Errors
-    /// When any part could not be read whole: half a state would be taken for removals.
-    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError>;
+    /// Any part could not be read completely. A partial state would be mistaken for removals.
+    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
 
-    /// The underlay and which of the asked addresses are on-link; a failed look-up repeats the last answer.
+    /// The underlay, and which of the queried addresses are on-link. A failed lookup repeats the last answer.
     ///
     /// # Errors
-    /// When the kernel does not answer.
-    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError>;
+    /// The kernel does not answer.
+    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError>;
 
-    /// Which of these addresses are reached over the underlay of the last facts without a gateway; the others' answers stay.
-    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr>;
+    /// The addresses that the current underlay reaches without a gateway. Answers for other addresses stay.
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
-    /// Packets of our own engine, where there is one, are forwarded so from now on.
+    /// Sets how the packet engine, if there is one, forwards packets.
     fn forward(&mut self, _forwarding: Vec<Forwarding>) {}
 
-    /// Applies all operations in order; failures are collected, none hides another.
+    /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Returns when something of ours, of the underlay, or (while there are asks) of the main table has changed. A notice that says of
-    /// an object what is `known` of it is no change: our own writes come back as such.
+    /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that
+    /// matches `known` is not a change: our own writes come back this way.
     ///
     /// # Cancel safety
-    /// Nothing is lost when the future is dropped: what was not waited for is still queued.
-    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>);
+    /// Nothing is lost when the future is dropped: unread notifications stay queued.
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>);
 
-    /// Whether a notice that has come already would end [`Kernel::disturbed`]; all that have come are taken.
-    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
+    /// Whether a queued notification would end [`Kernel::wait_for_change`]. All queued notifications are consumed.
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
 }

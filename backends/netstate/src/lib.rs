@@ -1,7 +1,7 @@
-//! Kernel state: computed from leases, compared with what the kernel holds, and applied.
+//! Kernel state: computed from leases, compared with the kernel, and applied.
 //!
-//! A [`plan`] says what the leases demand; [`diff`] says what has to be done; [`netlink`] does it; [`reconcile`] is the loop around them.
-//! Plans and differences are pure. What they speak of are [`object`]s, of which each kind has a file of its own.
+//! A [`plan`] computes the desired state; [`diff`] computes the operations; [`netlink`] applies them; [`reconcile`] is the loop around them.
+//! Plans and differences are pure and consist of [`object`]s. Each kind of object has a file of its own.
 
 pub mod blackhole;
 pub mod cleanup;

@@ -1,4 +1,4 @@
-//! Interfaces: what all of them have, and their kinds, each in a file of its own.
+//! Interfaces: their common properties, and their kinds, each in a file of its own.
 
 pub mod tun;
 pub mod vxlan;
@@ -8,10 +8,10 @@ use crate::names::Mac;
 use tun::TunSpec;
 use vxlan::VxlanSpec;
 
-/// An interface as it should be or is. A `None` in what is wanted leaves that property alone; in what is found it is unknown.
+/// An interface, desired or found. None means "leave alone" in a desired interface and "unknown" in a found one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// Its kind and what belongs to that.
+    /// Its kind and the properties of that kind.
     pub kind: LinkKind,
     /// Its MAC.
     pub mac: Option<Mac>,
@@ -19,9 +19,9 @@ pub struct LinkSpec {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Whether the kernel listens to router advertisements on it.
+    /// Whether the kernel accepts router advertisements on it.
     pub accept_ra: Option<bool>,
-    /// Whether the device is trusted with transmit checksums (ethtool's `tx`).
+    /// Whether transmit checksums are left to the device (ethtool's `tx`).
     pub checksum_offload: Option<bool>,
 }
 
@@ -30,9 +30,9 @@ pub struct LinkSpec {
 pub enum LinkKind {
     /// A vxlan tunnel end.
     Vxlan(VxlanSpec),
-    /// A TUN device: ours or Go flannel's from another mode.
+    /// A TUN device, ours or Go flannel's.
     Tun(TunSpec),
-    /// Anything else, by the kernel's name for it; never wanted, only found.
+    /// Any other kind, by the kernel's name for it. Never desired, only found.
     Other(String),
 }
 
@@ -46,12 +46,12 @@ impl LinkKind {
         }
     }
 
-    /// Whether flannel makes links of this kind: under a name of ours it is ours, and may be made anew as another.
+    /// Whether flannel creates links of this kind. Under our name such a link is ours and may be rebuilt as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))
     }
 
-    /// How `found` relates to this wanted kind.
+    /// How `found` compares to this desired kind.
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
@@ -64,7 +64,7 @@ impl LinkKind {
 }
 
 impl LinkSpec {
-    /// How `found` relates to this wanted link.
+    /// How `found` compares to this desired link.
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);

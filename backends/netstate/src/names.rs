@@ -1,16 +1,16 @@
-//! Names of interfaces and MACs: small values that a kernel's state repeats ten thousand times.
+//! Interface names and MACs, as small values: the state of ten thousand peers repeats them ten thousand times.
 
 use std::fmt;
 
-/// The name of a network interface, kept inline: state of ten thousand peers repeats it thirty thousand times.
+/// An interface name, stored inline: the state of ten thousand peers repeats it thirty thousand times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkName([u8; 16]);
 
 impl LinkName {
-    /// The longest name that the kernel takes (IFNAMSIZ less the terminating zero).
+    /// The longest name that the kernel accepts (IFNAMSIZ without the terminating zero).
     pub const LONGEST: usize = 15;
 
-    /// Takes a name that the kernel can hold: 1 to 15 bytes, without slash, white space or zero.
+    /// Parses a name that the kernel accepts: 1 to 15 bytes without slashes, white space or zeros.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty() && text.len() <= Self::LONGEST && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
         fits.then(|| {
@@ -20,7 +20,7 @@ impl LinkName {
         })
     }
 
-    /// The name as text; empty for the default value, which names no link.
+    /// The name as text. Empty for the default value, which names no link.
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")
@@ -44,7 +44,7 @@ impl fmt::Debug for LinkName {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Reads the forms that Go's `net.ParseMAC` reads: colons, hyphens, or groups of four digits with dots; six bytes only.
+    /// Parses what Go's `net.ParseMAC` accepts: colons, hyphens, or groups of four digits with dots. Six bytes only.
     pub fn parse(text: &str) -> Option<Self> {
         let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
             (Some(b':'), _) => (':', 2),
@@ -63,7 +63,7 @@ impl Mac {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// Whether a device can have this address: not a group's, not zero.
+    /// Whether a device can have this address: not multicast, not zero.
     pub fn is_station(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

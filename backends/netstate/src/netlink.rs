@@ -1,4 +1,4 @@
-//! The real kernel, over netlink: the one place that knows its messages.
+//! The real kernel, over netlink. All knowledge of netlink messages is in this module.
 
 mod decode;
 mod errno;
@@ -15,7 +15,7 @@ mod wire;
 mod write;
 
 use crate::cleanup::Inventory;
-use crate::kernel::{Facts, Found, Kernel, KernelError, OpError};
+use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
 use crate::scope::Scope;
@@ -30,17 +30,17 @@ use uapi::*;
 pub struct NetlinkKernel {
     requests: Requests,
     notices: Notices,
-    /// Our links as the last look found them.
+    /// Our links, as of the last read.
     links: Vec<(LinkName, u32)>,
-    /// The underlay as the last facts had it.
+    /// The underlay, as of the last facts.
     underlay: (u32, LinkName),
-    /// Whether anybody asks for on-link answers: then every route of the main table matters.
+    /// Whether there are on-link queries. If so, every route of the main table matters.
     asking: bool,
-    /// The last on-link answers, for look-ups that fail.
+    /// The last on-link answers, for lookups that fail.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which accept_ra cannot be written; it is not looked at again, or no pass would ever be the last.
+    /// Links on which accept_ra cannot be written. It is not checked again, or the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// The same for the checksum switch.
+    /// The same for the checksum offload.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
@@ -48,7 +48,7 @@ impl NetlinkKernel {
     /// Opens the sockets in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the kernel gives none.
+    /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         const GROUPS: u32 = RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
         Ok(Self {
@@ -63,26 +63,26 @@ impl NetlinkKernel {
         })
     }
 
-    /// Whether the kernel can make vxlan interfaces. It is asked for one without an identifier, which it refuses in either case:
-    /// for the lack of the identifier, or of the kind.
+    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: either for the missing VNI or for
+    /// the unknown kind.
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn knows_vxlan(&mut self) -> Result<bool, KernelError> {
+    pub async fn supports_vxlan(&mut self) -> Result<bool, KernelError> {
         let message = vxlan::without_identifier();
         match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
             Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
             Some(socket::Answer::Done) => Ok(true),
             Some(socket::Answer::Lost) | None => {
-                Err(KernelError { what: "ask whether there is vxlan".to_owned(), why: "the kernel does not answer".to_owned() })
+                Err(KernelError { what: "check for vxlan support".to_owned(), why: "the kernel does not answer".to_owned() })
             }
         }
     }
 
-    /// All interfaces and all ordinary routes of the main table, whoever made them.
+    /// All interfaces and all ordinary routes of the main table.
     ///
     /// # Errors
-    /// When either could not be listed whole.
+    /// Either list is incomplete.
     pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
         self.list_all().await
     }
@@ -98,33 +98,33 @@ impl NetlinkKernel {
 
 #[async_trait]
 impl Kernel for NetlinkKernel {
-    async fn read(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         self.read_all(scope).await
     }
 
-    async fn facts(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
-        self.gather(underlay, asks).await
+    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+        self.gather(underlay, queries).await
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         self.apply_all(ops).await
     }
 
-    async fn on_link(&mut self, asks: &[IpAddr]) -> BTreeSet<IpAddr> {
-        self.asking |= !asks.is_empty();
-        let near = self.on_link_of(asks, self.underlay.0).await;
-        self.on_link.retain(|ip| !asks.contains(ip));
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.asking |= !queries.is_empty();
+        let near = self.on_link_of(queries, self.underlay.0).await;
+        self.on_link.retain(|ip| !queries.contains(ip));
         self.on_link.extend(&near);
         near
     }
 
-    async fn disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) {
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
         let Self { notices, links, underlay, asking, on_link, .. } = self;
         let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.until(|message| seen.concerns(message)).await;
     }
 
-    fn is_disturbed(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         let Self { notices, links, underlay, asking, on_link, .. } = self;
         let seen = watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.queued(|message| seen.concerns(message))

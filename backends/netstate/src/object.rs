@@ -1,5 +1,5 @@
-//! The objects that a kernel holds for us, in the order in which they depend on each other. What a kind of object contains stands in a
-//! file of its own: [`link`](crate::link), [`route`](crate::route).
+//! The kernel objects that we manage, in order of dependency. The content of each kind is defined in a file of its own:
+//! [`link`](crate::link), [`route`](crate::route).
 
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// What identifies a kernel object. INVARIANT: the order is the order of dependency: what is lower is set first and deleted last.
+/// The identity of a kernel object. INVARIANT: the order is the order of dependency. Lower objects are set first and deleted last.
 ///
-/// FDB before neighbour: a neighbour whose MAC has no FDB entry yet would cut a live peer.
+/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
     Link(LinkName),
     /// An address on an interface.
     Address(LinkName, IpNet),
-    /// Where frames to a MAC are sent.
+    /// The destination of frames to a MAC.
     Fdb(LinkName, Mac),
     /// The MAC of an address on an interface.
     Neighbor(LinkName, IpAddr),
@@ -27,7 +27,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The interface on which the object hangs, as far as the key tells.
+    /// The interface that the object is on, if the key contains it.
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name) | Key::Address(name, _) | Key::Fdb(name, _) | Key::Neighbor(name, _) => Some(*name),
@@ -35,7 +35,7 @@ impl Key {
         }
     }
 
-    /// What kind of object it is, for people.
+    /// The kind of object, for log lines.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -64,9 +64,9 @@ impl fmt::Display for Key {
 pub enum Value {
     /// An interface.
     Link(Box<LinkSpec>),
-    /// An address has no content beside its key.
+    /// An address has no content besides its key.
     Address,
-    /// Where the frames go.
+    /// The destination address.
     Fdb(IpAddr),
     /// The MAC.
     Neighbor(Mac),
@@ -92,39 +92,39 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// One change of the kernel.
+/// One operation on the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Makes an object that must not be there yet.
+    /// Adds an object that must not exist yet.
     Add(Key, Value),
-    /// Changes an object that is ours.
+    /// Changes one of our objects.
     Replace(Key, Value),
-    /// Removes an object; the value is what is there, so that nothing else is hit.
+    /// Deletes an object. The value is the existing content, so that no other object is deleted.
     Delete(Key, Value),
-    /// A link of another kind has our name: nothing is done, and this is reported.
+    /// A link of another kind has our name. Nothing is done, and it is reported.
     Refuse(Key, Value),
 }
 
 impl Op {
-    /// The object that it is about.
+    /// The object of the operation.
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
         }
     }
 
-    /// What is done, for people.
+    /// The operation, for log lines.
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Add(..) => "add",

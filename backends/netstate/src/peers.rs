@@ -1,4 +1,4 @@
-//! Which leases become kernel state: other nodes', inside the network, reached at an address that is not our own.
+//! Which leases become kernel state: those of other nodes, inside the network, at an address that is not our own.
 
 use crate::scope::Scope;
 use crate::underlay::Underlay;
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::{Kinds, LeaseTable, Peer, Subnets, nets_overlap};
 
-/// What decides whether a peer can be programmed.
+/// Decides whether a peer can be programmed.
 pub struct Eligible<'a> {
     own: Vec<IpNet>,
     scope: &'a Scope,
@@ -31,7 +31,7 @@ pub fn peers<'a>(leases: &'a LeaseTable, own: &Subnets, kinds: Kinds, scope: &'a
     leases.peers(own, kinds).filter(move |peer| eligible.admits(peer))
 }
 
-/// Whether an address is this node's: what has it for public address is no peer (the trap of equal NAT addresses).
+/// Whether an address is this node's own. A lease with such a public address is not a peer (nodes behind NAT may share an address).
 fn is_ours(underlay: &Underlay, ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => [&underlay.public, &underlay.addresses].iter().any(|known| known.v4() == Some(ip)),

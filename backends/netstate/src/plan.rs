@@ -1,4 +1,4 @@
-//! What a kernel backend is: which objects are ours, what the node needs by itself, and what each peer needs.
+//! The plan of a kernel backend: which objects are ours, which the node needs, and which each peer needs.
 
 use crate::forwarding::Forwarding;
 use crate::kernel::Facts;
@@ -6,7 +6,7 @@ use crate::object::{KernelState, Key, Value};
 use crate::scope::Scope;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson, Subnets};
 
-/// What the world is told: the lease's attributes (without addresses and node, which the daemon adds) and the pods' MTU.
+/// What the node announces: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// The backend's wire name, empty for `udp` and `alloc`.
@@ -19,7 +19,7 @@ pub struct Announced {
     pub mtu: u32,
 }
 
-/// A kernel backend; all of it is pure.
+/// The plan of a kernel backend. Pure.
 pub trait Plan: Send + Sync {
     /// Which links and objects are ours.
     fn scope(&self) -> &Scope;
@@ -27,25 +27,25 @@ pub trait Plan: Send + Sync {
     /// This node's own subnets.
     fn own(&self) -> &Subnets;
 
-    /// Whose leases count.
+    /// The kinds of leases that count.
     fn kinds(&self) -> Kinds;
 
-    /// Whether it matters which peers are reached over the underlay without a gateway.
-    fn asks_on_link(&self) -> bool {
+    /// Whether the plan needs to know which peers the underlay reaches without a gateway.
+    fn needs_on_link(&self) -> bool {
         false
     }
 
-    /// What the kernel should hold, whoever the peers are.
+    /// The desired state without any peers.
     fn base(&self, facts: &Facts) -> KernelState;
 
-    /// What one family of a peer adds. INVARIANT: it depends on no other peer, so that a change of one lease changes only its own objects.
+    /// The objects for one family of a peer. INVARIANT: they depend on no other peer, so a changed lease changes only its own objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
-    /// How our own packet engine forwards, for each of its devices; nothing where the kernel does it all.
+    /// How the packet engine forwards, for each of its devices. Empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {
         Vec::new()
     }
 
-    /// What the world has to be told now.
+    /// The current announcement.
     fn announced(&self, facts: &Facts) -> Announced;
 }

@@ -1,7 +1,7 @@
-//! The loop that keeps the kernel as the leases demand: facts, desired, actual, difference; one task, one select, no lock.
+//! The loop that keeps the kernel in sync with the leases: facts, desired state, actual state, difference. One task, one select, no lock.
 //!
-//! A pass reads the kernel whole. Once one has left the kernel in step, what is in the kernel is known, and a change of leases is
-//! applied by itself; a notice that does not fit, a failure, the audit or a new underlay lead to a whole pass again.
+//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the state is known, and changes of leases are
+//! applied incrementally. An unexpected notification, a failure, the audit or a new underlay cause a full pass.
 
 mod adopt;
 mod mac_conflicts;
@@ -9,9 +9,9 @@ pub mod progress;
 mod report;
 
 use crate::blackhole;
-use crate::desired::{Desired, asks, new_asks};
-use crate::diff::{diff, spare};
-use crate::kernel::{Facts, Failure, Kernel, KernelError, OpError};
+use crate::desired::{Desired, new_on_link_queries, on_link_queries};
+use crate::diff::{diff, preserve};
+use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
 use crate::route::RouteKind;
@@ -30,101 +30,101 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// Notices are collected until none came for this long ...
+/// Notifications are collected until none has arrived for this long ...
 const QUIET: Duration = Duration::from_millis(20);
-/// ... and at most this long.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// How much longer than the work the pause after it is: after a whole pass, and after a change.
-const REST: (u32, u32) = (2, 40);
-/// The pause between repairs while somebody undoes them again and again.
-const TRUCE: Duration = Duration::from_millis(500);
-/// Back-off after failures.
+/// ... but for no longer than this.
+const MAX_DELAY: Duration = Duration::from_millis(200);
+/// The pause after a full pass and after a change, as a multiple of the time they took.
+const PAUSE_FACTORS: (u32, u32) = (2, 40);
+/// The pause between repairs while another program keeps undoing them.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
+/// Backoff after failures.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// How long a first pass that would delete many routes waits: the snapshot may be of a store that was just emptied.
-const RESERVE: Duration = Duration::from_secs(60);
-/// How often the first pass is tried before the data plane counts as impossible.
+/// How long a first pass delays the deletion of many routes: the store may just have been emptied.
+const DELETION_DELAY: Duration = Duration::from_secs(60);
+/// The number of attempts at the first pass before it fails.
 const FIRST_TRIES: u32 = 6;
 
-/// What changes while a network runs.
+/// The inputs that change while a network runs.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// The leases in force.
+    /// The current leases.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The underlay as it is.
+    /// The current underlay.
     pub underlay: watch::Receiver<Underlay>,
     /// Ends the run.
     pub stop: CancellationToken,
 }
 
-/// How the kernel is kept in step.
+/// Options of the reconciler.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// How often the kernel is compared with what is wanted, beside events; `None` never.
+    /// The interval of the audit, which compares the kernel with the desired state. None: never.
     pub audit: Option<Duration>,
-    /// Whether this node's own subnets end in blackhole routes, whatever the plan.
+    /// Whether this node's own subnets get blackhole routes, for any plan.
     pub blackhole: bool,
 }
 
-/// Keeps a kernel as a plan demands.
+/// Keeps a kernel in the state that a plan demands.
 pub struct Reconciler<P, K> {
     plan: P,
-    /// The plan's; the former networks only until nothing of them is left.
+    /// The plan's scope. The former networks are dropped once nothing of them is left.
     scope: Scope,
     kernel: K,
     underlay: Underlay,
     options: Options,
     report: Report,
-    /// Facts of the last pass; what follows from new ones is no repair.
+    /// The facts of the last pass. Changes that follow from new facts are not repairs.
     facts: Option<Facts>,
-    /// Whether the last pass left the kernel in step.
+    /// Whether the last pass left the kernel in sync.
     settled: bool,
-    guard: Guard,
-    macs: MacConflicts,
-    /// What the kernel holds of ours, while that is known without a look.
+    guard: DeletionGuard,
+    mac_conflicts: MacConflicts,
+    /// Our objects in the kernel, as long as they are known without reading it.
     known: Option<Known>,
-    /// Whole passes wait until then, and changes of the leases until then: whoever makes noise, it shall not fill a processor.
-    looks_after: Instant,
+    /// The earliest times for the next full pass and the next change, so that frequent events cannot use up a CPU.
+    pass_after: Instant,
     changes_after: Instant,
 }
 
-/// What the kernel holds, and from which leases that follows.
+/// Our objects in the kernel, and the leases from which they follow.
 struct Known {
     desired: Desired,
     leases: Arc<LeaseTable>,
 }
 
-/// Whether many deletions at once are still suspicious.
+/// Whether a pass that deletes many objects is still delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Guard {
+enum DeletionGuard {
     Armed,
     Waiting(Instant),
     Off,
 }
 
-/// What a pass ended with.
+/// The result of a pass.
 struct Pass {
     facts: Facts,
     errors: Vec<OpError>,
-    /// When deletions that were held back are due.
+    /// The time at which delayed deletions are due.
     held: Option<Instant>,
-    /// What was wanted.
+    /// The desired state.
     desired: Desired,
 }
 
-/// What ended a pause.
+/// What ended a wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// New inputs.
+    /// There are new inputs.
     fresh: bool,
-    /// Something that a look at the whole kernel has to answer.
-    look: bool,
+    /// A full pass is needed.
+    full_pass: bool,
 }
 
 impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Makes the first pass.
     ///
     /// # Errors
-    /// When links or their addresses cannot be made, or the kernel cannot be read.
+    /// Links or their addresses cannot be created, or the kernel cannot be read.
     pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, options: Options) -> Result<Self, KernelError> {
         let mut reconciler = Self {
             scope: plan.scope().clone(),
@@ -135,10 +135,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             report: Report::default(),
             facts: None,
             settled: false,
-            guard: Guard::Armed,
-            macs: MacConflicts::default(),
+            guard: DeletionGuard::Armed,
+            mac_conflicts: MacConflicts::default(),
             known: None,
-            looks_after: Instant::now(),
+            pass_after: Instant::now(),
             changes_after: Instant::now(),
         };
         let mut tries = 0;
@@ -157,15 +157,15 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             };
             let Some(error) = fatal else { return Ok(reconciler) };
             tries += 1;
-            // What the kernel cannot do it cannot do a second later either; anything else may be in motion.
-            if tries == FIRST_TRIES || error.failure == Failure::Unsupported {
+            // An unsupported operation will not work a second later. Other failures may be temporary.
+            if tries == FIRST_TRIES || error.kind == FailureKind::Unsupported {
                 return Err(KernelError { what: format!("cannot {} {}", error.verb, error.key), why: error.why });
             }
             sleep(backoff(tries)).await;
         }
     }
 
-    /// Whether there is no data plane without this object. Of two families one may fail: the other goes on.
+    /// Whether the data plane cannot work without this object. With two families, one may fail.
     fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
@@ -174,7 +174,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// What the kernel should hold: the plan's, and what every network has.
+    /// The desired state: the plan's, and what all networks share.
     fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&self.plan, leases, facts);
         if self.options.blackhole {
@@ -183,56 +183,56 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         desired
     }
 
-    /// One pass over everything; `fresh` when it follows from new inputs.
+    /// A full pass. `fresh` is set if it follows from new inputs.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
         self.known = None;
         self.report.pass();
-        let mut facts = self.kernel.facts(&self.underlay, &asks(&self.plan, leases)).await?;
-        facts.conceded = self.macs.conceded.clone();
+        let mut facts = self.kernel.facts(&self.underlay, &on_link_queries(&self.plan, leases)).await?;
+        facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         let found = self.kernel.read(&self.scope).await?;
         let mut have = found.ours;
         let mut desired = self.desired(leases, &facts);
-        if self.macs.give_in(&desired.state, &have) {
-            facts.conceded = self.macs.conceded.clone();
+        if self.mac_conflicts.accept_rewritten(&desired.state, &have) {
+            facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
             desired = self.desired(leases, &facts);
         }
         let want = &mut desired.state;
         adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts);
-        spare(want, &have, leases.unreadable());
+        preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
         let held = self.hold_back(&mut ops, want, &have);
         drop(have);
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
-        // Before the routes that lead packets there.
+        // Forwarding comes before the routes that direct packets to it.
         self.kernel.forward(self.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
         self.report.applied(&ops, &errors, repair, || routes_to_peers(&desired.state));
         self.report.state(&errors, held.is_some());
         self.settled = errors.is_empty() && held.is_none();
         if self.settled {
-            // What the former run left is gone. Whatever comes into its networks from now on is somebody else's.
+            // Nothing of the former run is left. Objects that appear in its networks from now on belong to others.
             self.scope.former = Default::default();
             self.scope.links.retain(|name| desired.state.link(*name).is_some());
         }
         self.facts = Some(facts.clone());
-        self.looks_after = rest(began, REST.0);
-        self.changes_after = self.looks_after;
+        self.pass_after = rest(began, PAUSE_FACTORS.0);
+        self.changes_after = self.pass_after;
         Ok(Pass { facts, errors, held, desired })
     }
 
-    /// Applies what a change of leases alone changes; nothing where that is not known, and a whole pass has to find out.
+    /// Applies only the changed leases. None if a full pass is needed instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.known.as_ref()?;
-        if !leases.unreadable().is_empty() || self.kernel.is_disturbed(&self.scope, Some(&known.desired.state)) {
+        if !leases.unreadable().is_empty() || self.kernel.change_pending(&self.scope, Some(&known.desired.state)) {
             return None;
         }
         let mut facts = self.facts.take()?;
-        let asks = new_asks(&self.plan, &known.leases, leases);
-        if !asks.is_empty() {
-            let near = self.kernel.on_link(&asks).await;
-            facts.on_link.retain(|ip| asks.binary_search(ip).is_err());
+        let queries = new_on_link_queries(&self.plan, &known.leases, leases);
+        if !queries.is_empty() {
+            let near = self.kernel.on_link(&queries).await;
+            facts.on_link.retain(|ip| queries.binary_search(ip).is_err());
             facts.on_link.extend(near);
         }
         let change = known.desired.change(&self.plan, &known.leases, leases, &facts)?;
@@ -246,17 +246,17 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.report.state(&errors, false);
         self.settled = errors.is_empty();
         self.facts = Some(facts.clone());
-        self.changes_after = rest(began, REST.1);
+        self.changes_after = rest(began, PAUSE_FACTORS.1);
         Some(Pass { facts, errors, held: None, desired })
     }
 
-    /// Takes deletions out of a first pass that would remove much of what it finds, until they are due.
+    /// Removes deletions from a first pass that would delete many of the existing routes, until they are due.
     fn hold_back(&mut self, ops: &mut Vec<Op>, want: &KernelState, have: &KernelState) -> Option<Instant> {
-        if self.guard == Guard::Off {
+        if self.guard == DeletionGuard::Off {
             return None;
         }
         let scope = &self.scope;
-        // What a former network left is not the store's to bring back.
+        // Objects of former networks do not come back with the store.
         let stale = |key: &Key| match key {
             Key::Route(net, _) => scope.covered(net),
             Key::Neighbor(_, ip) => scope.covered(&ipnet::IpNet::from(*ip)),
@@ -266,48 +266,48 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
-        let due = if let Guard::Waiting(due) = self.guard { due } else { now + RESERVE };
+        let due = if let DeletionGuard::Waiting(due) = self.guard { due } else { now + DELETION_DELAY };
         if going <= 3 || going * 5 <= marked || now >= due {
-            self.guard = Guard::Off;
+            self.guard = DeletionGuard::Off;
             return None;
         }
-        if self.guard == Guard::Armed {
+        if self.guard == DeletionGuard::Armed {
             tracing::warn!(
-                "{going} of the {marked} routes in the kernel have no lease any more: they are kept for {} s, in case the store is not complete",
-                RESERVE.as_secs()
+                "{going} of {marked} routes in the kernel have no lease; keeping them for {} s in case the store is incomplete",
+                DELETION_DELAY.as_secs()
             );
         }
-        self.guard = Guard::Waiting(due);
-        // A delete of what is wanted makes room for what follows it.
+        self.guard = DeletionGuard::Waiting(due);
+        // A deletion of a desired object makes room for its replacement.
         let waits = |key: &Key| matches!(key, Key::Route(..) | Key::Neighbor(..) | Key::Fdb(..)) && !stale(key) && !want.0.contains_key(key);
         ops.retain(|op| !matches!(op, Op::Delete(key, _) if waits(key)));
         Some(due)
     }
 
-    /// Waits until the notices have calmed down. New leases wait only for the rest that the work before them earned.
+    /// Waits until no more notifications arrive. New leases wait only for the pause after the last pass or change.
     async fn settle(&mut self, inputs: &mut Inputs, woken: &mut Woken) {
         let now = Instant::now();
         let stop = inputs.stop.clone();
-        let end = match self.report.fighting() {
-            true => now + TRUCE,
-            false if woken.look => self.looks_after.max(now + PATIENCE),
+        let end = match self.report.has_conflict() {
+            true => now + CONFLICT_PAUSE,
+            false if woken.full_pass => self.pass_after.max(now + MAX_DELAY),
             false => self.changes_after,
         };
         loop {
-            let quiet = if woken.look && !self.report.fighting() { self.looks_after.max(Instant::now() + QUIET) } else { end };
+            let quiet = if woken.full_pass && !self.report.has_conflict() { self.pass_after.max(Instant::now() + QUIET) } else { end };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = sleep_until(end.min(quiet)) => return,
                 more = self.woken(inputs, None) => {
                     woken.fresh |= more.fresh;
-                    woken.look |= more.look;
+                    woken.full_pass |= more.full_pass;
                 }
             }
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for an event.
     async fn woken(&mut self, inputs: &mut Inputs, timer: Option<Instant>) -> Woken {
         let timer = async {
             match timer {
@@ -317,28 +317,28 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         };
         let known = self.known.as_ref().map(|known| &known.desired.state);
         tokio::select! {
-            () = changed(&mut inputs.leases) => Woken { fresh: true, look: false },
-            () = changed(&mut inputs.underlay) => Woken { fresh: true, look: true },
-            () = self.kernel.disturbed(&self.scope, known) => Woken { fresh: false, look: true },
-            () = timer => Woken { fresh: false, look: true },
+            () = changed(&mut inputs.leases) => Woken { fresh: true, full_pass: false },
+            () = changed(&mut inputs.underlay) => Woken { fresh: true, full_pass: true },
+            () = self.kernel.wait_for_change(&self.scope, known) => Woken { fresh: false, full_pass: true },
+            () = timer => Woken { fresh: false, full_pass: true },
         }
     }
 
-    /// Keeps the kernel as the inputs demand until they say stop. What must be announced anew goes out through `out`.
+    /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
         let mut failures = 0;
-        // What came between joining and now.
-        let mut woken = Woken { fresh: true, look: true };
+        // Inputs may have changed since `join`.
+        let mut woken = Woken { fresh: true, full_pass: true };
         let mut audit = None;
         loop {
-            // What came after the last look at them is new too, whatever woke us.
+            // Inputs that arrived since they were last read are fresh, no matter what ended the wait.
             woken.fresh |= inputs.leases.has_changed().unwrap_or(false) || inputs.underlay.has_changed().unwrap_or(false);
             let underlay = inputs.underlay.borrow_and_update().clone();
-            woken.look |= self.underlay != underlay;
+            woken.full_pass |= self.underlay != underlay;
             self.underlay = underlay;
             let leases = inputs.leases.borrow_and_update().clone();
-            let change = if woken.look { None } else { self.change(&leases).await };
+            let change = if woken.full_pass { None } else { self.change(&leases).await };
             let pass = match change {
                 Some(pass) => Ok(pass),
                 None => {
@@ -351,7 +351,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                 Ok(pass) => {
                     publish(&out, self.plan.announced(&pass.facts));
                     wake = wake.into_iter().chain(pass.held).min();
-                    // What an unreadable lease has is in the kernel without following from any lease.
+                    // Objects of an unreadable lease are in the kernel but do not follow from any lease.
                     let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
                     self.known = known.then_some(Known { desired: pass.desired, leases });
                     !pass.errors.is_empty()
@@ -377,13 +377,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// How it stands; asked while it runs.
+    /// The progress of the loop, which can be read while it runs.
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }
 }
 
-/// Passes on what the world has to be told, when that is new.
+/// Sends an announcement if it is new.
 fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     out.send_if_modified(|last| {
         let new = *last != announced;
@@ -394,24 +394,24 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits for a new value; for ever, when nobody can send one any more.
+/// Waits for a new value. Without senders it never returns.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// After some work there is a rest of a multiple of its time.
+/// The end of the pause after some work, as a multiple of the time it took.
 fn rest(began: Instant, times: u32) -> Instant {
-    Instant::now() + (began.elapsed() * times).clamp(QUIET, PATIENCE)
+    Instant::now() + (began.elapsed() * times).clamp(QUIET, MAX_DELAY)
 }
 
-/// 50 ms, doubled with each failure up to 5 s, a quarter more or less.
+/// 50 ms, doubled with each failure up to 5 s, with 25 % jitter.
 fn backoff(failures: u32) -> Duration {
     RETRY.after(failures.saturating_sub(1)).mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
-/// The lowest network there is: routes begin here.
+/// The lowest network, at which the range of routes begins.
 fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }

@@ -4,10 +4,10 @@ use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The protocol number of routes made by hand, and by Go flannel (RTPROT_BOOT).
+/// The protocol number of routes made by hand and by Go flannel (RTPROT_BOOT).
 pub const BOOT: u8 = 3;
 
-/// The metric of a route of ours and of Go flannel's: the kernel makes 1024 of none for IPv6.
+/// The metric of our routes and Go flannel's. For IPv6 the kernel turns 0 into 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -20,25 +20,25 @@ pub fn metric(net: &IpNet) -> u32 {
 pub struct RouteSpec {
     /// The gateway.
     pub via: Option<IpAddr>,
-    /// The outgoing interface; the empty name where the kernel has none or several.
+    /// The outgoing interface. Empty if the kernel has none or several.
     pub dev: LinkName,
-    /// Whether the gateway is taken as reachable on the interface, whatever the addresses say.
+    /// Whether the gateway counts as reachable on the interface, regardless of addresses.
     pub onlink: bool,
-    /// What happens to packets.
+    /// What the route does with packets.
     pub kind: RouteKind,
-    /// Distance to the destination; 0 is universe.
+    /// The scope; 0 is universe.
     pub scope: u8,
-    /// Who made it; ours carry our mark, what Go flannel left carries `boot`.
+    /// The protocol number: ours, or `boot` for routes of Go flannel.
     pub protocol: u8,
 }
 
 /// What a route does with packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteKind {
-    /// Sends them on.
+    /// Forwards them.
     Unicast,
-    /// Swallows them.
+    /// Drops them.
     Blackhole,
-    /// Anything else (RTN_*); never wanted, only found.
+    /// Anything else (RTN_*). Never desired, only found.
     Other(u8),
 }

@@ -1,11 +1,11 @@
-//! Which objects of a kernel are ours.
+//! Which kernel objects are ours.
 
 use crate::names::LinkName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::IpAddr;
 use subnet_lease::Subnets;
 
-/// The networks that this node had when it ran last, as subnet.env tells.
+/// The networks of this node's previous run, from subnet.env.
 pub type FormerNetworks = (Option<Ipv4Net>, Option<Ipv6Net>);
 
 /// Which kernel objects are ours.
@@ -15,16 +15,16 @@ pub struct Scope {
     pub links: Vec<LinkName>,
     /// Only objects inside these networks are ours.
     pub networks: Subnets,
-    /// The networks of the former run: what it left of them is ours too, and wanted no more.
+    /// The networks of the previous run. What is left of them is ours too, and is removed.
     pub former: FormerNetworks,
-    /// The mark of our routes.
+    /// The protocol number of our routes.
     pub protocol: u8,
-    /// Whether the checksum switch of our links has to be read.
+    /// Whether the checksum offload of our links must be read.
     pub checksum_offload: bool,
 }
 
 impl Scope {
-    /// Whether a destination lies inside our networks.
+    /// Whether a destination is inside our networks.
     pub fn covers(&self, net: &IpNet) -> bool {
         match net {
             IpNet::V4(net) => self.networks.v4().is_some_and(|network| network.contains(net)),
@@ -32,7 +32,7 @@ impl Scope {
         }
     }
 
-    /// Whether a destination lay inside our networks in the former run, and does not now.
+    /// Whether a destination was inside the networks of the previous run and is not inside ours now.
     pub fn covered(&self, net: &IpNet) -> bool {
         let inside = match net {
             IpNet::V4(net) => self.former.0.is_some_and(|network| network.contains(net)),
@@ -41,7 +41,7 @@ impl Scope {
         inside && !self.covers(net)
     }
 
-    /// Whether an address lies inside our networks.
+    /// Whether an address is inside our networks.
     pub fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }

@@ -4,25 +4,25 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::Addresses;
 
-/// The interface that carries packets between nodes, as it is now.
+/// The interface that carries packets between nodes, with its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Underlay {
-    /// Interface index; what identifies it while the daemon runs.
+    /// The interface index, which identifies it while the daemon runs.
     pub index: u32,
-    /// Its present name.
+    /// The current name.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// The interface's own addresses, one a family at most: what sockets bind and devices use as local address.
+    /// The interface's own addresses, at most one for each family. Sockets bind to them, and devices use them as local addresses.
     pub addresses: Addresses,
-    /// What peers are told: `--public-ip` and kin, else the interface's addresses.
+    /// The addresses announced to peers: from `--public-ip` and `--public-ipv6`, or else the interface's own.
     pub public: Addresses,
-    /// Every address of this host, on whatever interface: a public address that is not among them is not local.
+    /// All addresses of this host, on any interface. A public address that is not among them is not local.
     pub local: Vec<IpNet>,
 }
 
 impl Underlay {
-    /// The local end of tunnels of a family: the public address where this host has it, else the interface's.
+    /// The local address of tunnels of a family: the public address if this host has it, or else the interface's.
     pub fn tunnel_source(&self, ipv6: bool) -> Option<IpAddr> {
         let (public, own) = if ipv6 {
             (self.public.v6().copied().map(IpAddr::V6), self.addresses.v6().copied().map(IpAddr::V6))

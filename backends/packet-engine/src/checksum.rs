@@ -1,12 +1,12 @@
-//! The Internet checksum (RFC 1071), and its repair after a changed word (RFC 1624).
+//! The Internet checksum (RFC 1071) and its update after a changed word (RFC 1624).
 //!
-//! A sum under way is kept in the machine's byte order, for ones' complement addition does not care, and is turned once, by [`fold`].
-//! Sums go on from one another as long as every piece but the last is of even length.
+//! A running sum is kept in the machine's byte order, which ones' complement addition allows, and converted once, by [`fold`].
+//! Sums can be chained as long as every piece but the last has an even length.
 
-/// Bytes added at one go: sixteen lanes of 32 bits, which the compiler makes vectors of.
+/// Bytes added in one step: sixteen 32-bit lanes, which the compiler vectorizes.
 const BLOCK: usize = 64;
 
-/// Adds `data` to a sum; a last odd byte counts as the high byte of a word.
+/// Adds `data` to a sum. A last odd byte counts as the high byte of a word.
 #[inline]
 pub fn sum(data: &[u8], initial: u64) -> u64 {
     let (blocks, rest) = data.as_chunks::<BLOCK>();
@@ -28,7 +28,7 @@ pub fn sum(data: &[u8], initial: u64) -> u64 {
     total + u64::from(carry)
 }
 
-/// The sum in 16 bits, to be stored with `to_be_bytes`; zero only where all data were zero.
+/// The sum in 16 bits, to be stored with `to_be_bytes`. It is zero only if all data are zero.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -38,23 +38,23 @@ pub fn fold(sum: u64) -> u16 {
     u16::from_be(sum as u16)
 }
 
-/// The checksum of a sum, to be stored with `to_be_bytes`. UDP sends 0 as 0xffff: that is the caller's.
+/// The checksum of a sum, to be stored with `to_be_bytes`. Sending 0 as 0xffff in UDP is left to the caller.
 #[inline]
 pub fn checksum(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// The sum of a pseudo-header; `src` and `dst` are both 4 or both 16 bytes.
+/// The sum of a pseudo header. `src` and `dst` both have 4 or both have 16 bytes.
 #[inline]
 pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, length: u32) -> u64 {
-    // The IPv4 form has a length of 16 bits and the IPv6 form one of 32: the sums are the same.
+    // The length has 16 bits in IPv4 and 32 in IPv6; the sums are the same.
     let mut tail = [0; 8];
     tail[..4].copy_from_slice(&length.to_be_bytes());
     tail[7] = protocol;
     sum(&tail, sum(src, sum(dst, 0)))
 }
 
-/// The checksum after one aligned word of what it covers has changed (RFC 1624, equation 3).
+/// The checksum after a change of one aligned word that it covers (RFC 1624, equation 3).
 #[inline]
 pub fn update(old_checksum: u16, old_word: u16, new_word: u16) -> u16 {
     let sum = u32::from(!old_checksum) + u32::from(!old_word) + u32::from(new_word);
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_example_of_rfc_1624() {
         assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
-        // A carry that makes another.
+        // A carry that causes another carry.
         assert_eq!(update(0x0000, 0x0000, 0x0001), 0xfffe);
     }
 
@@ -106,7 +106,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
-        fn as_the_slow_sum_at_any_length_and_place(data in vec(any::<u8>(), 0..200), skip in 0usize..8) {
+        fn equals_the_simple_sum_at_any_length_and_offset(data in vec(any::<u8>(), 0..200), skip in 0usize..8) {
             let data = data.get(skip..).unwrap_or(&[]);
             prop_assert_eq!(fold(sum(data, 0)), slow(data));
         }
@@ -119,7 +119,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_go_on(mut first in vec(any::<u8>(), 0..100), second in vec(any::<u8>(), 0..100)) {
+        fn sums_can_be_chained(mut first in vec(any::<u8>(), 0..100), second in vec(any::<u8>(), 0..100)) {
             first.truncate(first.len() & !1);
             prop_assert_eq!(fold(sum(&second, sum(&first, 0))), slow(&[first, second].concat()));
         }
@@ -134,7 +134,7 @@ mod tests {
         }
 
         #[test]
-        fn a_repaired_checksum_is_the_new_one(mut words in vec(any::<u16>(), 2..30), at in any::<prop::sample::Index>(), new: u16) {
+        fn an_updated_checksum_equals_a_new_one(mut words in vec(any::<u16>(), 2..30), at in any::<prop::sample::Index>(), new: u16) {
             words[0] |= 0x4000; // As every header has it: not all is zero.
             let bytes = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
             let at = 1 + at.index(words.len() - 1);

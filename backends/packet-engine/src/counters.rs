@@ -1,20 +1,20 @@
-//! What the engine counts; written by its threads, read by metrics. No thread waits for another here.
+//! The engine's counters, written by its threads and read for metrics. No thread waits for another here.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One direction.
+/// The counters of one direction.
 #[derive(Debug)]
 pub struct Direction {
-    /// Inner packets that went on.
+    /// Inner packets that were forwarded.
     pub packets: AtomicU64,
     /// Their bytes, inner headers included.
     pub bytes: AtomicU64,
-    /// Batches: system calls that moved something.
+    /// Batches: system calls that transferred something.
     pub batches: AtomicU64,
-    /// Super-packets and single packets that left: what `packets` were gathered in.
+    /// Super-packets and single packets written or sent: the units that carried `packets`.
     pub units: AtomicU64,
-    /// Reads that failed otherwise than for want of packets.
+    /// Reads that failed for a reason other than no packets waiting.
     pub errors: AtomicU64,
     drops: [AtomicU64; Reason::ALL.len()],
 }
@@ -39,12 +39,12 @@ impl Direction {
         }
     }
 
-    /// How many packets were dropped, for whatever reason.
+    /// All dropped packets.
     pub fn all_drops(&self) -> u64 {
         self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 
-    /// How many packets were dropped for a reason.
+    /// The packets dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
@@ -55,7 +55,7 @@ pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Both directions of an engine, and what it is like.
+/// The counters of an engine, and its mode.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// From pods to peers.
@@ -64,8 +64,8 @@ pub struct Counters {
     pub received: Direction,
     /// ICMP errors sent to pods.
     pub icmp: AtomicU64,
-    /// Sends that had to be made one by one after all.
+    /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented: AtomicU64,
-    /// How packets are moved: `offload`, `mmsg` or `plain`, with what was granted.
+    /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: std::sync::Mutex<String>,
 }

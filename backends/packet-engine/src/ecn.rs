@@ -1,26 +1,26 @@
-//! Congestion marks across the tunnel (RFC 6040).
+//! Congestion notification across the tunnel (RFC 6040).
 
 use crate::reason::Reason;
 
-/// The sender does not react to marks.
+/// Not-ECT: the sender does not react to congestion marks.
 pub const NOT_ECT: u8 = 0;
-/// The sender reacts; the second of the two equal code points (or the L4S one).
+/// ECT(1): the sender reacts, or uses L4S.
 pub const ECT_1: u8 = 1;
-/// The sender reacts.
+/// ECT(0): the sender reacts.
 pub const ECT_0: u8 = 2;
-/// Congestion was met.
+/// CE: congestion experienced.
 pub const CE: u8 = 3;
 
-/// The outer header's field: a copy in normal mode; nothing in compatibility mode, for peers that ignore the outer field on receive.
+/// The outer header's ECN field: a copy of the inner one in normal mode, zero in compatibility mode, for peers that ignore the outer field.
 #[inline]
 pub fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// The inner header's field after the tunnel. It is the same in both modes.
+/// The inner header's ECN field after the tunnel. It is the same in both modes.
 ///
 /// # Errors
-/// `Ecn` where congestion was met and the inner sender would not understand the mark: then only a loss tells it.
+/// `Ecn` if the packet experienced congestion and the inner sender does not support ECN. It learns of congestion only by a loss.
 #[inline]
 pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Reason> {
     match (inner & 3, outer & 3) {
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_table_of_rfc_6040() {
-        // Figure 4; rows are the arriving inner field, columns the outer one, both in the order of the figure.
+        // Figure 4 of the RFC: rows are the inner field, columns the outer one, both in the order of the figure.
         let order = [NOT_ECT, ECT_0, ECT_1, CE];
         let figure = [
             [Some(NOT_ECT), Some(NOT_ECT), Some(NOT_ECT), None],
@@ -49,14 +49,14 @@ mod tests {
         for (inner, row) in order.iter().zip(figure) {
             for (outer, want) in order.iter().zip(row) {
                 assert_eq!(decapsulate(*inner, *outer), want.ok_or(Reason::Ecn), "inner {inner} outer {outer}");
-                // The rest of the traffic class is none of it.
+                // The rest of the traffic class is ignored.
                 assert_eq!(decapsulate(inner | 0xb8, outer | 0x48), want.ok_or(Reason::Ecn));
             }
         }
     }
 
     #[test]
-    fn a_tunnel_without_congestion_changes_nothing() {
+    fn without_congestion_nothing_changes() {
         for inner in 0..4 {
             assert_eq!((encapsulate(inner, true), encapsulate(inner, false)), (inner, NOT_ECT));
             assert_eq!(encapsulate(inner | 0xfc, true), inner);

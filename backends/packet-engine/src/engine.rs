@@ -1,6 +1,6 @@
-//! The packet engine: a TUN device on one side, UDP on the other, two threads a queue between them.
+//! The packet engine: a TUN device on one side, UDP sockets on the other, and two threads for each queue in between.
 //!
-//! The control side hands over tables and reads counters. The threads never wait for it, and it never waits for them but to stop them.
+//! The control side sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
 
 pub mod config;
 mod errors;
@@ -8,9 +8,9 @@ mod inward;
 mod io;
 mod log_limit;
 mod outward;
+mod priority;
 mod read_backoff;
 mod send_error;
-mod urgent;
 mod wake;
 
 use super::counters::Counters;
@@ -26,15 +26,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use wake::Wake;
 
-/// Sockets that spread outer source ports, so that networks between nodes can spread flows.
+/// The number of sending sockets. Their different source ports let the underlay spread flows.
 const SPREAD: usize = 16;
 
-/// What a former process left to its successor.
+/// Files handed over by the previous process.
 #[derive(Default)]
 pub struct Inheritance {
     /// Queues of the TUN device.
     pub queues: Vec<OwnedFd>,
-    /// Receiving sockets, one a queue.
+    /// Receiving sockets, one for each queue.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -54,14 +54,14 @@ pub struct Engine {
 #[derive(Clone)]
 struct Sockets {
     address: IpAddr,
-    /// One a queue.
+    /// One for each queue.
     receive: Vec<Arc<Socket>>,
-    /// What packets leave by; empty where they leave by the receiving socket.
+    /// The sockets that send. Empty if the receiving sockets send too.
     spread: Vec<Arc<Socket>>,
 }
 
 impl Engine {
-    /// Nothing is opened yet.
+    /// An engine with nothing open yet.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             config,
@@ -75,37 +75,37 @@ impl Engine {
         }
     }
 
-    /// What it counts.
+    /// The engine's counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Packets follow this table from now on.
+    /// Sets the table by which packets are forwarded.
     pub fn swap(&self, table: Table) {
         self.table.store(Arc::new(table));
     }
 
-    /// The interface index of the TUN device that it holds.
+    /// The interface index of the open TUN device.
     pub fn index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index())
     }
 
-    /// What has to be kept so that a successor goes on without a gap: the TUN's queues, and the receiving sockets.
+    /// The files that a successor needs to continue without a gap: the TUN queues and the receiving sockets.
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (self.queues.clone(), self.sockets.as_ref().map(|sockets| sockets.receive.clone()).unwrap_or_default())
     }
 
-    /// Takes over what was inherited; whether there was a device. What cannot be used is closed and made anew.
+    /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
     pub fn adopt(&mut self, address: IpAddr) -> bool {
         let Inheritance { queues, sockets } = std::mem::take(&mut self.inherited);
         let features = self.config.features;
         let socket = |fd| Socket::inherit(fd, address, self.config.port, &features).map(Arc::new);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
-        let mut complaint = None;
-        let sockets: Vec<_> = sockets.into_iter().filter_map(|fd| socket(fd).map_err(|why| complaint = Some(why)).ok()).collect();
-        let queues: Vec<_> = queues.into_iter().filter_map(|fd| tun(fd).map_err(|why| complaint = Some(why)).ok()).collect();
-        if let Some(complaint) = complaint {
-            tracing::warn!("{complaint}; it is made anew");
+        let mut problem = None;
+        let sockets: Vec<_> = sockets.into_iter().filter_map(|fd| socket(fd).map_err(|why| problem = Some(why)).ok()).collect();
+        let queues: Vec<_> = queues.into_iter().filter_map(|fd| tun(fd).map_err(|why| problem = Some(why)).ok()).collect();
+        if let Some(problem) = problem {
+            tracing::warn!("{problem}; opening a new one");
         }
         if queues.len() == features.queues {
             self.queues = queues;
@@ -119,10 +119,10 @@ impl Engine {
         !self.queues.is_empty()
     }
 
-    /// Opens what is not open and starts the threads. An existing device that it does not hold has to be gone before.
+    /// Opens what is not open yet and starts the threads. A device that the engine does not have open must be deleted first.
     ///
     /// # Errors
-    /// What failed, and the remedy.
+    /// The failed step, and the remedy.
     pub fn open(&mut self, address: IpAddr) -> Result<(), String> {
         self.stop();
         self.bind(address)?;
@@ -131,10 +131,10 @@ impl Engine {
             let queues = match Tun::open(&self.config.device, &self.config.features) {
                 Ok(queues) => queues,
                 Err(why) if self.config.features.vnet => {
-                    // An old kernel, or a container's: what it does not have is done without.
+                    // Older kernels and containers may lack offloads. The engine works without them.
                     let features = Features { queues: 1, ..Features::mmsg() };
                     let queues = Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
-                    tracing::warn!("{} works without offloads: {why}", self.config.device);
+                    tracing::warn!("{} runs without offloads: {why}", self.config.device);
                     self.config.features = Features { name: "mmsg", gso: self.config.features.gso, gro: self.config.features.gro, ..features };
                     queues
                 }
@@ -145,10 +145,10 @@ impl Engine {
         self.start()
     }
 
-    /// The sockets are bound to this address from now on; the device stays.
+    /// Binds the sockets to this address. The device stays open.
     ///
     /// # Errors
-    /// What failed, and the remedy. The old sockets are kept then.
+    /// The failed step, and the remedy. The old sockets are kept.
     pub fn rebind(&mut self, address: IpAddr) -> Result<(), String> {
         if self.sockets.as_ref().is_some_and(|sockets| sockets.address == address) {
             return Ok(());
@@ -168,9 +168,9 @@ impl Engine {
             let what = std::net::SocketAddr::new(address, port);
             match error.raw_os_error() {
                 Some(libc::EADDRINUSE) => format!(
-                    "UDP {what} is taken: by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface of that port (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
+                    "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
                 ),
-                _ => format!("UDP {what} cannot be bound: {error}"),
+                _ => format!("cannot bind UDP {what}: {error}"),
             }
         };
         let receive: Result<Vec<_>, _> =
@@ -178,7 +178,7 @@ impl Engine {
         let receive = receive.map_err(|error| refused(&error))?;
         if let Some(size) = receive.first().map(|socket| socket.receive_buffer()).filter(|size| *size < 4 << 20) {
             tracing::warn!(
-                "the receive buffer of UDP port {port} is {size} bytes: bursts will be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
+                "the receive buffer of UDP port {port} has only {size} bytes, so bursts may be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
             );
         }
         let spread = self.spread(address)?;
@@ -192,14 +192,14 @@ impl Engine {
         bound.map_err(|error| format!("cannot bind a UDP socket to {address}: {error}"))
     }
 
-    /// Starts the threads on what is open.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// When the host gives no more threads or files.
+    /// The host provides no more threads or files.
     pub fn start(&mut self) -> Result<(), String> {
         self.stop();
         let Some(sockets) = self.sockets.clone() else { return Err("the engine has no socket".to_owned()) };
-        let wake = Arc::new(Wake::new().map_err(|error| format!("cannot make an eventfd: {error}"))?);
+        let wake = Arc::new(Wake::new().map_err(|error| format!("cannot create an eventfd: {error}"))?);
         self.wake = Some(wake.clone());
         self.describe();
         let config = Arc::new(self.config.clone());
@@ -227,11 +227,11 @@ impl Engine {
     }
 
     fn thread(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-        let hurried = move || {
-            urgent::hurry();
+        let prioritized = move || {
+            priority::raise();
             work();
         };
-        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(hurried);
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(prioritized);
         self.threads.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         Ok(())
     }
@@ -251,22 +251,22 @@ impl Engine {
         let text = format!("{} ({}; {} queues)", features.name, parts.join(", "), features.queues);
         let mut mode = self.counters.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if *mode != text {
-            tracing::info!("{} moves packets by {text}", self.config.device);
+            tracing::info!("{} uses packet mode {text}", self.config.device);
             *mode = text;
         }
     }
 
-    /// Stops the threads; device and sockets stay open.
+    /// Stops the threads. Device and sockets stay open.
     pub fn stop(&mut self) {
         if let Some(wake) = self.wake.take() {
-            wake.now();
+            wake.wake();
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 
-    /// Closes the device, which is gone then.
+    /// Closes the device, which deletes it.
     pub fn close(&mut self) {
         self.stop();
         self.queues.clear();

@@ -1,28 +1,28 @@
-//! How the engine moves packets: by offloads, in batches, or one by one; chosen by probing, or by `FLANNELD_DATAPATH`.
+//! How the engine reads and sends packets: with offloads, in batches or one by one. Chosen by probing or by `--datapath`.
 
-/// The ways in which packets are moved.
+/// How packets are read and sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// The name of the choice.
+    /// The name of the mode.
     pub name: &'static str,
-    /// The TUN device is made by the `tun-tap` crate.
+    /// Use the `tun-tap` crate to create the TUN device.
     pub tun_tap: bool,
-    /// Super-packets of TCP to and from the TUN device.
+    /// Use TCP super-packets on the TUN device.
     pub vnet: bool,
-    /// Super-packets of UDP too.
+    /// Use UDP super-packets too.
     pub uso: bool,
-    /// Many datagrams of one size in one send (`UDP_SEGMENT`).
+    /// Send many datagrams of one size at once (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Many datagrams of one flow in one receipt (`UDP_GRO`).
+    /// Receive many datagrams of one flow at once (`UDP_GRO`).
     pub gro: bool,
-    /// Packets that are read before they are sent, and messages a system call.
+    /// The packets read before sending, and the messages in one system call.
     pub batch: usize,
-    /// Queues of the TUN device, each with two threads.
+    /// The queues of the TUN device, each with two threads.
     pub queues: usize,
 }
 
 impl Features {
-    /// All that the kernel has.
+    /// Everything that the kernel supports.
     pub fn offload() -> Self {
         Self { name: "offload", tun_tap: false, vnet: true, uso: true, gso: true, gro: true, batch: 64, queues: queues(cpus()) }
     }
@@ -32,35 +32,31 @@ impl Features {
         Self { name: "mmsg", tun_tap: false, vnet: false, uso: false, gso: false, gro: false, batch: 64, queues: 1 }
     }
 
-    /// One packet a system call.
+    /// One packet for each system call.
     pub fn plain() -> Self {
         Self { name: "plain", tun_tap: true, vnet: false, uso: false, gso: false, gro: false, batch: 1, queues: 1 }
     }
 
-    /// The choice of that name.
+    /// The names of the modes.
+    pub const NAMES: &'static [&'static str] = &["auto", "offload", "mmsg", "plain"];
+
+    /// The mode with that name.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is no such mode.
     pub fn named(name: &str) -> Result<Self, String> {
         match name {
             "" | "auto" | "offload" => Ok(Self::offload()),
             "mmsg" => Ok(Self::mmsg()),
             "plain" => Ok(Self::plain()),
-            _ => Err(format!("FLANNELD_DATAPATH is {name:?}: it has to be offload, mmsg or plain; leave it out for the fastest that works")),
+            _ => Err(format!("{name:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available")),
         }
     }
+}
 
-    /// The choice of the environment.
-    ///
-    /// # Errors
-    /// When there is none of that name.
-    pub fn of_environment() -> Result<Self, String> {
-        let mut features = Self::named(std::env::var("FLANNELD_DATAPATH").as_deref().unwrap_or_default())?;
-        if let Ok(text) = std::env::var("FLANNELD_DATAPATH_QUEUES") {
-            let queues = text.parse().ok().filter(|queues| (1..=16).contains(queues));
-            features.queues = queues.ok_or_else(|| format!("FLANNELD_DATAPATH_QUEUES is {text:?}: it has to be between 1 and 16"))?;
-        }
-        Ok(features)
+impl Default for Features {
+    fn default() -> Self {
+        Self::offload()
     }
 }
 
@@ -68,7 +64,7 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Two threads a queue: one queue serves two processors.
+/// Each queue has two threads, so one queue uses two CPUs.
 fn queues(cpus: usize) -> usize {
     (cpus / 2).clamp(1, 4)
 }
@@ -78,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_by_name() {
+    fn modes_by_name() {
         assert_eq!(Features::named("").unwrap().name, "offload");
         assert_eq!((Features::named("mmsg").unwrap().batch, Features::named("plain").unwrap().batch), (64, 1));
         assert!(Features::named("fast").unwrap_err().contains("offload, mmsg or plain"));

@@ -1,16 +1,16 @@
-//! To which flow a packet belongs, and words in packets.
+//! The flow of a packet, and access to words in packets.
 
 use super::packet::{Fragment, Header, Version};
 use std::ops::Range;
 
-/// TCP's number in IP headers.
+/// The protocol number of TCP.
 pub const TCP: u8 = 6;
-/// UDP's.
+/// The protocol number of UDP.
 pub const UDP: u8 = 17;
-/// SCTP's.
+/// The protocol number of SCTP.
 const SCTP: u8 = 132;
 
-/// Equal for all packets of a flow, by addresses, protocol and ports; for fragments, which have ports in the first only, without these.
+/// A hash that is equal for all packets of a flow: of addresses, protocol and ports. Fragments are hashed without ports, as only the first has them.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
@@ -25,22 +25,22 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
     })
 }
 
-/// Slots of tables over the flows of one batch; two flows may share one.
+/// The number of slots in tables of the flows of one batch. Two flows may share a slot.
 pub const SLOTS: usize = 64;
 
-/// A flow's place in such a table.
+/// The slot of a flow.
 #[inline]
 pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// The word of 16 bits at a place.
+/// The 16-bit word at an offset.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }
 
-/// Sets the word of 16 bits at a place.
+/// Writes the 16-bit word at an offset.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();

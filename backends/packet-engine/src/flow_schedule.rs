@@ -1,41 +1,41 @@
-//! In which order the packets of one batch go on: flows of few bytes first. Theirs are the packets that somebody waits for (answers,
-//! acknowledgements, names); beside a stream they would wait for all of it. A flow keeps its own order.
+//! Flow scheduling: the order in which the packets of one batch are sent. Flows with few bytes go first. Somebody usually waits for their
+//! packets (answers, acknowledgements, DNS), which would otherwise wait for all of a bulk stream. The order within a flow stays.
 
 use super::flow::SLOTS;
 
-/// A batch of fewer bytes is over before anybody notices.
-pub const WORTH: usize = 64 << 10;
+/// Smaller batches are not worth scheduling.
+pub const MIN_BYTES: usize = 64 << 10;
 
-/// The turns of one batch. A unit is what is handed on at once.
+/// The schedule of one batch. A unit is what is sent or written at once.
 pub struct FlowSchedule {
     /// Bytes of each flow.
     bytes: [usize; SLOTS],
     all: usize,
     /// The flow of each unit.
     flows: Vec<usize>,
-    /// Whether the batch goes on as it came.
-    fixed: bool,
+    /// Whether the batch keeps its order.
+    keep_order: bool,
     order: Vec<usize>,
 }
 
 impl Default for FlowSchedule {
-    /// Of an empty batch.
+    /// The schedule of an empty batch.
     fn default() -> Self {
-        Self { bytes: [0; SLOTS], all: 0, flows: Vec::new(), fixed: false, order: Vec::new() }
+        Self { bytes: [0; SLOTS], all: 0, flows: Vec::new(), keep_order: false, order: Vec::new() }
     }
 }
 
 impl FlowSchedule {
-    /// Forgets the batch.
+    /// Starts a new batch.
     pub fn clear(&mut self) {
         self.bytes = [0; SLOTS];
         self.all = 0;
         self.flows.clear();
-        self.fixed = false;
+        self.keep_order = false;
         self.order.clear();
     }
 
-    /// A packet of the flow with this slot ([`super::flow::slot`]).
+    /// Counts a packet of the flow in this slot ([`super::flow::slot`]).
     #[inline]
     pub fn count(&mut self, slot: usize, bytes: usize) {
         self.all += bytes;
@@ -44,33 +44,33 @@ impl FlowSchedule {
         }
     }
 
-    /// One more unit, of that flow.
+    /// Adds a unit of a flow.
     #[inline]
     pub fn push(&mut self, slot: usize) {
         self.flows.push(slot);
     }
 
-    /// The batch goes on as it came: something in it belongs to nobody knows which flow.
+    /// Keeps the order of the batch, because the flow of a packet is unknown.
     #[inline]
-    pub fn fix(&mut self) {
-        self.fixed = true;
+    pub fn keep_order(&mut self) {
+        self.keep_order = true;
     }
 
-    /// All units are there.
+    /// Determines the order, after all units were added.
     pub fn arrange(&mut self) {
-        if self.fixed || self.all < WORTH || self.flows.len() < 2 {
+        if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
         }
         let Self { bytes, flows, order, .. } = self;
         order.extend(0..flows.len());
-        // A stable sort: units of one flow are equal and stay as they are.
+        // The sort is stable, so units of one flow keep their order.
         order.sort_by_key(|unit| flows.get(*unit).and_then(|slot| bytes.get(*slot)));
     }
 
-    /// Which unit goes on as the `turn`th.
+    /// The unit at a position of the order.
     #[inline]
-    pub fn unit(&self, turn: usize) -> usize {
-        self.order.get(turn).copied().unwrap_or(turn)
+    pub fn unit_at(&self, position: usize) -> usize {
+        self.order.get(position).copied().unwrap_or(position)
     }
 }
 
@@ -80,41 +80,41 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn units(batch: &[(usize, usize)], fixed: bool) -> Vec<usize> {
-        let mut turns = FlowSchedule::default();
-        // What was there before is forgotten.
-        turns.fix();
-        turns.count(7, WORTH);
-        turns.push(7);
-        turns.clear();
+    fn units(batch: &[(usize, usize)], keep_order: bool) -> Vec<usize> {
+        let mut schedule = FlowSchedule::default();
+        // The previous batch is forgotten.
+        schedule.keep_order();
+        schedule.count(7, MIN_BYTES);
+        schedule.push(7);
+        schedule.clear();
         for (slot, bytes) in batch {
-            turns.count(*slot, *bytes);
-            turns.push(*slot);
+            schedule.count(*slot, *bytes);
+            schedule.push(*slot);
         }
-        if fixed {
-            turns.fix();
+        if keep_order {
+            schedule.keep_order();
         }
-        turns.arrange();
-        (0..batch.len()).map(|turn| turns.unit(turn)).collect()
+        schedule.arrange();
+        (0..batch.len()).map(|position| schedule.unit_at(position)).collect()
     }
 
     #[test]
-    fn who_sends_little_goes_first() {
+    fn flows_with_few_bytes_go_first() {
         let batch = [(1, 60_000), (1, 60_000), (2, 84), (1, 60_000), (3, 1400), (2, 84)];
         assert_eq!(units(&batch, false), [2, 5, 4, 0, 1, 3]);
         assert_eq!(units(&batch, true), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(units(&[(1, 1400), (2, 84)], false), [0, 1], "not worth it");
+        assert_eq!(units(&[(1, 1400), (2, 84)], false), [0, 1], "too small a batch");
         assert_eq!(units(&[], false), Vec::<usize>::new());
     }
 
     proptest! {
         #[test]
-        fn all_go_on_and_none_overtakes_its_flow(batch in vec((0..SLOTS, 40usize..70_000), 0..100), fixed: bool) {
-            let order = units(&batch, fixed);
+        fn the_order_within_a_flow_stays(batch in vec((0..SLOTS, 40usize..70_000), 0..100), keep_order: bool) {
+            let order = units(&batch, keep_order);
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert!(sorted.into_iter().eq(0..batch.len()));
-            for (earlier, later) in order.iter().enumerate().flat_map(|(turn, unit)| order[turn + 1..].iter().map(move |later| (unit, later))) {
+            for (earlier, later) in order.iter().enumerate().flat_map(|(position, unit)| order[position + 1..].iter().map(move |later| (unit, later))) {
                 prop_assert!(batch[*earlier].0 != batch[*later].0 || earlier < later);
             }
         }

@@ -1,26 +1,26 @@
-//! What stands between the outer UDP header and the inner packet: nothing in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
+//! The headers between the outer UDP header and the inner packet: none in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
 
 use crate::reason::Reason;
 
-/// VXLAN's and Ethernet's headers together.
+/// The length of the VXLAN and Ethernet headers.
 pub const VXLAN: usize = 8 + 14;
 
-/// The framing of an engine.
+/// The encapsulation format of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// The payload is the IP packet itself.
     Udp,
-    /// An Ethernet frame in VXLAN.
+    /// The payload is an Ethernet frame in VXLAN.
     Vxlan {
-        /// The network identifier.
+        /// The VNI.
         vni: u32,
-        /// Our VTEP's MAC: frames to any other are not for us.
+        /// The MAC of our VTEP. Frames to other MACs are dropped.
         mac: [u8; 6],
     },
 }
 
 impl Framing {
-    /// Bytes in front of each packet.
+    /// The length of the headers before each packet.
     pub fn overhead(&self) -> usize {
         match self {
             Framing::Udp => 0,
@@ -28,7 +28,7 @@ impl Framing {
         }
     }
 
-    /// Writes what stands in front of a packet to the VTEP `to`; how long it is. `out` has room for [`VXLAN`] bytes.
+    /// Writes the headers of a packet to the VTEP `to` and returns their length. `out` has room for [`VXLAN`] bytes.
     #[inline]
     pub fn write(&self, to: [u8; 6], ipv6: bool, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else { return 0 };
@@ -41,10 +41,10 @@ impl Framing {
         VXLAN
     }
 
-    /// Where the IP packet lies in a datagram.
+    /// The range of the IP packet in a datagram.
     ///
     /// # Errors
-    /// Why the datagram is dropped.
+    /// The reason to drop the datagram.
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
         let Framing::Vxlan { vni, mac } = self else { return Ok(0..datagram.len()) };
@@ -67,7 +67,7 @@ impl Framing {
             ([0x08, 0x00] | [0x86, 0xdd], ..) => return Err(Reason::Malformed),
             _ => return Err(Reason::NotIp),
         };
-        // A short frame may have been padded: what is behind the packet is not part of it.
+        // Short frames may be padded. Bytes after the packet are not part of it.
         Ok(VXLAN..VXLAN + length.min(packet.len()))
     }
 }
@@ -89,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart() {
+    fn invalid_frames_are_dropped() {
         assert_eq!(framed(|_| ()), Ok(22..42));
-        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is cut off");
-        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "reserved bits");
+        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is removed");
+        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "reserved bits are ignored");
         assert_eq!(framed(|d| d[0] = 0xf7), Err(Reason::BadHeader));
         assert_eq!(framed(|d| d[6] = 0), Err(Reason::BadVni));
         assert_eq!(framed(|d| d[8] = 0xff), Err(Reason::WrongMac));

@@ -1,4 +1,4 @@
-//! ICMP errors about packets that the tunnel cannot carry, and when there must be none (RFC 1122, 1812, 4443).
+//! ICMP errors for packets that the tunnel cannot carry, and the cases in which none may be sent (RFC 1122, 1812, 4443).
 
 use super::checksum;
 use super::packet::{Fragment, Header, ICMP, ICMP_V6, OPAQUE, V4_HEADER, V6_HEADER, Version};
@@ -6,18 +6,18 @@ use crate::martian::martian;
 use crate::verdict::Icmp;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The largest IPv4 error: what every host takes without fragments.
+/// The largest IPv4 error, which every host accepts without fragmentation.
 pub const V4_MAX: usize = 576;
-/// The largest IPv6 error: the least MTU of a link.
+/// The largest IPv6 error: the minimum MTU of a link.
 pub const V6_MAX: usize = 1280;
-/// The ICMP header of both families, before the quoted packet.
+/// The length of the ICMP header before the quoted packet, in both families.
 const ICMP_HEADER: usize = 8;
 const TTL: u8 = 64;
-/// Internetwork control, as routers mark what they say themselves.
+/// Internetwork control, the TOS of messages from routers.
 const TOS: u8 = 0xc0;
 
-/// Writes the whole IP packet that tells the sender of `offender` what became of it, and returns its length. `source` is our own
-/// address on the tunnel. `None` where there must be no error, where `source` is of the other family, or `out` is too small.
+/// Writes the IP packet that reports an error to the sender of `offender` and returns its length. `source` is our own
+/// address on the tunnel. None if no error may be sent, if `source` is of the other family, or if `out` is too small.
 pub fn reply(icmp: Icmp, offender: &[u8], header: &Header, source: IpAddr, out: &mut [u8]) -> Option<usize> {
     if !answerable(offender, header) {
         return None;
@@ -29,18 +29,18 @@ pub fn reply(icmp: Icmp, offender: &[u8], header: &Header, source: IpAddr, out: 
     }
 }
 
-/// Whether an error about this packet may be sent to where it says it came from.
+/// Whether an error about this packet may be sent to its source.
 fn answerable(offender: &[u8], header: &Header) -> bool {
     if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination) {
         return false;
     }
     let kind = offender.get(header.transport);
     match (header.version, header.protocol) {
-        // Questions and their answers; all else is an error, or may be one that is newer than this list.
+        // Queries and their replies. All other types are errors, or may be newer errors.
         (Version::V4, ICMP) => kind.is_some_and(|kind| matches!(kind, 0 | 8 | 9 | 10 | 13..=18 | 42 | 43)),
-        // Below 128 are errors; 137 is the redirect.
+        // Types below 128 are errors; 137 is a redirect.
         (Version::V6, ICMP_V6) => kind.is_some_and(|kind| *kind >= 128 && *kind != 137),
-        // May hide an error.
+        // May contain an error.
         (Version::V6, OPAQUE) => false,
         _ => true,
     }
@@ -49,7 +49,7 @@ fn answerable(offender: &[u8], header: &Header) -> bool {
 fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ipv4Addr, out: &mut [u8]) -> Option<usize> {
     let room = out.len().min(V4_MAX).checked_sub(V4_HEADER + ICMP_HEADER)?;
     let quote = offender.get(..offender.len().min(room))?;
-    // The sender finds its socket by the first 8 bytes after the header.
+    // The sender needs the first 8 bytes after the header to find its socket.
     if quote.len() < offender.len().min(header.header_len + 8) {
         return None;
     }
@@ -62,7 +62,7 @@ fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ip
     };
     write_message(message, kind, code, mtu, quote, 0)?;
     let [len_high, len_low] = u16::try_from(total).ok()?.to_be_bytes();
-    // Never fragmented, so it needs no identification.
+    // The packet is never fragmented, so it needs no identification.
     *ip = [0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..].copy_from_slice(&to.octets());
@@ -93,7 +93,7 @@ fn reply_v6(icmp: Icmp, offender: &[u8], from: Ipv6Addr, to: Ipv6Addr, out: &mut
     Some(total)
 }
 
-/// The ICMP message, which ends with the quote. Both families have the MTU at its end of the second word.
+/// The ICMP message with the quoted packet. In both families the MTU is at the end of the second word.
 fn write_message(message: &mut [u8], kind: u8, code: u8, mtu: u16, quote: &[u8], initial: u64) -> Option<()> {
     let [mtu_high, mtu_low] = mtu.to_be_bytes();
     let (head, body) = message.split_first_chunk_mut::<ICMP_HEADER>()?;

@@ -1,7 +1,7 @@
-//! The packet engine of the userspace backends: a TUN device on one side, UDP on the other.
+//! The packet engine of the userspace backends: a TUN device on one side, UDP sockets on the other.
 //!
-//! What is to become of a packet is decided without I/O, from the packet and a table that was built whole. Super-packets go through
-//! it as they are; they are cut on the way out ([`split`]) and put together on the way in ([`merge`]).
+//! The decision about a packet needs no I/O, only the packet and an immutable table. Super-packets pass as a whole: they are split on the way
+//! out ([`split`]), and packets are merged into them on the way in ([`merge`]).
 
 pub mod checksum;
 pub mod counters;
@@ -16,11 +16,11 @@ pub mod limit;
 pub mod martian;
 pub mod merge;
 pub mod packet;
+pub mod partial_checksum;
 pub mod reason;
 pub mod socket;
 pub mod split;
 pub mod table;
 pub mod tun;
-pub mod unfinished;
 pub mod verdict;
 pub mod virtio;

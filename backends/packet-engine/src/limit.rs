@@ -1,16 +1,16 @@
-//! How many ICMP errors leave: so many in all, and so many to one destination.
+//! Rate limits of ICMP errors: for all destinations together and for each one.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// All destinations together: a second's number, and how many may go at once.
+/// The limit for all destinations: errors a second, and the burst.
 const ALL: Rate = Rate::new(100, 50);
-/// One destination.
+/// The limit for one destination.
 const EACH: Rate = Rate::new(10, 10);
-/// Destinations share buckets by hash: a storm makes the table no bigger, and hits few others.
+/// Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
 const SLOTS: usize = 1024;
 
-/// A rate as spacing: what came earlier than its turn by more than `slack` is refused.
+/// A rate, as the spacing between errors. An error that is early by more than `slack` is refused.
 struct Rate {
     spacing: u64,
     slack: u64,
@@ -22,14 +22,14 @@ impl Rate {
         Self { spacing, slack: spacing * (burst - 1) }
     }
 
-    /// When the next turn is after one at `now`; `None` where it is too early. `turn` zero is a full bucket.
+    /// The time of the next error after one at `now`. None if it is too early. Zero as `turn` is a full bucket.
     fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
     }
 }
 
-/// The limits on ICMP errors; one set for the whole engine.
+/// The rate limits of an engine.
 #[derive(Clone, Debug)]
 pub struct Buckets {
     seed: u64,
@@ -38,17 +38,17 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Full buckets. The seed keeps others from knowing which destinations share one.
+    /// Full buckets. The seed makes it unpredictable which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
         Self { seed, all: 0, each: vec![0; SLOTS].into() }
     }
 
-    /// Whether an error may go to `destination` at `now`, a monotonic clock; it is counted only if so.
+    /// Whether an error may be sent to `destination` at `now`, a monotonic clock. It is counted only if so.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);
         let Some(each) = self.each.get_mut(slot) else { return false };
-        // Neither pays for what the other refuses: one noisy destination leaves the others their share.
+        // An error counts against neither limit if one refuses it, so that a noisy destination does not use up the limit for all.
         let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else { return false };
         *each = one;
         self.all = all;
@@ -85,27 +85,27 @@ mod tests {
     }
 
     #[test]
-    fn one_destination_gets_ten_a_second() {
+    fn one_destination_is_limited_to_ten_a_second() {
         let mut buckets = Buckets::new(1);
         let passed = (0..10_000).filter(|ms| buckets.allow(ip(7), Duration::from_millis(*ms))).count();
         assert_eq!(passed, 10 + 99);
-        // And leaves the others their share.
+        // Other destinations are not affected.
         assert!(buckets.allow(ip(8), Duration::from_secs(10)));
     }
 
     #[test]
-    fn a_storm_gets_a_hundred_a_second() {
+    fn a_flood_is_limited_to_a_hundred_a_second() {
         let mut buckets = Buckets::new(1);
         let passed = (0..1_000_000u64).filter(|n| buckets.allow(ip(*n as u32), Duration::from_micros(n * 10))).count();
         assert_eq!(passed, 50 + 999);
     }
 
     #[test]
-    fn after_a_rest_the_burst_is_back() {
+    fn the_burst_is_available_again_after_a_pause() {
         let mut buckets = Buckets::new(1);
         let burst = |buckets: &mut Buckets, at| (0..100).filter(|_| buckets.allow(ip(7), Duration::from_secs(at))).count();
         assert_eq!([burst(&mut buckets, 0), burst(&mut buckets, 0), burst(&mut buckets, 1), burst(&mut buckets, 1_000_000)], [10, 0, 10, 10]);
-        // A clock at its end refuses, and does not wrap.
+        // At the end of its range the clock refuses and does not wrap.
         assert!(burst(&mut Buckets::new(1), u64::MAX) <= 100);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether no packet between nodes can have this address: "this network", loopback, link-local, multicast, class E with broadcast;
+/// Whether an address is invalid between nodes. IPv4: "this network", loopback, link-local, multicast, class E and broadcast. IPv6:
 /// unspecified, loopback, link-local, multicast and IPv4-mapped.
 #[inline]
 pub fn martian(ip: &IpAddr) -> bool {

@@ -1,63 +1,63 @@
-//! Packets that came in one batch, merged into super-packets for the TUN device: the first packet's headers, everybody's payload.
+//! Merges packets of one batch into super-packets for the TUN device: the headers of the first packet and the payload of all.
 //!
-//! A packet joins the latest waiting packet of its flow or none, so the order within a flow is kept. What is not plain data of an
-//! established stream passes through alone. Each merged packet's checksum is verified first: a super-packet asserts that it is right. An unfinished checksum
-//! (see [`super::unfinished`]) needs none, and stays unfinished.
+//! A packet is merged only with the latest group of its flow, so the order within a flow stays. Packets other than plain data of an
+//! established stream are passed on alone. A packet's checksum is verified before it is merged, because a super-packet implies that it is
+//! correct. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
 use super::flow_schedule::FlowSchedule;
 use super::packet::{Fragment, Header, Version};
-use super::unfinished::{self, TCP_FIELD, UDP_FIELD};
+use super::partial_checksum::{self, TCP_FIELD, UDP_FIELD};
 use super::virtio::{Gso, VnetHeader};
 use std::ops::Range;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
-/// Segments of one super-packet, at most.
+/// The most segments in a super-packet.
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet.
 const LONGEST: usize = 65_535;
-const NOBODY: u16 = u16::MAX;
+const NO_GROUP: u16 = u16::MAX;
 
-/// One write to the TUN device: a packet, or several merged. All ranges lie in the batch's buffer.
+/// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
 #[derive(Default)]
 pub struct Group {
-    /// The first packet, whole.
+    /// The first packet.
     pub first: Range<usize>,
-    /// The payload of the others.
+    /// The payload of the other packets.
     pub rest: Vec<Range<usize>>,
     kind: Gso,
-    /// Whether another packet may join.
+    /// Whether more packets can be merged.
     open: bool,
     header_len: usize,
     transport: usize,
     protocol: u8,
-    /// Payload bytes of the first packet.
+    /// The payload length of the first packet.
     size: usize,
-    /// Total length.
+    /// The total length.
     total: usize,
-    /// The sequence number that follows.
+    /// The next sequence number.
     next: u32,
     push: bool,
-    /// Whether the first packet's checksum holds the pseudo header's sum only.
-    unfinished: bool,
-    /// Whether it came as a super-packet.
+    /// Whether the first packet's checksum is partial.
+    partial: bool,
+    /// Whether it was received as a super-packet.
     whole: bool,
 }
 
 impl Group {
-    /// How many packets it holds.
+    /// The number of packets.
     pub fn count(&self) -> usize {
         if self.whole { self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1)) } else { 1 + self.rest.len() }
     }
 
-    /// Their bytes, each with its headers.
+    /// Their size, each with its headers.
     pub fn bytes(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
-    /// What it is made of.
+    /// The kind of super-packet.
     pub fn kind(&self) -> Gso {
         if self.count() > 1 { self.kind } else { Gso::None }
     }
@@ -68,11 +68,11 @@ impl Group {
     }
 }
 
-/// Gathers the packets of one batch.
+/// Merges the packets of one batch.
 pub struct Merger {
     groups: Vec<Group>,
     used: usize,
-    /// Each flow's latest group; two flows in one slot only merge less.
+    /// The latest group of each flow. Two flows that share a slot are only merged less.
     slots: [u16; SLOTS],
     schedule: FlowSchedule,
     merge_tcp: bool,
@@ -80,49 +80,49 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Merges TCP segments, UDP datagrams, both or nothing.
+    /// A merger for TCP segments, UDP datagrams, both or neither.
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
-        Self { groups: Vec::new(), used: 0, slots: [NOBODY; SLOTS], schedule: FlowSchedule::default(), merge_tcp, merge_udp }
+        Self { groups: Vec::new(), used: 0, slots: [NO_GROUP; SLOTS], schedule: FlowSchedule::default(), merge_tcp, merge_udp }
     }
 
-    /// Forgets the batch.
+    /// Starts a new batch.
     pub fn clear(&mut self) {
         self.used = 0;
-        self.slots = [NOBODY; SLOTS];
+        self.slots = [NO_GROUP; SLOTS];
         self.schedule.clear();
     }
 
-    /// All packets are there: whose group goes first is settled.
+    /// Determines the order of the groups, after all packets were offered.
     pub fn arrange(&mut self) {
         self.schedule.arrange();
     }
 
-    /// Which group is written as the `turn`th.
+    /// The group at a position of the order.
     #[inline]
-    pub fn turn(&self, turn: usize) -> usize {
-        self.schedule.unit(turn)
+    pub fn group_at(&self, position: usize) -> usize {
+        self.schedule.unit_at(position)
     }
 
-    /// What has to be written, as it came.
+    /// The groups, in the order of arrival.
     pub fn groups(&self) -> &[Group] {
         self.groups.get(..self.used).unwrap_or_default()
     }
 
-    /// Takes a packet that lies at `at` in `buffer`.
+    /// Adds the packet at `at` in `buffer`.
     pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
         let Some(packet) = buffer.get(at.clone()) else { return };
         if header.fragment != Fragment::No {
-            // Whose flow it belongs to is unknown: nothing that comes later may join or overtake what stands before it.
-            self.slots = [NOBODY; SLOTS];
-            self.schedule.fix();
+            // The flow of a fragment is unknown. Later packets must not be merged with, or overtake, what came before it.
+            self.slots = [NO_GROUP; SLOTS];
+            self.schedule.keep_order();
             self.schedule.push(0);
             self.push(at, header, None, false);
             return;
         }
         let slot = flow::slot(packet, header);
         self.schedule.count(slot, at.len());
-        let pseudo = unfinished::pseudo(packet, header);
-        let unfinished = pseudo.is_some_and(|pseudo| unfinished::is_unfinished(packet, header, pseudo));
+        let pseudo = partial_checksum::pseudo(packet, header);
+        let partial = pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
         let wanted = match header.protocol {
             TCP => self.merge_tcp,
             UDP => self.merge_udp,
@@ -130,11 +130,11 @@ impl Merger {
         };
         if !wanted {
             self.schedule.push(slot);
-            self.push(at, header, None, unfinished);
+            self.push(at, header, None, partial);
             return;
         }
-        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, unfinished));
-        let latest = self.slots.get(slot).copied().unwrap_or(NOBODY);
+        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, partial));
+        let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
         if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
             && group.open
             && let Some(first) = buffer.get(group.first.clone())
@@ -148,14 +148,14 @@ impl Merger {
             return;
         }
         self.schedule.push(slot);
-        let index = self.push(at, header, candidate.as_ref(), unfinished);
+        let index = self.push(at, header, candidate.as_ref(), partial);
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
     }
 
-    /// Takes a super-packet as it came, whose segments have `size` bytes of payload each; its checksum is unfinished.
-    pub fn offer_whole(&mut self, buffer: &[u8], at: Range<usize>, header: &Header, size: usize) {
+    /// Adds a super-packet as a whole. Its segments have `size` bytes of payload each, and its checksum is partial.
+    pub fn offer_super_packet(&mut self, buffer: &[u8], at: Range<usize>, header: &Header, size: usize) {
         let Some(packet) = buffer.get(at.clone()) else { return };
         let slot = flow::slot(packet, header);
         self.schedule.count(slot, at.len());
@@ -168,24 +168,24 @@ impl Merger {
             group.size = size;
             group.whole = true;
         }
-        // Nothing joins it, and nothing of its flow joins what stands before it.
+        // Nothing is merged with it, and later packets of its flow are not merged with earlier ones.
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
     }
 
-    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>, unfinished: bool) -> u16 {
+    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>, partial: bool) -> u16 {
         let index = self.used;
         if self.groups.len() == index {
             self.groups.push(Group::default());
         }
         self.used += 1;
-        let Some(group) = self.groups.get_mut(index) else { return NOBODY };
+        let Some(group) = self.groups.get_mut(index) else { return NO_GROUP };
         group.rest.clear();
         group.total = at.len();
         group.first = at;
         group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
-        group.unfinished = unfinished;
+        group.partial = partial;
         group.whole = false;
         group.open = candidate.is_some_and(|candidate| !candidate.push);
         group.push = candidate.is_some_and(|candidate| candidate.push);
@@ -194,10 +194,10 @@ impl Merger {
         group.header_len = candidate.map_or(header.transport, |candidate| candidate.payload);
         group.size = candidate.map_or(0, |candidate| candidate.size);
         group.next = candidate.map_or(0, |candidate| candidate.next);
-        u16::try_from(index).unwrap_or(NOBODY)
+        u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Makes group `index` ready to be written: the first packet's headers speak for all. What stands before it.
+    /// Prepares a group to be written: the first packet's headers are adapted to the group. Returns the virtio header.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else { return VnetHeader::default() };
         if group.rest.is_empty() {
@@ -216,15 +216,15 @@ fn gso(header: &Header) -> Gso {
     }
 }
 
-/// What stands before what nothing was merged into: its bytes stay as they are.
+/// The virtio header of a packet with which nothing was merged. The packet is not changed.
 fn alone(group: &Group) -> Option<VnetHeader> {
-    if !group.unfinished {
+    if !group.partial {
         return None;
     }
     let plain = VnetHeader {
         needs_csum: true,
         csum_start: u16::try_from(group.transport).ok()?,
-        csum_offset: u16::try_from(unfinished::field(group.protocol)?).ok()?,
+        csum_offset: u16::try_from(partial_checksum::field(group.protocol)?).ok()?,
         ..VnetHeader::default()
     };
     if group.kind() == Gso::None {
@@ -269,23 +269,23 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     })
 }
 
-/// A packet that may be merged.
+/// A packet that can be merged.
 struct Candidate {
-    /// Where its payload begins.
+    /// The start of its payload.
     payload: usize,
-    /// How much there is of it.
+    /// The length of its payload.
     size: usize,
-    /// The sequence number behind it.
+    /// The next sequence number.
     next: u32,
     push: bool,
     sequence: u32,
 }
 
 impl Candidate {
-    /// None for what always passes alone: no data, flags, options of IP, a checksum that is wrong or absent.
+    /// None for packets that are never merged: no data, flags, IP options, or a wrong or missing checksum.
     #[inline]
-    fn of(packet: &[u8], header: &Header, pseudo: u64, unfinished: bool) -> Option<Self> {
-        // Nothing between the IP header and TCP or UDP: neither options nor extension headers.
+    fn of(packet: &[u8], header: &Header, pseudo: u64, partial: bool) -> Option<Self> {
+        // No options or extension headers between the IP header and TCP or UDP.
         let plain = if header.version == Version::V4 { 20 } else { 40 };
         if header.transport != plain || header.header_len != plain {
             return None;
@@ -306,14 +306,14 @@ impl Candidate {
             (8, 0, false)
         };
         let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
-        if !unfinished && checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
+        if !partial && checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);
         Some(Self { payload: header.transport + own, size, next, push, sequence })
     }
 
-    /// Whether it continues the group whose first packet is `first`.
+    /// Whether it continues the group, whose first packet is `first`.
     #[inline]
     fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
         if self.payload != group.header_len || self.size > group.size || group.total + self.size > LONGEST {
@@ -322,7 +322,7 @@ impl Candidate {
         let same = |range: Range<usize>| packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours));
         let at = group.transport;
         let network = if at == 20 {
-            // Version, length and TOS; DF and no fragment; TTL and protocol; addresses.
+            // Version, length and TOS; DF and not a fragment; TTL and protocol; addresses.
             same(0..2) && same(6..10) && same(12..20)
         } else {
             // Version, class and flow label; next header and hop limit; addresses.
@@ -332,7 +332,7 @@ impl Candidate {
             return false;
         }
         if group.protocol == TCP {
-            // Ports; acknowledgement and header length; window; options. An urgent pointer without URG means nothing.
+            // Ports; acknowledgement and header length; window; options. Without URG the urgent pointer has no meaning.
             self.sequence == group.next && same(at..at + 4) && same(at + 8..at + 13) && same(at + 14..at + 16) && same(at + 20..self.payload)
         } else {
             same(at..at + 4)

@@ -1,21 +1,21 @@
-//! The IP header of an inner packet: read strictly, and changed in place without touching the rest.
+//! The IP header of an inner packet: parsed strictly, and changed in place.
 
 use super::checksum;
 use crate::reason::Reason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of an IPv4 header without options.
+/// The length of an IPv4 header without options.
 pub const V4_HEADER: usize = 20;
-/// Bytes of the fixed IPv6 header.
+/// The length of the fixed IPv6 header.
 pub const V6_HEADER: usize = 40;
 /// ICMP's protocol number.
 pub const ICMP: u8 = 1;
-/// ICMPv6's.
+/// ICMPv6's protocol number.
 pub const ICMP_V6: u8 = 58;
-/// In the place of the protocol where the extension headers were too many or too long to be followed.
+/// The protocol of a packet with too many or too long extension headers.
 pub const OPAQUE: u8 = 255;
 
-/// How many extension headers are followed, and how many bytes of them.
+/// The number and the size of extension headers that are followed.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 
@@ -28,47 +28,47 @@ pub enum Version {
     V6,
 }
 
-/// Which part of a datagram a packet is.
+/// The part of a datagram that a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
     /// All of it.
     No,
-    /// The one that has the transport header.
+    /// The first part, with the transport header.
     First,
-    /// One that has none.
+    /// A later part, without the transport header.
     Later,
 }
 
-/// What the engine reads of an IP header.
+/// The fields of an IP header that the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// IP version.
     pub version: Version,
-    /// The IPv4 header with its options; 40 for IPv6.
+    /// The length of the IPv4 header with options; 40 for IPv6.
     pub header_len: usize,
-    /// Where the transport header is, after the extension headers; never beyond the packet's end.
+    /// The offset of the transport header, after extension headers. Never beyond the end of the packet.
     pub transport: usize,
-    /// What is there; 255 where the extension headers could not be followed.
+    /// The transport protocol; 255 if the extension headers could not be followed.
     pub protocol: u8,
-    /// Length of the whole packet, which is the buffer's.
+    /// The length of the packet, which is that of the buffer.
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Type of service or traffic class, whose low two bits are ECN.
+    /// Type of service or traffic class. The low two bits are ECN.
     pub tos: u8,
     /// Source address.
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Whether and which fragment. An IPv6 fragment that is the whole datagram is none, though its header is there.
+    /// Whether the packet is a fragment. An IPv6 fragment that is the whole datagram does not count, though it has the header.
     pub fragment: Fragment,
 }
 
 impl Header {
-    /// Reads the header of a packet that fills its buffer exactly. Checksums are the receiver's.
+    /// Parses the header of a packet that fills its buffer exactly. Checksums are left to the receiver.
     ///
     /// # Errors
-    /// `Short` where not even a header fits, `Malformed` where a length or the version is a lie.
+    /// `Short` if the packet is shorter than its header, `Malformed` if the version or a length is wrong.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, Reason> {
         let fixed = packet.first_chunk().ok_or(Reason::Short)?;
@@ -109,7 +109,7 @@ impl Header {
     fn parse_v6(packet: &[u8]) -> Result<Self, Reason> {
         let fixed: &[u8; V6_HEADER] = packet.first_chunk().ok_or(Reason::Short)?;
         let total_len = V6_HEADER + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-        // A jumbogram says 0 and has more.
+        // A jumbogram has payload length 0.
         if total_len != packet.len() {
             return Err(Reason::Malformed);
         }
@@ -133,7 +133,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Goes on to the transport header, or to where the chain is too long to be followed.
+    /// Skips to the transport header, or to the point up to which the chain can be followed.
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
@@ -169,13 +169,13 @@ impl Header {
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 
-/// Hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6: what has the form of an extension header.
+/// Whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
 #[inline]
 fn is_extension(protocol: u8) -> bool {
     matches!(protocol, 0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140)
 }
 
-/// One hop less, and the IPv4 checksum to match; 0 stays 0. What is no IP packet stays as it is.
+/// Decrements the TTL and updates the IPv4 checksum. 0 stays 0. Data other than IP packets is not changed.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
@@ -194,7 +194,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
     }
 }
 
-/// Sets the ECN field and the IPv4 checksum to match. What is no IP packet stays as it is.
+/// Sets the ECN field and updates the IPv4 checksum. Data other than IP packets is not changed.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;
@@ -213,13 +213,13 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     }
 }
 
-/// Writes an aligned word of the IPv4 header and repairs the checksum; a wrong one stays wrong.
+/// Writes an aligned word of the IPv4 header and updates the checksum. A wrong checksum stays wrong.
 #[inline]
 fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     let Some(place) = fixed.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else { return };
     let (old, new) = (u16::from_be_bytes(*place), u16::from_be_bytes(word));
     *place = word;
-    // A word that stays leaves the checksum alone, whichever form of zero it has.
+    // If the word does not change, neither does the checksum, whichever form of zero it has.
     if old != new {
         let sum = checksum::update(u16::from_be_bytes([fixed[10], fixed[11]]), old, new);
         [fixed[10], fixed[11]] = sum.to_be_bytes();

@@ -1,4 +1,4 @@
-//! The UDP socket: many datagrams a system call, segmented and coalesced by the kernel where it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
+//! The UDP socket: many datagrams in one system call, segmented and coalesced by the kernel if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
 
 #![allow(unsafe_code)]
 #![allow(clippy::useless_conversion, reason = "lengths of control messages are 32 bits wide in musl")]
@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Room for one receipt: as much as `UDP_GRO` gathers.
+/// Room for one receipt: the most that `UDP_GRO` gathers.
 pub const SLOT: usize = 65_536;
-/// From one receipt to the next: a power of two would put the beginnings of all of them into the same few lines of the processor's cache.
+/// The distance between receipts. With a power of two their beginnings would share few lines of the CPU cache.
 const STRIDE: usize = SLOT + 1600;
-/// What a socket may hold, in bytes: the kernel's default loses bursts.
+/// The size of the socket buffers. The kernel's default loses bursts.
 const BUFFER: libc::c_int = 8 << 20;
-/// The most payload that one send takes, over either family.
+/// The largest payload of one send, for both families.
 pub const LARGEST: usize = 65_487;
 
 const UDP_SEGMENT: libc::c_int = 103;
@@ -28,10 +28,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a socket. `port` 0 lets the kernel choose: such a socket only sends.
+    /// Binds a socket. With `port` 0 the kernel chooses the port, and the socket is used only to send.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
         let kind = socket2::Type::DGRAM.nonblocking().cloexec();
         let socket = socket2::Socket::new(socket2::Domain::for_address(SocketAddr::new(address, port)), kind, Some(socket2::Protocol::UDP))?;
@@ -42,7 +42,7 @@ impl Socket {
             socket.set_reuse_port(true)?;
         }
         let socket = Self { fd: socket.into(), ipv6: address.is_ipv6() };
-        // The address may come a moment later than we.
+        // The address may be assigned only later.
         let (level, freebind) = if socket.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
         let _ = socket.set(level, freebind, 1);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
@@ -50,10 +50,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Takes over a socket that a former process bound to this address.
+    /// Adopts a socket that a previous process bound to this address.
     ///
     /// # Errors
-    /// When it is not such a socket.
+    /// It is another socket.
     pub fn inherit(fd: OwnedFd, address: IpAddr, port: u16, features: &Features) -> Result<Self, String> {
         let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
         match bound {
@@ -63,27 +63,27 @@ impl Socket {
                 socket.prepare(features, true);
                 Ok(socket)
             }
-            Ok(other) => Err(format!("the socket handed over is bound to {other:?} and not to {}", SocketAddr::new(address, port))),
-            Err(error) => Err(format!("the file handed over is no UDP socket: {error}")),
+            Ok(other) => Err(format!("the inherited socket is bound to {other:?}, not to {}", SocketAddr::new(address, port))),
+            Err(error) => Err(format!("the inherited file is not a UDP socket: {error}")),
         }
     }
 
-    /// Buffers, and what the kernel may do for us.
+    /// Sets buffer sizes and kernel features.
     fn prepare(&self, features: &Features, receives: bool) {
-        // Beyond the limit of net.core.*mem_max with CAP_NET_ADMIN; within it without.
+        // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receives)];
         for (force, plain, _) in sizes.into_iter().filter(|(_, _, wanted)| *wanted) {
             if self.set(libc::SOL_SOCKET, force, BUFFER).is_err() {
                 let _ = self.set(libc::SOL_SOCKET, plain, BUFFER);
             }
         }
-        // An outer packet that is too large for a part of the way is fragmented there and not lost.
+        // An outer packet that is too large for a part of the path is fragmented there and not lost.
         let (level, discover) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
         let _ = self.set(level, discover, libc::IP_PMTUDISC_DONT);
         if receives {
             let (level, tos) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) } else { (libc::IPPROTO_IP, libc::IP_RECVTOS) };
             let _ = self.set(level, tos, 1);
-            // Also where it is not wanted: a socket that was handed over may have it.
+            // Set in any case: an adopted socket may have it enabled.
             let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
         }
     }
@@ -95,7 +95,7 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Bytes that the receive buffer holds, as the kernel counts (twice what was asked for).
+    /// The size of the receive buffer as the kernel counts it (twice the requested size).
     pub fn receive_buffer(&self) -> usize {
         socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
     }
@@ -107,37 +107,37 @@ impl AsFd for Socket {
     }
 }
 
-/// Where a piece of a message lies.
+/// The location of a piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether in the headers' arena, or in what was read.
+    /// Whether it is in the buffer of generated headers, or else in the read buffer.
     pub made: bool,
-    /// From where.
+    /// The offset.
     pub at: u32,
-    /// How long.
+    /// The length.
     pub len: u32,
 }
 
-/// One send: one datagram, or several of one size to one peer.
+/// One send: a single datagram, or several of one size to one peer.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// To whom.
+    /// The destination.
     pub to: SocketAddr,
-    /// Which of the pieces.
+    /// The range of its pieces.
     pub pieces: Range<usize>,
-    /// Size of each datagram but the last.
+    /// The size of each datagram but the last.
     pub segment: usize,
-    /// How many datagrams.
+    /// The number of datagrams.
     pub count: usize,
-    /// All payload, in bytes.
+    /// The size of all payload.
     pub bytes: usize,
     /// The outer ECN field.
     pub ecn: u8,
-    /// Which of the sockets sends it.
+    /// The index of the socket that sends it.
     pub socket: usize,
 }
 
-/// Space for one control message of ours, aligned as the kernel wants it.
+/// Room for our control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; 64]);
@@ -155,14 +155,14 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends the messages, which all go out of `socket`, as far as the kernel takes them; how many, and why it stopped.
-    /// The pieces lie in `made` and `read`.
+    /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made`
+    /// and `read`.
     pub fn send(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
         self.vectors.clear();
         self.controls.clear();
         self.names.clear();
         self.headers.clear();
-        // Reserved at once: the headers point into these.
+        // Reserved in advance, because the headers point into these.
         self.vectors.reserve(pieces.len());
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
@@ -213,7 +213,7 @@ impl Sender {
     }
 }
 
-/// Writes the control messages of a send; their length.
+/// Writes the control messages of a send and returns their length.
 fn fill(control: &mut Control, message: &Message, ipv6: bool) -> usize {
     let mut used = 0;
     if message.count > 1 {
@@ -234,7 +234,7 @@ const fn aligned(length: usize) -> usize {
 
 /// Appends a control message (cmsg(3)).
 fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int, data: &[u8]) -> usize {
-    // SAFETY: all zeros is a value of cmsghdr; musl's has a padding that nobody else could fill.
+    // SAFETY: all zeros is a value of cmsghdr; musl's has padding that cannot be set otherwise.
     let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
     head.cmsg_len = (aligned(HEADER) + data.len()) as _;
     head.cmsg_level = level;
@@ -248,22 +248,22 @@ fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int,
     end
 }
 
-/// What one receipt brought.
+/// The result of one receive: one or more datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Where the payload lies in the receiver's buffer.
+    /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// Who sent it.
+    /// The sender.
     pub from: IpAddr,
-    /// Size of each datagram but the last.
+    /// The size of each datagram but the last.
     pub segment: usize,
     /// The outer ECN field.
     pub ecn: u8,
-    /// Whether something was cut off.
+    /// Whether it was truncated.
     pub truncated: bool,
 }
 
-/// Receives datagrams into a buffer of its own.
+/// Receives datagrams into its own buffer.
 pub struct Receiver {
     buffer: Vec<u8>,
     slots: usize,
@@ -277,7 +277,7 @@ pub struct Receiver {
 unsafe impl Send for Receiver {}
 
 impl Receiver {
-    /// Room for so many receipts a call.
+    /// A receiver with room for this many receipts in one call.
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
         let (name, header): (libc::sockaddr_storage, libc::mmsghdr) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -291,15 +291,15 @@ impl Receiver {
         }
     }
 
-    /// All payload; the ranges of receipts lie in it.
+    /// The buffer that the ranges of receipts refer to.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
 
-    /// Receives what waits, `most` receipts at most; how many.
+    /// Receives at most `most` receipts and returns their number.
     ///
     /// # Errors
-    /// `WouldBlock` where nothing waits.
+    /// `WouldBlock` if nothing is waiting.
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {
@@ -328,7 +328,7 @@ impl Receiver {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// One of the receipts of the last call.
+    /// A receipt of the last call.
     pub fn receipt(&self, index: usize) -> Option<Receipt> {
         let header = self.headers.get(index)?;
         let length = usize::try_from(header.msg_len).ok()?;
@@ -353,7 +353,7 @@ impl Receiver {
                     receipt.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                    // IPv4's is one byte, IPv6's an int.
+                    // One byte in IPv4, an int in IPv6.
                     let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
                     receipt.ecn = byte.map_or(0, |tos| tos & 3);
                 }

@@ -1,4 +1,4 @@
-//! A super-packet of the TUN device, split into the packets that go on the wire: the headers of each are made, the payload stays where it is.
+//! Splits super-packets of the TUN device into packets for the wire: headers are generated for each, the payload is not copied.
 
 use super::checksum;
 use super::flow::{TCP, UDP, put, word};
@@ -7,45 +7,45 @@ use super::virtio::{Gso, VnetHeader};
 use crate::reason::Reason;
 use std::ops::Range;
 
-/// The longest IP and TCP headers of a super-packet: extension headers of IPv6 included.
+/// The longest IP and TCP headers of a super-packet, with IPv6 extension headers.
 pub const HEADERS: usize = 192;
 
-/// TCP flags of the last segment only.
+/// TCP flags that only the last segment keeps.
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
-/// TCP flag of the first segment only.
+/// The TCP flag that only the first segment keeps.
 const CWR: u8 = 0x80;
 
-/// A packet as it was read, ready to be sent.
+/// A packet from the TUN device, ready to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
-    /// One packet, complete.
+    /// A single packet.
     Whole,
-    /// Segments of one stream.
+    /// The segments of a super-packet.
     Segments(Segments),
 }
 
-/// How a super-packet is cut.
+/// How to cut a super-packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
     version: Version,
     protocol: u8,
-    /// Where TCP or UDP begins.
+    /// The start of the TCP or UDP header.
     transport: usize,
-    /// Where the payload begins.
+    /// The start of the payload.
     payload: usize,
-    /// Where it ends.
+    /// The end of the payload.
     end: usize,
-    /// Payload bytes of each segment; the last may have fewer.
+    /// The payload length of each segment. The last may be shorter.
     size: usize,
-    /// The pseudo header's sum without the length.
+    /// The sum of the pseudo header without the length.
     pseudo: u64,
 }
 
-/// Looks at what was read, completes the checksum of a single packet, and says how a super-packet is cut.
+/// Completes the checksum of a single packet, or determines how to cut a super-packet.
 ///
 /// # Errors
-/// When the virtio header does not fit the packet.
+/// The virtio header does not match the packet.
 pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Split, Reason> {
     let protocol = match vnet.gso {
         Gso::None => {
@@ -82,7 +82,7 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
         pseudo,
     };
     if whole.count() <= 1 {
-        // Marked as a super-packet, but one packet only: its checksum is as partial as theirs.
+        // A super-packet with a single segment. Its checksum is partial too.
         let partial = VnetHeader {
             csum_start: u16::try_from(header.transport).map_err(|_| Reason::BadOffload)?,
             csum_offset: if protocol == TCP { 16 } else { 6 },
@@ -96,14 +96,14 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
     Ok(Split::Segments(whole))
 }
 
-/// Completes a checksum whose field holds the pseudo header's sum.
+/// Completes a partial checksum.
 fn complete(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Reason> {
     let start = usize::from(vnet.csum_start);
     let at = start + usize::from(vnet.csum_offset);
     let covered = packet.get(start..).ok_or(Reason::BadOffload)?;
     let mut sum = checksum::checksum(checksum::sum(covered, 0));
     if vnet.csum_offset == 6 && sum == 0 {
-        // In UDP zero means "none" (RFC 768).
+        // In UDP zero means "no checksum" (RFC 768).
         sum = 0xffff;
     }
     packet.get_mut(at..at + 2).ok_or(Reason::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
@@ -118,19 +118,19 @@ fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Segments {
-    /// How many segments there are.
+    /// The number of segments.
     #[inline]
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)
     }
 
-    /// Length of a full segment with its IP and transport headers, in bytes.
+    /// The length of a full segment with IP and transport headers.
     #[inline]
     pub fn full(&self) -> usize {
         self.payload + self.size
     }
 
-    /// Writes the headers of segment `index` to `out`; their length, and where its payload lies in `packet`.
+    /// Writes the headers of segment `index` to `out`. Returns their length and the range of its payload in `packet`.
     #[inline]
     pub fn header(&self, index: usize, packet: &[u8], out: &mut [u8]) -> Option<(usize, Range<usize>)> {
         let start = self.payload + index * self.size;
@@ -181,10 +181,10 @@ impl Segments {
     }
 }
 
-/// A transport length as its part of the pseudo header's sum.
+/// The transport length's part of the pseudo header's sum.
 #[inline]
 fn length_sum(length: usize) -> u64 {
-    // The sum is over words in memory order, whatever the machine's.
+    // The sum is over words in memory order, on any machine.
     checksum::pseudo(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! Who is reached where: built whole from the leases, then only read.
+//! The forwarding table: built from the leases, and never changed afterwards.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeMap;
@@ -7,23 +7,23 @@ use std::ops::{BitAnd, BitOr, Not, Shr};
 
 /// The largest flat array: 4 MiB.
 const SLOTS: usize = 1 << 20;
-/// A slot of no peer.
+/// A slot without a peer.
 const NONE: u32 = u32::MAX;
 
-/// How much of a received packet is checked beyond its lengths, version and TTL.
+/// The checks of a received packet, in addition to lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The datagram is from a peer, to our subnets, and a source in the network is in the peer's own subnets, or the peer itself.
-    /// A source outside the network passes: nodes may forward for others.
+    /// The datagram is from a peer and to our subnets. A source inside the network must be in the peer's subnets or the peer itself.
+    /// A source outside the network is accepted, because nodes may forward for others.
     #[default]
     Cluster,
-    /// As `Cluster`, and a source outside the network does not pass.
+    /// Like `Cluster`, but a source outside the network is not accepted.
     Strict,
-    /// Nothing: neither the sender nor any inner address, martians included.
+    /// No checks of the sender or of inner addresses, not even for martians.
     Off,
 }
 
-/// A network of each family, where there is one.
+/// At most one network of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     /// IPv4.
@@ -32,40 +32,40 @@ pub struct Networks {
     pub v6: Option<Ipv6Net>,
 }
 
-/// Where a peer's subnet is reached.
+/// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where its datagrams go, and with whose address its own come.
+    /// The peer's address and port: destination of our datagrams, source of the peer's.
     pub address: SocketAddr,
-    /// Its VTEP's MAC; zero for udp.
+    /// The MAC of the peer's VTEP; zero for udp.
     pub mac: [u8; 6],
-    /// Whether IPv6 may be sent to it.
+    /// Whether the peer accepts IPv6.
     pub carries_v6: bool,
-    /// Whether it takes the outer ECN field into account (RFC 6040 normal mode).
+    /// Whether the peer honours the outer ECN field (RFC 6040 normal mode).
     pub outer_ecn: bool,
 }
 
-/// What is the same for all peers.
+/// The settings that do not depend on peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct TableSettings {
     /// The cluster's networks.
     pub networks: Networks,
     /// This node's subnets.
     pub own: Networks,
-    /// What is checked on receive.
+    /// The checks of received packets.
     pub checks: Checks,
     /// The tunnel's MTU: the largest inner packet.
     pub mtu: u16,
-    /// Whether the tunnel is a hop, which takes one off the TTL (udp), or a link (vxlan).
+    /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
 }
 
-/// The table that verdicts are made from.
+/// The forwarding table.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What is checked on receive.
+    /// The checks of received packets.
     pub checks: Checks,
     /// The tunnel's MTU.
     pub mtu: u16,
@@ -73,7 +73,7 @@ pub struct Table {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// Subnets that were left out because their peer's address lies in a subnet itself: its datagrams would go round for ever.
+    /// Subnets that were left out because their peer's address is inside a subnet itself. Their datagrams would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
@@ -86,8 +86,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Builds the table. Where a subnet occurs twice, the last one counts.
-    pub fn build(settings: Settings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
+    /// Builds the table. If a subnet occurs twice, the last one wins.
+    pub fn build(settings: TableSettings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
         let canonical = |(subnet, mut peer): (IpNet, Peer)| {
             peer.address.set_ip(peer.address.ip().to_canonical());
             (subnet, peer)
@@ -101,7 +101,7 @@ impl Table {
         Self { refused: inside.into_iter().map(|(subnet, _)| subnet).collect(), ..Self::of(settings, &outside) }
     }
 
-    fn of(settings: Settings, peers: &[(IpNet, Peer)]) -> Self {
+    fn of(settings: TableSettings, peers: &[(IpNet, Peer)]) -> Self {
         let (mut v4, mut v6) = (Leases::new(), Leases::new());
         let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
         for (index, (subnet, peer)) in (0..NONE).zip(peers) {
@@ -134,12 +134,12 @@ impl Table {
         }
     }
 
-    /// Whether an address lies in a subnet of the network, a peer's or ours.
+    /// Whether an address is in a leased subnet, a peer's or ours.
     fn is_leased(&self, ip: IpAddr) -> bool {
         self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
 
-    /// The peer whose subnet holds an address; of several the smallest subnet's.
+    /// The peer that serves an address. The smallest subnet wins.
     #[inline]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
         let index = match ip {
@@ -149,7 +149,7 @@ impl Table {
         self.peers.get(index as usize)
     }
 
-    /// Whether an address is a peer's: where its datagrams come from.
+    /// Whether an address is a peer's public address.
     #[inline]
     pub fn knows(&self, ip: IpAddr) -> bool {
         match ip {
@@ -164,7 +164,7 @@ impl Table {
         self.own.hold(ip)
     }
 
-    /// Whether an address means all of this node's IPv4 subnet.
+    /// Whether an address is the broadcast address of this node's IPv4 subnet.
     #[inline]
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.own.broadcast(ip)
@@ -176,7 +176,7 @@ impl Table {
         self.networks.hold(ip)
     }
 
-    /// The peers, one for each of their subnets.
+    /// The peers, once for each of their subnets.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -186,9 +186,9 @@ impl Table {
 trait Bits: Copy + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> + Shr<u32, Output = Self> {
     const BITS: u32;
     const ZERO: Self;
-    /// The network bits of a prefix length.
+    /// The mask of a prefix length.
     fn mask(prefix: u8) -> Self;
-    /// How far it is above `from`; none below it, or too far to count.
+    /// The distance above `from`. None if it is below, or too far.
     fn above(self, from: Self) -> Option<usize>;
 }
 
@@ -209,7 +209,7 @@ macro_rules! bits {
 }
 bits!(u32, u128);
 
-/// Networks, ready to be compared with.
+/// Networks in a form for fast comparison.
 #[derive(Clone, Copy, Debug)]
 struct Nets {
     v4: Option<(u32, u32)>,
@@ -232,7 +232,7 @@ impl Nets {
         }
     }
 
-    /// The last address of an IPv4 network that has more than two (RFC 919, RFC 3021).
+    /// The last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
     fn broadcast(&self, ip: IpAddr) -> bool {
         match ip {
@@ -242,23 +242,23 @@ impl Nets {
     }
 }
 
-/// Peers by prefix length and network, shorter prefixes first.
+/// Peers by prefix length and network, short prefixes first.
 type Leases<B> = BTreeMap<(u8, B), u32>;
 
-/// Longest-prefix match of a family.
+/// Longest prefix match for one family.
 #[derive(Clone, Debug)]
 enum Prefixes<B> {
-    /// An array over all that lies between the first and the last subnet, in steps of the smallest. In a cluster all subnets are of
-    /// one size and near to each other, so this is the rule.
+    /// An array from the first to the last subnet, in steps of the smallest. Subnets of a cluster are usually of one size and close together,
+    /// so this is the normal case.
     Flat { first: B, shift: u32, slots: Vec<u32> },
-    /// Where the array would be too large: a sorted list for each prefix length, longest first.
+    /// If the array would be too large: a sorted list for each prefix length, longest first.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
 
 impl<B: Bits> Prefixes<B> {
     fn build(leases: &Leases<B>) -> Self {
         let longest = leases.keys().next_back().map_or(0, |(prefix, _)| *prefix);
-        // A shift by all bits is none: a default route takes two slots.
+        // A shift by all bits is not allowed, so a default route takes two slots.
         let shift = B::BITS - u32::from(longest).max(1);
         let range = |(prefix, net): &(u8, B)| (*net >> shift, (*net | !B::mask(*prefix)) >> shift);
         let first = leases.keys().map(|key| range(key).0).min().unwrap_or(B::ZERO);
@@ -269,7 +269,7 @@ impl<B: Bits> Prefixes<B> {
             _ => return Self::sorted(leases),
         };
         let mut slots = vec![NONE; count];
-        // In the order of the map a smaller subnet writes over the larger one that it lies in.
+        // Smaller subnets come later in the map and overwrite the larger ones that contain them.
         for (key, index) in leases {
             let (from, to) = range(key);
             if let (Some(from), Some(to)) = (from.above(first), to.above(first))

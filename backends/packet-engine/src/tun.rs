@@ -1,4 +1,4 @@
-//! The TUN device: a file that holds it. It is gone with its last file, so none outlives the daemon (linux/if_tun.h).
+//! The TUN device. It is deleted when its last file is closed, so it never outlives the daemon (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -33,22 +33,22 @@ pub struct Tun {
     offload: Offload,
 }
 
-/// What the kernel granted.
+/// The offloads that the kernel granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// Each packet has a virtio header before it.
+    /// Each packet has a virtio header.
     pub vnet: bool,
-    /// TCP super-packets are read and may be written.
+    /// TCP super-packets can be read and written.
     pub tcp: bool,
     /// UDP super-packets too (Linux 6.2).
     pub udp: bool,
 }
 
 impl Tun {
-    /// Creates the device, or attaches to one that nobody else holds.
+    /// Creates the device, or attaches to one that no other process has open.
     ///
     /// # Errors
-    /// What failed, and the remedy.
+    /// The failed step, and the remedy.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, String> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -65,27 +65,27 @@ impl Tun {
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
-    /// The device of the `tun-tap` crate: without offload, one packet a call.
+    /// Creates the device with the `tun-tap` crate: no offloads, one packet for each call.
     fn by_tun_tap(name: &str) -> Result<Self, String> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun).map_err(|error| refused(name, &error))?;
-        // SAFETY: into_raw_fd gives up the descriptor, which is open and nobody else's from here on.
+        // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
         let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
         tun.prepare().map_err(|error| refused(name, &error))?;
-        // Offloads belong to the device and would survive on one that was there before.
+        // Offloads belong to the device and would persist on an existing one.
         let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
         Ok(tun)
     }
 
-    /// Takes over a queue that a former process opened.
+    /// Adopts a queue that a previous process opened.
     ///
     /// # Errors
-    /// When it is no TUN queue of that name.
+    /// It is not a TUN queue of that name.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, String> {
-        let (found, flags) = identity(fd.as_fd()).map_err(|error| format!("the file handed over for {name} is no TUN device: {error}"))?;
+        let (found, flags) = identity(fd.as_fd()).map_err(|error| format!("the inherited file for {name} is not a TUN device: {error}"))?;
         if found != name {
-            return Err(format!("the file handed over for {name} is that of {found}"));
+            return Err(format!("the inherited file for {name} belongs to {found}"));
         }
         Self::adopt(fd, name, features, flags & IFF_VNET_HDR != 0)
     }
@@ -113,7 +113,7 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Not blocking, not inherited by programs that are run, not persistent.
+    /// Makes the file non-blocking, close-on-exec and not persistent.
     fn prepare(&self) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -121,7 +121,7 @@ impl Tun {
         ioctl(self.file.as_fd(), TUNSETPERSIST, 0)
     }
 
-    /// What was granted.
+    /// The granted offloads.
     pub fn offload(&self) -> Offload {
         self.offload
     }
@@ -131,17 +131,17 @@ impl Tun {
         &self.name
     }
 
-    /// The interface index; none when the device has been deleted.
+    /// The interface index. None if the device was deleted.
     pub fn index(&self) -> Option<u32> {
         let (name, _) = identity(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
         (name == self.name).then(index).flatten()
     }
 
-    /// Reads a packet, its virtio header first where there is one.
+    /// Reads a packet, with its virtio header if there is one.
     ///
     /// # Errors
-    /// `WouldBlock` where none waits.
+    /// `WouldBlock` if no packet is waiting.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
@@ -150,7 +150,7 @@ impl Tun {
     /// Writes a packet.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     #[inline]
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)
@@ -171,7 +171,7 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     request
 }
 
-/// Name and flags of the device that a file holds.
+/// Name and flags of the device that a file refers to.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
     ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
@@ -190,11 +190,13 @@ fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<(
 fn refused(name: &str, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            format!("{error} (/dev/net/tun): load the module tun (modprobe tun), or give the container the device /dev/net/tun")
+            format!("{error} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun")
         }
-        Some(libc::EPERM | libc::EACCES) => format!("{error}: flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
-        Some(libc::EBUSY) => format!("{error}: another process holds {name} (another flanneld?); stop it, see `ip -d link show {name}`"),
-        Some(libc::EINVAL) => format!("{error}: there is an interface {name} of another kind; see `ip -d link show {name}`"),
+        Some(libc::EPERM | libc::EACCES) => format!("{error}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
+        Some(libc::EBUSY) => {
+            format!("{error}: another process uses {name}, maybe another flanneld; find it with `ip -d link show {name}` and stop it")
+        }
+        Some(libc::EINVAL) => format!("{error}: an interface {name} of another kind exists; check `ip -d link show {name}`"),
         _ => error.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a packet: sent to a peer, delivered, answered or dropped; decided from the packet's header and the table alone.
+//! Decides what happens to a packet (send, deliver, reply or drop) from its header and the table alone.
 
 use crate::martian::martian;
 use crate::packet::{Header, Version};
@@ -6,29 +6,29 @@ use crate::reason::Reason;
 use crate::table::{Checks, Peer, Table};
 use std::net::IpAddr;
 
-/// An ICMP error to be sent back to where a packet came from.
+/// An ICMP error for the sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp {
     /// Network unreachable; IPv6: no route to destination.
     NetUnreachable,
     /// TTL or hop limit exceeded in transit.
     TimeExceeded,
-    /// Fragmentation needed, or packet too big, with the MTU that fits.
+    /// Fragmentation needed or packet too big, with the MTU.
     TooBig(u16),
 }
 
 /// The verdict on a packet from the TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// To be sent; in a routed tunnel with one hop less.
+    /// Send it; through a routed tunnel with a decremented TTL.
     Send(&'t Peer),
-    /// Dropped, and its sender told.
+    /// Drop it and send an ICMP error.
     Reply(Icmp, Reason),
-    /// Dropped.
+    /// Drop it.
     Drop(Reason),
 }
 
-/// Judges a packet from the TUN. `segment_len` is given for a super-packet: the length of the largest packet that comes out of it.
+/// Decides about a packet from the TUN device. For a super-packet, `segment_len` is the length of its largest segment.
 #[inline]
 pub fn outbound<'t>(header: &Header, packet: &[u8], table: &'t Table, segment_len: Option<usize>) -> Outbound<'t> {
     if martian(&header.destination) {
@@ -49,10 +49,10 @@ pub fn outbound<'t>(header: &Header, packet: &[u8], table: &'t Table, segment_le
     Outbound::Send(peer)
 }
 
-/// Judges a packet that came in a datagram from the address `from`.
+/// Decides about a packet in a datagram from the address `from`.
 ///
 /// # Errors
-/// The first reason against it.
+/// The first reason to drop it.
 #[inline]
 pub fn inbound(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
     if table.checks != Checks::Off {
@@ -63,7 +63,7 @@ pub fn inbound(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reaso
 
 #[inline]
 fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
-    // Nearly every packet is from a pod of the peer that sends it, so this lookup finds the peer too.
+    // Most packets come from a pod of the sending peer, so this lookup finds the peer too.
     let of_sender = table.lookup(header.source).is_some_and(|peer| peer.address.ip() == from);
     if !of_sender && !table.knows(from) {
         return Err(Reason::UnknownPeer);
@@ -71,11 +71,11 @@ fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(),
     if !table.is_own(header.destination) {
         return Err(if martian(&header.destination) { Reason::Martian } else { Reason::NotOurs });
     }
-    // A broadcast would reach the host's own programs, and whoever answers it.
+    // A broadcast would reach the host's own programs and cause replies.
     if martian(&header.source) || table.is_broadcast(header.destination) {
         return Err(Reason::Martian);
     }
-    // Where the network contains the nodes, their own addresses are no pod's.
+    // If the network contains the nodes, their own addresses do not belong to pods.
     let of_a_pod = || table.in_network(header.source) && header.source != from;
     if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || of_a_pod()) {
         return Err(Reason::Spoofed);

@@ -1,6 +1,6 @@
-//! The virtio-net header that stands before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
+//! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
 
-/// Its length in bytes, without the field of merged buffers.
+/// The length of the header without the field of merged buffers.
 pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -10,39 +10,39 @@ const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// What a packet is made of.
+/// The kind of packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gso {
-    /// One packet.
+    /// A single packet.
     #[default]
     None,
-    /// Many TCP segments over IPv4.
+    /// TCP segments over IPv4.
     Tcp4,
-    /// Many TCP segments over IPv6.
+    /// TCP segments over IPv6.
     Tcp6,
-    /// Many UDP datagrams.
+    /// UDP datagrams.
     Udp,
 }
 
-/// The header, read.
+/// The parsed header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHeader {
-    /// The checksum at `csum_start + csum_offset` holds the pseudo header's sum only, and has to be completed.
+    /// The checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
     pub needs_csum: bool,
-    /// Whether it is a super-packet.
+    /// The kind of super-packet.
     pub gso: Gso,
-    /// Length of the headers, as far as the sender knows.
+    /// The length of the headers, as far as the sender knows.
     pub header_len: u16,
-    /// Payload bytes of each segment.
+    /// The payload length of each segment.
     pub gso_size: u16,
-    /// Where the checksum's cover begins.
+    /// The start of the data that the checksum covers.
     pub csum_start: u16,
-    /// Where the checksum is, from there.
+    /// The offset of the checksum from there.
     pub csum_offset: u16,
 }
 
 impl VnetHeader {
-    /// Reads it; none for a short buffer and for kinds that were never asked for (UFO).
+    /// Parses the header. None for a short buffer, and for kinds that were not requested (UFO).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else { return None };
         let gso = match kind & !GSO_ECN {
@@ -62,7 +62,7 @@ impl VnetHeader {
         })
     }
 
-    /// As the kernel reads it.
+    /// The header's bytes.
     pub fn bytes(&self) -> [u8; LEN] {
         let kind = match self.gso {
             Gso::None => GSO_NONE,

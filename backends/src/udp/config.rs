@@ -1,23 +1,23 @@
-//! The keys of the `Backend` object that udp understands.
+//! The keys of the `Backend` object for udp.
 
 use crate::userspace::checks::checks;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
-/// Go flannel's port.
+/// Go flannel's default port.
 const PORT: u16 = 8285;
 
-/// udp's configuration.
+/// The configuration of udp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The UDP port of all nodes.
     pub port: u16,
-    /// What is checked on packets that come in.
+    /// The checks of received packets.
     pub checks: Checks,
 }
 
 impl Config {
-    /// Reads the `Backend` object of a network.
+    /// Parses the `Backend` object of a network.
     ///
     /// # Errors
     /// Go flannel's text, the key and the remedy.
@@ -25,7 +25,7 @@ impl Config {
         let bad = |why: String| format!("error decoding UDP backend config: {why}");
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
         let port = object.read::<i64>("Port").map_err(bad)?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it has to be between 1 and 65535")))?;
+        let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it must be between 1 and 65535")))?;
         Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
     }
 }

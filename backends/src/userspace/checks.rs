@@ -1,9 +1,9 @@
-//! The key `Checks` of the `Backend` object, which all backends with an engine of ours understand.
+//! The key `Checks` of the `Backend` object, for all backends with a packet engine.
 
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
-/// `Checks`: how much of a received packet is checked.
+/// Parses `Checks`, the checks of received packets.
 ///
 /// # Errors
 /// The key and the remedy.
@@ -12,6 +12,6 @@ pub fn checks(object: &Object) -> Result<Checks, String> {
         "" | "cluster" => Ok(Checks::Cluster),
         "strict" => Ok(Checks::Strict),
         "off" => Ok(Checks::Off),
-        other => Err(format!("Checks is {other:?}: it has to be \"cluster\", \"strict\" or \"off\"")),
+        other => Err(format!("Checks is {other:?}: it must be \"cluster\", \"strict\" or \"off\"")),
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::slice::from_ref;
 use std::sync::Mutex;
 
-/// Writes down what it is told.
+/// Records its calls.
 #[derive(Default)]
 struct Book(Mutex<Vec<String>>);
 
@@ -30,13 +30,13 @@ impl Store for Book {
 }
 
 #[test]
-fn the_store_is_told_of_changes_only() {
+fn only_changes_are_stored() {
     let book = Arc::new(Book::default());
     let files = Files::new(book.clone());
     let file = || Arc::new(File::open("/dev/null").unwrap());
     let (one, two) = (file(), file());
-    // All that was left is used: systemd has it already.
-    let mut kept = Kept(None);
+    // All stored files are in use, and systemd still has them.
+    let mut kept = StoredFiles(None);
     kept.inherited(1, from_ref(&one));
     kept.update(&files, "a", from_ref(&one));
     assert_eq!(book.read(), Vec::<String>::new());
@@ -48,15 +48,15 @@ fn the_store_is_told_of_changes_only() {
     assert_eq!(book.read(), ["forget a"]);
     kept.update(&files, "a", &[]);
     assert_eq!(book.read(), Vec::<String>::new());
-    // What was left is of no use: it must not stay there.
+    // Stored files that cannot be used must be removed.
     for (left, used) in [(1, vec![]), (2, vec![one.clone()])] {
-        let mut kept = Kept(None);
+        let mut kept = StoredFiles(None);
         kept.inherited(left, &used);
         kept.update(&files, "a", &used);
         assert_eq!(book.read().first().map(String::as_str), Some("forget a"));
     }
-    // Nothing was left, and nothing is there.
-    let mut kept = Kept::<File>(None);
+    // Nothing was stored, and there are no files.
+    let mut kept = StoredFiles::<File>(None);
     kept.inherited(0, &[]);
     kept.update(&files, "a", &[]);
     assert_eq!(book.read(), Vec::<String>::new());

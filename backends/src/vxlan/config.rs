@@ -1,4 +1,4 @@
-//! The keys of the `Backend` object that vxlan understands.
+//! The keys of the `Backend` object for vxlan.
 
 use crate::userspace::checks::checks;
 use netstate::names::LinkName;
@@ -6,47 +6,47 @@ use packet_engine::table::Checks;
 use subnet_lease::Subnets;
 use subnet_lease::json::Object;
 
-/// What the tunnel's headers cost, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
+/// The overhead of the tunnel's headers, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 
-/// Who encapsulates.
+/// What encapsulates packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The kernel's vxlan device.
     Kernel,
-    /// Our own engine behind a TUN device.
+    /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel where it can, else our engine.
+    /// The kernel if it supports vxlan, or else the packet engine.
     Auto,
 }
 
-/// vxlan's configuration.
+/// The configuration of vxlan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The network identifier.
+    /// The VNI.
     pub vni: u32,
-    /// The UDP port; `None` leaves it to the kernel, which takes 8472.
+    /// The UDP port. None leaves it to the kernel, which uses 8472.
     pub port: Option<u16>,
-    /// MTU to assume for the underlay instead of its own.
+    /// The MTU to assume for the underlay.
     pub mtu: Option<u32>,
     /// Group based policy.
     pub gbp: bool,
-    /// Whether the kernel learns from traffic.
+    /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
     /// Whether peers on the same link get a plain route.
     pub direct_routing: bool,
-    /// Whether the device is trusted with transmit checksums; `None` leaves it as it is.
+    /// Whether transmit checksums are left to the device. None leaves the setting unchanged.
     pub checksum_offload: Option<bool>,
-    /// Who encapsulates.
+    /// What encapsulates packets.
     pub mode: Mode,
-    /// What our own engine checks on packets that come in.
+    /// The checks of packets that the packet engine receives.
     pub checks: Checks,
     names: (LinkName, LinkName),
 }
 
 impl Config {
-    /// Reads the `Backend` object of a network.
+    /// Parses the `Backend` object of a network.
     ///
     /// # Errors
     /// Go flannel's text, the key and the remedy.
@@ -55,10 +55,7 @@ impl Config {
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
         let number = |name: &str, most: u32| -> Result<u32, String> {
             let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(0);
-            u32::try_from(value)
-                .ok()
-                .filter(|value| *value <= most)
-                .ok_or_else(|| bad(format!("{name} is {value}: it has to be between 0 and {most}")))
+            u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(format!("{name} is {value}: it must be between 0 and {most}")))
         };
         let switch = |name: &str| object.read::<bool>(name).map_err(bad).map(Option::unwrap_or_default);
         let vni = if object.read::<i64>("VNI").map_err(bad)?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
@@ -67,25 +64,25 @@ impl Config {
         let least = if networks.v6().is_some() { 1280 + OVERHEAD_V6 } else { 68 + OVERHEAD_V4 };
         if mtu != 0 && mtu < least {
             return Err(bad(format!(
-                "MTU is {mtu}: it is the underlay's, and at least {least}, so that pods are left with enough; leave it out to follow the interface"
+                "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
             )));
         }
         let checksum_offload = match object.read::<String>("ChecksumOffload").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
             "" | "auto" => None,
             "on" => Some(true),
             "off" => Some(false),
-            other => return Err(bad(format!("ChecksumOffload is {other:?}: it has to be \"auto\", \"on\" or \"off\""))),
+            other => return Err(bad(format!("ChecksumOffload is {other:?}: it must be \"auto\", \"on\" or \"off\""))),
         };
         let mode = match object.read::<String>("Mode").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
             "" | "kernel" => Mode::Kernel,
             "userspace" => Mode::Userspace,
             "auto" => Mode::Auto,
-            other => return Err(bad(format!("Mode is {other:?}: it has to be \"kernel\", \"userspace\" or \"auto\""))),
+            other => return Err(bad(format!("Mode is {other:?}: it must be \"kernel\", \"userspace\" or \"auto\""))),
         };
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
-            None => Err(bad(format!("VNI is {vni}: the name {text} of its interface is longer than the kernel's limit of 15; take a smaller VNI"))),
+            None => Err(bad(format!("VNI is {vni}: the interface name {text} exceeds the kernel's limit of 15 characters; use a smaller VNI"))),
         };
         let v4 = name(format!("flannel.{vni}"), networks.v4().is_some())?;
         let v6 = name(format!("flannel-v6.{vni}"), networks.v6().is_some())?;
@@ -108,7 +105,7 @@ impl Config {
         if ipv6 { self.names.1 } else { self.names.0 }
     }
 
-    /// The MTU of a family's device. More than the underlay carries the kernel would refuse.
+    /// The MTU of a family's device. The kernel refuses more than the underlay's MTU.
     pub fn device_mtu(&self, underlay: u32, ipv6: bool) -> u32 {
         self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(if ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
     }
@@ -137,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_named() {
+    fn every_mistake_is_named() {
         for (text, part) in [
             (r#"{"VNI":-1}"#, "VNI is -1"),
             (r#"{"VNI":16777216}"#, "VNI is 16777216"),

@@ -1,7 +1,7 @@
-//! The laws of what vxlan wants, and what it publishes and accepts.
+//! The laws of vxlan's plan, and what it announces and accepts.
 
 use super::*;
-use netstate::desired::{Desired, asks, new_asks};
+use netstate::desired::{Desired, new_on_link_queries, on_link_queries};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ fn vxlan(backend: &str) -> Vxlan {
         route_protocol: 241,
         options: Default::default(),
         former: Default::default(),
+        features: Default::default(),
         files: crate::handover::Files::default(),
     };
     Vxlan::new(&setup).unwrap()
@@ -52,14 +53,14 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
 fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() };
-    Facts { underlay, on_link: on_link.into_iter().collect(), conceded: BTreeMap::new() }
+    Facts { underlay, on_link: on_link.into_iter().collect(), accepted_macs: BTreeMap::new() }
 }
 
 fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
 }
 
-/// What the plan wants.
+/// The desired state of the plan.
 fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
     Desired::whole(plan, leases, facts).state
 }
@@ -69,7 +70,7 @@ fn text(state: &KernelState) -> Vec<String> {
 }
 
 #[test]
-fn a_peer_is_three_objects_a_family() {
+fn a_peer_has_three_objects_for_each_family() {
     let state = desired(&encapsulating(), &table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
     assert_eq!(
         text(&state),
@@ -92,15 +93,15 @@ fn a_peer_is_three_objects_a_family() {
 fn direct_peers_need_a_route_only() {
     let plan = plan(r#"{"Type":"vxlan","DirectRouting":true}"#);
     let leases = table([lease(2, 2, 2)]);
-    assert_eq!(asks(&plan, &leases).len(), 2);
-    let state = desired(&plan, &leases, &facts(asks(&plan, &leases)));
+    assert_eq!(on_link_queries(&plan, &leases).len(), 2);
+    let state = desired(&plan, &leases, &facts(on_link_queries(&plan, &leases)));
     assert_eq!(state.len(), 4 + 2);
     let plan = encapsulating();
-    assert_eq!(asks(&plan, &leases), Vec::<IpAddr>::new());
+    assert_eq!(on_link_queries(&plan, &leases), Vec::<IpAddr>::new());
 }
 
 #[test]
-fn who_took_a_mac_first_keeps_it() {
+fn the_oldest_lease_keeps_its_mac() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
     assert_eq!(state.0.get(&Key::Fdb(plan.config.link(false), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
@@ -108,7 +109,7 @@ fn who_took_a_mac_first_keeps_it() {
 }
 
 #[test]
-fn nothing_of_ones_own_is_a_peer() {
+fn unusable_leases_are_not_peers() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let bare = desired(&plan, &table([]), &facts([]));
     let mut own_mac = lease(2, 200, 2);
@@ -119,16 +120,16 @@ fn nothing_of_ones_own_is_a_peer() {
     outside.subnets = Dual::V4("10.99.4.0/24".parse().unwrap());
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
-    for stranger in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
-        assert_eq!(desired(&plan, &table([stranger.clone()]), &facts([])), bare, "{stranger:?}");
+    for unusable in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
+        assert_eq!(desired(&plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
     }
 }
 
 #[test]
-fn conceded_macs_are_wanted_and_announced() {
+fn accepted_macs_are_desired_and_announced() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let mut facts = facts([]);
-    facts.conceded.insert(plan.config.link(false), mac(99));
+    facts.accepted_macs.insert(plan.config.link(false), mac(99));
     assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
     let announced = plan.announced(&facts);
     assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
@@ -136,7 +137,7 @@ fn conceded_macs_are_wanted_and_announced() {
 }
 
 #[test]
-fn derived_macs_last_and_differ() {
+fn derived_macs_are_stable_and_differ() {
     let macs: BTreeSet<Mac> =
         [("a", 1, false), ("a", 1, true), ("a", 2, false), ("b", 1, false)].map(|(node, vni, v6)| derived_mac(node, vni, v6)).into();
     assert_eq!(macs.len(), 4);
@@ -161,8 +162,8 @@ fn unusable_leases_are_refused_with_their_reason() {
     for (bad, part) in [
         (r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#, "is not a MAC address"),
         (r#"{"VtepMAC":""}"#, "is not a MAC address"),
-        (r#"{"VtepMAC":"01:00:5e:00:00:01"}"#, "no address that a device can have"),
-        (r#"{"VtepMAC":"00:00:00:00:00:00"}"#, "no address that a device can have"),
+        (r#"{"VtepMAC":"01:00:5e:00:00:01"}"#, "is not a valid device address"),
+        (r#"{"VtepMAC":"00:00:00:00:00:00"}"#, "is not a valid device address"),
         (r#"{"VtepMAC":7}"#, "VtepMAC"),
         (r#"{"VNI":1}"#, "has no VtepMAC"),
         ("[]", "not a JSON object"),
@@ -188,7 +189,7 @@ proptest! {
         let forwards = desired(&plan, &table(leases.clone()), &facts);
         let backwards = desired(&plan, &table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
         prop_assert_eq!(&forwards, &backwards);
-        // Every route that needs them has its neighbour and its FDB entry.
+        // Every route into the tunnel has its neighbour and its FDB entry.
         for value in forwards.0.values() {
             let Value::Route(RouteSpec { via: Some(via), dev, onlink: true, .. }) = value else { continue };
             let Some(Value::Neighbor(mac)) = forwards.0.get(&Key::Neighbor(*dev, *via)) else { panic!("no neighbour {via}") };
@@ -196,9 +197,9 @@ proptest! {
         }
     }
 
-    /// Whatever changes, and however few MACs and addresses there are to quarrel about.
+    /// For any change, even with conflicts over few MACs and addresses.
     #[test]
-    fn a_change_leads_where_a_whole_look_leads(
+    fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),
         near in proptest::collection::btree_set(2u8..6, 0..3),
         direct in any::<bool>(),
@@ -238,24 +239,24 @@ proptest! {
     }
 }
 
-/// Neither a peer alone nor many of them need the others to be looked at.
+/// Peers without shared objects change without a computation of the whole state.
 #[test]
-fn peers_that_share_nothing_change_by_themselves() {
+fn peers_without_shared_objects_change_alone() {
     let plan = encapsulating();
     let before = table((2..20).map(|n| lease(n, n, n)));
     let after = table((3..25).map(|n| lease(n, n, if n == 5 { 99 } else { n })));
     let known = Desired::whole(&plan, &before, &facts([]));
     let change = known.change(&plan, &before, &after, &facts([])).unwrap();
-    // One gone, one moved, five new: three objects a family.
+    // One removed, one moved, five new: three objects for each family.
     assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
-    assert_eq!(new_asks(&plan, &before, &after), Vec::<IpAddr>::new());
-    // Two peers with one MAC have a say in each other's objects.
-    let quarrel = table((2..20).map(|n| lease(n, n.min(18), n)));
-    assert_eq!(known.change(&plan, &before, &quarrel, &facts([])), None);
+    assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
+    // Two peers with one MAC affect each other's objects.
+    let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
+    assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
 }
 
 #[test]
-fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
+fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
     let former = (Some("10.244.0.0/16".parse().unwrap()), Some("fd10:244::/48".parse().unwrap()));
     let setup = Setup {
@@ -264,6 +265,7 @@ fn the_device_of_a_dropped_family_is_ours_and_not_wanted() {
         route_protocol: 241,
         options: Default::default(),
         former,
+        features: Default::default(),
         files: crate::handover::Files::default(),
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());

@@ -1,4 +1,4 @@
-//! A namespace with an underlay, and a node of the network in it.
+//! A network namespace with an underlay and one node of the network.
 
 use backends::status::Observer;
 use backends::{Announced, Inputs, Options, Setup, Status, Underlay};
@@ -19,7 +19,7 @@ pub const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Netw
 pub const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
 pub const V6: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 
-/// Removes the namespace, whatever happens.
+/// Removes the namespace when dropped.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -49,14 +49,14 @@ pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 's
     }
 }
 
-/// Runs a shell command that has to succeed and returns what it prints.
+/// Runs a shell command that must succeed and returns its output.
 pub fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The JSON that a command prints.
+/// The JSON output of a command.
 pub fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
@@ -71,7 +71,7 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Everything in the namespace that matters to us, a line each.
+/// The relevant state of the namespace, one object a line.
 pub fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
@@ -113,7 +113,7 @@ pub fn state() -> BTreeSet<String> {
     lines.into_iter().map(|line| line.replace('"', "")).collect()
 }
 
-/// The underlay as the daemon would describe it.
+/// The underlay in the form that the daemon provides.
 pub fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = ("192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap());
@@ -128,7 +128,7 @@ pub fn underlay(dual: bool) -> Underlay {
     }
 }
 
-/// The setup of a backend: a template of above, with the `Backend` object.
+/// The setup of a backend: one of the templates above with a `Backend` object.
 pub fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup {
@@ -137,11 +137,12 @@ pub fn setup(template: &str, backend: &str) -> Setup {
         route_protocol: 241,
         options: Options::default(),
         former: Default::default(),
+        features: Default::default(),
         files: Default::default(),
     }
 }
 
-/// A lease of node `n`: subnets, addresses and MACs follow from the number.
+/// A lease of node `n`. Subnets, addresses and MACs are derived from the number.
 pub fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup.config.networks.v4().map(|_| format!("10.{}.{low}.0/24", 244 + high).parse().unwrap());
@@ -159,7 +160,7 @@ pub fn lease(setup: &Setup, n: u16) -> Lease {
     Lease { subnets: Subnets::from_options(v4, v6).unwrap(), attrs, term: Term::Leased, since: i64::from(n) }
 }
 
-/// A running node, number 1 of the network.
+/// A running node, number 1 in the network.
 pub struct Node {
     pub setup: Setup,
     pub announced: Announced,
@@ -171,7 +172,7 @@ pub struct Node {
     task: JoinHandle<Result<(), backends::Error>>,
 }
 
-/// A table of these nodes' leases.
+/// A table with the leases of these nodes.
 pub fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
     LeaseTable::of(peers.into_iter().map(|n| lease(setup, n)), BTreeSet::new())
 }
@@ -200,7 +201,7 @@ impl Node {
         Self { setup, announced, leases, underlay, out, observer, stop, task }
     }
 
-    /// Hands the node another set of peers.
+    /// Sets the node's peers.
     pub fn peers(&self, peers: impl IntoIterator<Item = u16>) {
         self.leases.send_replace(Arc::new(table(&self.setup, peers)));
     }
@@ -213,12 +214,12 @@ impl Node {
         self.status().kernel.writes
     }
 
-    /// Waits until the loop has nothing to do any more: no pass for a quarter of a second.
-    pub async fn silence(&self) {
+    /// Waits until the loop is idle: no pass for a quarter of a second.
+    pub async fn idle(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         let mut last = (self.status().kernel.passes, Instant::now());
         while last.1.elapsed() < Duration::from_millis(250) {
-            assert!(Instant::now() < end, "the loop never falls silent");
+            assert!(Instant::now() < end, "the loop never becomes idle");
             tokio::time::sleep(Duration::from_millis(10)).await;
             let passes = self.status().kernel.passes;
             if passes != last.0 {
@@ -228,14 +229,14 @@ impl Node {
         assert!(self.status().kernel.in_step, "{}", self.status().kernel.trouble);
     }
 
-    /// Stops the node; the kernel keeps everything.
+    /// Stops the node. The kernel keeps its objects.
     pub async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// The MAC in a lease's data.
+/// The MAC in the data of a lease.
 pub fn mac_of(data: &RawJson) -> String {
     let value: Value = serde_json::from_str(data.as_str()).unwrap();
     value["VtepMAC"].as_str().unwrap().to_owned()

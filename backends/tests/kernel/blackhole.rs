@@ -1,4 +1,4 @@
-//! Packets to pods that are not there end here, whatever the backend, and the bridge of those that are there is not hindered.
+//! Packets to missing pods are dropped here, with every backend, and the bridge of existing pods is not affected.
 
 use crate::bed::*;
 use backends::{Options, Setup};
@@ -16,31 +16,31 @@ fn holes() -> Vec<String> {
 const V4_HOLE: &str = "blackhole 10.244.1.0/24 proto 241 metric 65535";
 const V6_HOLE: &str = "blackhole fd10:244:0:1::/64 dev lo proto 241 metric 65535 pref medium";
 
-/// Where the kernel sends a packet.
+/// The kernel's route for a packet.
 fn way(ip: &str) -> String {
     sh(&format!("ip route get {ip} 2>&1 || true"))
 }
 
 #[test]
-fn every_backend_has_them_and_they_go_with_the_flag() {
+fn every_backend_adds_them_only_with_the_flag() {
     for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"host-gw"}"#, r#"{"Type":"alloc"}"#, r#"{"Type":"udp"}"#] {
         in_namespace(move || async move {
             sh("ip route add default via 192.168.56.9; ip -6 route add default via fd00:56::9");
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
-            node.silence().await;
+            node.idle().await;
             assert_eq!(holes(), [V4_HOLE, V6_HOLE]);
-            // Healed by event: there is no audit here.
+            // Repaired by event: there is no audit here.
             sh("ip route flush proto 241; ip -6 route flush proto 241");
             until("they are back", || holes() == [V4_HOLE, V6_HOLE]).await;
-            node.silence().await;
+            node.idle().await;
             node.stop().await;
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
-            node.silence().await;
-            // A TUN goes with its process.
+            node.idle().await;
+            // A TUN device is deleted with its process.
             assert!(node.writes() == 0 || backend.contains("udp"), "a warm restart writes nothing");
             node.stop().await;
             let node = Node::start(setup(DUAL, backend), [1, 2]).await;
-            node.silence().await;
+            node.idle().await;
             assert_eq!(holes(), [""; 0]);
             node.stop().await;
         });
@@ -48,7 +48,7 @@ fn every_backend_has_them_and_they_go_with_the_flag() {
 }
 
 #[test]
-fn the_bridge_wins_whoever_comes_first() {
+fn the_bridge_wins_in_any_order() {
     const BRIDGE: &str =
         "ip link add cni0 type bridge; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip addr add fd10:244:0:1::1/64 dev cni0 nodad";
     for bridge_first in [true, false] {
@@ -58,20 +58,20 @@ fn the_bridge_wins_whoever_comes_first() {
                 sh(BRIDGE);
             }
             let node = Node::start(with(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-            node.silence().await;
+            node.idle().await;
             if !bridge_first {
                 for ip in ["10.244.1.7", "fd10:244:0:1::7"] {
                     assert!(way(ip).contains("Invalid argument"), "{}", way(ip));
                 }
                 sh(BRIDGE);
             }
-            node.silence().await;
+            node.idle().await;
             for ip in ["10.244.1.7", "fd10:244:0:1::7"] {
                 assert!(way(ip).contains("dev cni0"), "{}", way(ip));
             }
             assert_eq!(holes(), [V4_HOLE, V6_HOLE]);
             sh("ip link del cni0");
-            node.silence().await;
+            node.idle().await;
             for ip in ["10.244.1.7", "fd10:244:0:1::7"] {
                 assert!(way(ip).contains("Invalid argument"), "{}", way(ip));
             }
@@ -81,15 +81,15 @@ fn the_bridge_wins_whoever_comes_first() {
 }
 
 #[test]
-fn what_go_left_makes_way_and_what_others_have_stays() {
-    // Without a metric, Go flannel's hinders a bridge that comes later.
+fn routes_of_go_flannel_are_replaced_and_others_stay() {
+    // Without a metric, Go flannel's route would win over a bridge that comes later.
     const LEFT: &str = "ip route add blackhole 10.244.1.0/24; ip -6 route add blackhole fd10:244:0:1::/64";
     const OTHERS: &str = "ip route add blackhole 10.244.50.0/24; ip route add blackhole 10.244.1.64/26; ip route add blackhole 10.244.1.0/24 metric 7 proto 80; \
          ip -6 route add blackhole fd10:244:0:1::/64 metric 7 proto 80";
     in_namespace(|| async {
         sh(&format!("{LEFT}; {OTHERS}"));
         let node = Node::start(with(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        node.silence().await;
+        node.idle().await;
         let mut after = holes();
         assert!(after.contains(&V4_HOLE.to_owned()) && after.contains(&V6_HOLE.to_owned()), "{after:#?}");
         after.retain(|line| !line.contains("proto 241"));
@@ -102,18 +102,18 @@ fn what_go_left_makes_way_and_what_others_have_stays() {
                 "blackhole fd10:244:0:1::/64 dev lo proto 80 metric 7 pref medium".to_owned(),
             ]
         );
-        // It comes back while we run: it makes way again, by event.
+        // It is added again while the node runs, and replaced again, by event.
         sh(LEFT);
-        until("it makes way", || holes().iter().filter(|line| line.contains(" 10.244.1.0/24")).count() == 2).await;
-        node.silence().await;
+        until("it is replaced", || holes().iter().filter(|line| line.contains(" 10.244.1.0/24")).count() == 2).await;
+        node.idle().await;
         node.stop().await;
     });
     in_namespace(|| async {
         sh(LEFT);
         let before = holes();
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
-        node.silence().await;
-        assert_eq!(holes(), before, "without the flag it cannot be told from an operator's");
+        node.idle().await;
+        assert_eq!(holes(), before, "without the flag it stays: it may be an operator's");
         node.stop().await;
     });
 }

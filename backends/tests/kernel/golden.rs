@@ -1,8 +1,8 @@
-//! The kernel's state equals what Go flannel 0.28.9 leaves (its captures, with MACs, leases and protocol replaced).
+//! The kernel state equals that of Go flannel 0.28.9 (its captures, with MACs, leases and protocol replaced).
 
 use crate::bed::*;
 
-/// The lines that concern us: not the underlay's own.
+/// The lines about flannel, without the underlay's own.
 fn ours() -> Vec<String> {
     state()
         .into_iter()
@@ -88,7 +88,7 @@ fn vxlan_v6_only_has_the_v6_devices_mtu() {
 #[test]
 fn vxlan_direct() {
     in_namespace(|| async {
-        // Peer 2 is on the underlay's network, peer 0x102 (10.245.2.0, 192.168.57.2) is outside ours; 3 is made remote.
+        // Peer 2 is on the underlay's network, peer 0x102 (10.245.2.0, 192.168.57.2) is outside ours, and peer 3 is routed by a gateway.
         sh("ip route add 192.168.56.3/32 via 192.168.56.254 dev eth0");
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","DirectRouting":true}"#), [1, 2, 3, 0x102]).await;
         let lines = ours();
@@ -104,7 +104,7 @@ fn vxlan_direct() {
         // The underlay changes: the peer is on-link now.
         sh("ip route del 192.168.56.3/32");
         until("peer 3 gets a plain route", || ours().iter().any(|line| line.contains("10.244.3.0/24 via 192.168.56.3 dev eth0"))).await;
-        until("nothing else is left of it", || ours().len() == 4).await;
+        until("its other objects are removed", || ours().len() == 4).await;
         node.stop().await;
     });
 }
@@ -122,7 +122,7 @@ fn host_gw_and_dual() {
             ]
         );
         node.peers([1]);
-        until("the routes go with the lease", || ours().is_empty()).await;
+        until("the routes are removed with the lease", || ours().is_empty()).await;
         node.stop().await;
     });
 }

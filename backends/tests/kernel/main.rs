@@ -1,11 +1,11 @@
-//! Backends against a real kernel in a network namespace of the test's own, with `ip` and `bridge` as the judges.
+//! Backends with a real kernel, each test in a network namespace of its own, checked with `ip` and `bridge`.
 
-// A test says what went wrong by panicking.
+// Tests report failures by panicking.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod bed;
 mod blackhole;
+mod foreign;
 mod golden;
-mod heal;
-mod manners;
+mod repair;
 mod scale;

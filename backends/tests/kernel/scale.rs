@@ -1,4 +1,4 @@
-//! Many peers: one pass, few system calls, and silence afterwards.
+//! Many peers: one pass, few system calls, and no work afterwards.
 
 use crate::bed::*;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn three_thousand_peers() {
         let node = Node::start(setup(WIDE, r#"{"Type":"vxlan"}"#), (0..=3000).filter(|n| *n != 101)).await;
         let took = began.elapsed();
         assert!(took < Duration::from_secs(10), "{took:?}");
-        node.silence().await;
+        node.idle().await;
         let count =
             |kind: &str| state().iter().filter(|line| line.starts_with(kind) && line.contains("flannel.1") && !line.contains("fe80::")).count();
         assert_eq!((count("fdb"), count("neighbour"), count("route")), (2999, 2999, 2999));
@@ -32,13 +32,13 @@ fn many_direct_peers() {
         sh("ip route add 192.168.0.0/16 dev eth0");
         let peers = (0..=3000).filter(|n| ![101, 255].contains(n));
         let node = Node::start(setup(WIDE, r#"{"Type":"vxlan","DirectRouting":true}"#), peers).await;
-        node.silence().await;
+        node.idle().await;
         assert_eq!(state().iter().filter(|line| line.contains("dev eth0 proto 241")).count(), 2998);
         node.stop().await;
     });
 }
 
-/// The figures for ten thousand peers: `cargo test --release -p backends --test kernel -- --ignored --nocapture ten_thousand`.
+/// Measures ten thousand peers: `cargo test --release -p backends --test kernel -- --ignored --nocapture ten_thousand`.
 #[test]
 #[ignore = "a measurement, not a check"]
 fn ten_thousand_peers_measured() {
@@ -64,12 +64,12 @@ fn ten_thousand_peers_measured() {
             let began = Instant::now();
             let node = Node::start_with(setup.clone(), table.clone()).await;
             let cold = began.elapsed();
-            node.silence().await;
+            node.idle().await;
             node.stop().await;
             let began = Instant::now();
             let node = Node::start_with(setup, table).await;
             let warm = began.elapsed();
-            node.silence().await;
+            node.idle().await;
             println!("{backend}: cold {cold:?}, warm {warm:?}, writes at the warm start {}", node.writes());
             println!(
                 "{}",

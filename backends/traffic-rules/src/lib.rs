@@ -1,172 +1,172 @@
-//! Traffic rules: what is wanted is data, and two appliers bring it into the kernel. Who keeps it there is the daemon.
+//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the kernel. The daemon keeps them there.
 
 pub mod iptables_text;
+pub mod lock;
 pub mod nftables_text;
 pub mod notices;
+pub mod ownership;
 pub mod programs;
 pub mod rules;
-pub mod shared;
 #[cfg(test)]
 mod tests;
-pub mod turn;
 
 use ipnet::IpNet;
-use programs::{Failure, Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
-use rules::{Choices, Port, Ruleset, guard, ruleset};
-use shared::Others;
+use ownership::OtherDaemons;
+use programs::{Iptables, ProgramError, Variant, legacy_tables, nft, nft_check, nft_table, pick};
+use rules::{Port, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Subnets;
 
-/// Whose turn it is with nftables.
+/// The name of the lock for nftables.
 const NFTABLES: &str = "nftables";
 
-/// Which rules, and by what they are applied.
+/// The desired rules and the tool that applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The cluster's networks.
     pub networks: Subnets,
     /// This node's subnets.
     pub own: Subnets,
-    /// What the operator chose.
-    pub choices: Choices,
-    /// By nftables instead of iptables.
+    /// The operator's options.
+    pub options: RuleOptions,
+    /// Use nftables instead of iptables.
     pub nftables: bool,
-    /// How often the iptables rules are looked at.
+    /// The interval at which the iptables rules are checked.
     pub resync: Duration,
     /// The backend's UDP port.
     pub port: Option<u16>,
-    /// This host's addresses on the network of the nodes.
+    /// This host's addresses on the node network.
     pub hosts: BTreeSet<IpAddr>,
-    /// The public addresses of the other nodes, and of those of other networks that send to the same port.
+    /// The public addresses of the other nodes, and of nodes of other networks that send to the same port.
     pub peers: BTreeSet<IpAddr>,
-    /// Which of the places for guards is this daemon's.
-    pub place: u16,
-    /// What other daemons keep in the same chains.
-    pub others: Others,
+    /// The guard slot that this daemon holds.
+    pub guard_slot: u16,
+    /// The rules that other daemons keep in the same chains.
+    pub others: OtherDaemons,
 }
 
 impl Wanted {
-    /// Whether the rules depend on who the other nodes are.
+    /// Whether the rules depend on the addresses of the other nodes.
     pub fn follows_peers(&self) -> bool {
-        self.port.is_some() && self.choices.guard.is_some()
+        self.port.is_some() && self.options.guard.is_some()
     }
 
-    /// The rules, a set a family.
+    /// The rules, one set for each family.
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let nets = |subnets: &Subnets| (subnets.v4().copied().map(IpNet::V4), subnets.v6().copied().map(IpNet::V6));
         let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
         let mut out = Vec::new();
         for (ipv6, pods) in [(false, v4.zip(own_v4)), (true, v6.zip(own_v6))] {
             let port = self.port.map(|number| Port { number, pods, hosts: &self.hosts, peers: &self.peers });
-            // Packets of one family may travel in the other.
+            // Packets of one family may be encapsulated in the other.
             let port = port.filter(|_| pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6));
-            let encap = port.and_then(|port| guard(ipv6, port, self.choices.guard));
+            let encap = port.and_then(|port| guard(ipv6, port, self.options.guard));
             let rules = match pods {
-                Some((network, own)) => ruleset(network, own, &self.choices),
-                None if encap.is_some() => Ruleset::nothing(ipv6),
+                Some((network, own)) => ruleset(network, own, &self.options),
+                None if encap.is_some() => Ruleset::empty(ipv6),
                 None => continue,
             };
-            out.push(Ruleset { encap, place: self.place, others: self.others.clone(), ..rules });
+            out.push(Ruleset { encap, guard_slot: self.guard_slot, others: self.others.clone(), ..rules });
         }
         out
     }
 }
 
-/// What came of one look at the rules.
+/// The result of one pass over the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Something had to be written.
+    /// Rules had to be written.
     pub wrote: bool,
-    /// Packets of others than peers that came to the encapsulation port, where they are counted.
-    pub strangers: Option<u64>,
-    /// Networks whose rules stayed only because it is not known whether anybody serves them.
+    /// Packets from unknown senders that reached the encapsulation port, if they are counted.
+    pub unknown_senders: Option<u64>,
+    /// Networks whose rules were left in place because it is not known whether a daemon still serves them.
     pub unserved: BTreeSet<IpNet>,
 }
 
-/// Something to tell once.
+/// A message to log once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// For the record.
+    /// For information.
     Info(String),
-    /// Somebody should do something.
+    /// The operator should act.
     Warn(String),
 }
 
-/// Applies the rules of one family, and keeps what it found out about this host.
+/// Applies the rules of one family and remembers what this host supports.
 #[derive(Debug)]
 pub struct Applier {
     nftables: bool,
     ipv6: bool,
-    /// The variant of iptables: once chosen it stays, whatever the system's choice becomes.
+    /// The chosen variant of iptables. It does not change, even if the system default does.
     pinned: Option<Iptables>,
-    /// Whether ports can be chosen at random.
+    /// Whether `--random-fully` works here. None until it has been tried.
     random: Option<bool>,
     notes: Vec<Note>,
 }
 
 impl Applier {
-    /// Nothing is known yet.
+    /// An applier that knows nothing about the host yet.
     pub fn new(nftables: bool, ipv6: bool) -> Self {
         Self { nftables, ipv6, pinned: None, random: None, notes: Vec::new() }
     }
 
-    /// The variant of iptables that it uses; none before the first look, and with nftables.
+    /// The variant of iptables in use. None before the first pass, and with nftables.
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
     }
 
-    /// What is to be told since the last call.
+    /// The messages since the last call.
     pub fn notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Brings the rules into the kernel where they are not there.
+    /// Writes the rules that are missing from the kernel.
     ///
     /// # Errors
-    /// What the programs said, or that there are none, with the remedy.
+    /// The programs' error, or that none is installed, with the remedy.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, String> {
         let done = if self.nftables { self.apply_nft(rules).await } else { self.apply_iptables(rules).await };
         done.map_err(|failure| match (&failure, self.nftables) {
-            (Failure::Missing { .. }, false) => {
+            (ProgramError::Missing { .. }, false) => {
                 format!("{failure}; install the package iptables, or set \"EnableNFTables\": true in the network configuration")
             }
-            (Failure::Missing { .. }, true) => {
+            (ProgramError::Missing { .. }, true) => {
                 format!("{failure}; install the package nftables, or set \"EnableNFTables\": false in the network configuration")
             }
             _ => failure.to_string(),
         })
     }
 
-    async fn apply_iptables(&mut self, rules: &Ruleset) -> Result<Applied, Failure> {
+    async fn apply_iptables(&mut self, rules: &Ruleset) -> Result<Applied, ProgramError> {
         let programs = match self.pin().await {
             Ok(programs) => programs,
-            // Who wants no rules misses no program.
-            Err(Failure::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
+            // No program is needed where no rules are wanted.
+            Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             Err(failure) => return Err(failure),
         };
-        let (mut applied, first) = self.look_iptables(&programs, rules).await?;
+        let (mut applied, first) = self.plan_iptables(&programs, rules).await?;
         if first.is_none() {
             return Ok(applied);
         }
-        // Nobody of us writes between the look and the write.
-        let _turn = turn::take(&programs.variant.to_string()).await;
-        let (again, payload) = self.look_iptables(&programs, rules).await?;
+        // Other daemons must not write between our read and our write.
+        let _lock = lock::acquire(&programs.variant.to_string()).await;
+        let (again, payload) = self.plan_iptables(&programs, rules).await?;
         applied = again;
         if let Some(payload) = payload {
-            programs.give(&payload).await?;
+            programs.apply(&payload).await?;
             applied.wrote = true;
         }
         Ok(applied)
     }
 
-    /// What is there, and what has to be given to iptables-restore.
-    async fn look_iptables(&mut self, programs: &Iptables, rules: &Ruleset) -> Result<(Applied, Option<String>), Failure> {
-        let saved = programs.saved().await?;
-        let strangers = rules.counts_strangers().then(|| iptables_text::strangers_at(&saved, rules.place).unwrap_or(0));
+    /// Reads the current rules and builds the input for iptables-restore, if anything has to change.
+    async fn plan_iptables(&mut self, programs: &Iptables, rules: &Ruleset) -> Result<(Applied, Option<String>), ProgramError> {
+        let saved = programs.dump().await?;
+        let unknown_senders = rules.counts_unknown_senders().then(|| iptables_text::unknown_senders_at(&saved, rules.guard_slot).unwrap_or(0));
         let unserved = if rules.others.unknown { iptables_text::unserved(&saved, &rules.others) } else { BTreeSet::new() };
-        let plain = rules.plain();
+        let plain = rules.without_random_ports();
         let mut payload = iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
         if payload.is_some() && self.random.is_none() && plain != *rules {
             self.probed(programs.probe().await)?;
@@ -174,39 +174,40 @@ impl Applier {
                 payload = iptables_text::payload(&plain, &saved);
             }
         }
-        Ok((Applied { wrote: false, strangers, unserved }, payload))
+        Ok((Applied { wrote: false, unknown_senders, unserved }, payload))
     }
 
-    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, Failure> {
-        let first = match self.look_nft(rules).await {
-            Err(Failure::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
+    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, ProgramError> {
+        let first = match self.plan_nft(rules).await {
+            Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             look => look?,
         };
         if first.wanted.is_none() {
             return Ok(first.applied);
         }
-        // Nobody of us writes between the look and the write.
-        let _turn = turn::take(NFTABLES).await;
-        let Look { applied, listing, wanted } = self.look_nft(rules).await?;
+        // Other daemons must not write between our read and our write.
+        let _lock = lock::acquire(NFTABLES).await;
+        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await?;
         let (Some(wanted), listing) = (wanted, listing.as_ref()) else { return Ok(applied) };
         match nft(&nftables_text::script(&wanted, listing)).await {
-            // A kernel that cannot guard the port shall masquerade all the same.
-            Err(Failure::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_but_encap(&wanted, listing) => {
+            // A kernel that cannot guard the port must still masquerade.
+            Err(ProgramError::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) => {
                 nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await?;
-                Err(Failure::Refused(format!("the encapsulation port is not guarded, the other rules are in place: {why}")))
+                Err(ProgramError::Refused(format!("cannot guard the encapsulation port; the other rules are in place:  {why}")))
             }
             done => done.map(|()| Applied { wrote: true, ..applied }),
         }
     }
 
-    /// What is there, and the rules that have to be written.
-    async fn look_nft(&mut self, rules: &Ruleset) -> Result<Look, Failure> {
+    /// Reads the current table and returns the rules that have to be written.
+    async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
         let (family, name) = nftables_text::table(rules.ipv6);
         let listing = nft_table(family, name).await?;
         let found = listing.as_ref();
-        let strangers = rules.counts_strangers().then(|| found.and_then(|found| nftables_text::strangers_at(found, rules.place)).unwrap_or(0));
+        let unknown_senders =
+            rules.counts_unknown_senders().then(|| found.and_then(|found| nftables_text::unknown_senders_at(found, rules.guard_slot)).unwrap_or(0));
         let unserved = found.filter(|_| rules.others.unknown).map(|found| nftables_text::unserved(found, &rules.others)).unwrap_or_default();
-        let plain = rules.plain();
+        let plain = rules.without_random_ports();
         let right = |rules: &Ruleset| nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty());
         let mut wanted = if self.random == Some(false) { &plain } else { rules };
         if !right(wanted) && self.random.is_none() && plain != *rules {
@@ -216,19 +217,19 @@ impl Applier {
             }
         }
         let wanted = (!right(wanted)).then(|| wanted.clone());
-        Ok(Look { applied: Applied { wrote: false, strangers, unserved }, wanted, listing })
+        Ok(NftPlan { applied: Applied { wrote: false, unknown_senders, unserved }, wanted, listing })
     }
 
-    /// What the trial of random ports yields; a trial that could not be made is none.
-    fn probed(&mut self, trial: Result<(), Failure>) -> Result<(), Failure> {
+    /// Records whether random ports work. A probe that could not run decides nothing.
+    fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
-            Err(Failure::Refused(why)) => {
+            Err(ProgramError::Refused(why)) => {
                 self.random = Some(false);
                 let family = if self.ipv6 { "IPv6" } else { "IPv4" };
                 self.notes.push(Note::Warn(format!(
-                    "ports of masqueraded {family} connections are not chosen at random: this system cannot ({why}); parallel connections of \
-                     pods to one server may clash"
+                    "cannot use random ports for masqueraded {family} connections on this system ({why}); parallel connections from \
+                     pods to the same server may collide"
                 )));
             }
             Err(failure) => return Err(failure),
@@ -237,14 +238,14 @@ impl Applier {
     }
 
     /// The programs, chosen at the first call.
-    async fn pin(&mut self) -> Result<Iptables, Failure> {
+    async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
         }
         let mut found = Vec::new();
         for (programs, system) in Iptables::installed(self.ipv6).await? {
-            // One that is there and does not work is not chosen, unless it is the only one.
-            let saved = programs.saved().await;
+            // A program that is installed but fails is chosen only if it is the only one.
+            let saved = programs.dump().await;
             found.push((programs, saved, system));
         }
         if found.iter().any(|(_, saved, _)| saved.is_ok()) {
@@ -253,121 +254,121 @@ impl Applier {
         let candidates: Vec<_> =
             found.iter().map(|(programs, saved, system)| (programs.variant, saved.as_ref().map_or("", String::as_str), *system)).collect();
         let Some(pick) = pick(&candidates) else {
-            return Err(Failure::Missing { program: "iptables-save".to_owned(), why: "it is not installed".to_owned() });
+            return Err(ProgramError::Missing { program: "iptables-save".to_owned(), why: "it is not installed".to_owned() });
         };
         let (programs, saved, _) = found.swap_remove(pick.index);
         saved?;
-        self.notes.push(Note::Info(format!("rules go to {}: {}", programs.name(self.ipv6), pick.why)));
+        self.notes.push(Note::Info(format!("using {} for traffic rules: {}", programs.name(self.ipv6), pick.why)));
         self.notes.extend(pick.warning.map(Note::Warn));
         self.pinned = Some(programs.clone());
         Ok(programs)
     }
 }
 
-/// What a look at the table of nftables yields.
-struct Look {
+/// The state of the nftables table and the rules to write.
+struct NftPlan {
     applied: Applied,
     listing: Option<serde_json::Value>,
-    /// None where they are there.
+    /// None if the rules are already in place.
     wanted: Option<Ruleset>,
 }
 
 /// What was removed, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cleared {
-    /// What was, or in a dry run would be, removed: in words, one thing a line.
+pub struct CleanupReport {
+    /// One line for each thing removed, or in a dry run for each thing that would be.
     pub removed: Vec<String>,
     /// What could not be removed, and why.
-    pub complaints: Vec<String>,
+    pub errors: Vec<String>,
 }
 
-/// What of ours stays in a family.
+/// Where the active rules of a family are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// Nothing: the family has no rules.
+pub enum ActiveRules {
+    /// Nowhere: the family has no rules.
     Nothing,
-    /// The table of nftables.
+    /// In the nftables table.
     Nftables,
-    /// The chains in one variant of iptables.
+    /// In the chains of one variant of iptables.
     Iptables(Variant),
 }
 
-/// Removes everything of ours and of Go flannel's from both appliers and both variants of iptables; a dry run only looks.
-pub async fn clear(dry_run: bool) -> Cleared {
-    clear_beside(&Others::default(), dry_run).await
+/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports them.
+pub async fn clear(dry_run: bool) -> CleanupReport {
+    clear_except(&OtherDaemons::default(), dry_run).await
 }
 
-/// The same, but what other daemons keep.
-pub async fn clear_beside(others: &Others, dry_run: bool) -> Cleared {
-    clear_but([Kept::Nothing; 2], others, dry_run).await
+/// Removes all rules except those that other daemons keep.
+pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport {
+    clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
 }
 
-/// Removes what is not in use of IPv4 and of IPv6: the other applier's set, the one in the other variant of iptables, a family's without rules.
-/// What other daemons keep stays.
-pub async fn clear_other(kept: [Kept; 2], others: &Others) -> Cleared {
-    clear_but(kept, others, false).await
+/// Removes the rules that are not active: those of the other tool, of the other variant of iptables, and of a family without rules.
+/// The rules of other daemons stay.
+pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
+    clear_unused(kept, others, false).await
 }
 
-async fn clear_but(kept: [Kept; 2], others: &Others, dry_run: bool) -> Cleared {
-    let mut cleared = Cleared::default();
+async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bool) -> CleanupReport {
+    let mut cleared = CleanupReport::default();
     for (kept, ipv6) in kept.into_iter().zip([false, true]) {
         let installed = match Iptables::installed(ipv6).await {
             Ok(installed) => installed,
-            Err(Failure::Missing { .. }) => Vec::new(),
+            Err(ProgramError::Missing { .. }) => Vec::new(),
             Err(failure) => {
-                cleared.complaints.push(format!("it cannot be told whether iptables holds rules of flannel: {failure}"));
+                cleared.errors.push(format!("cannot check iptables for flannel's rules: {failure}"));
                 continue;
             }
         };
         let has = |variant: Variant| installed.iter().any(|(programs, _)| programs.variant == variant);
-        for (programs, _) in installed.iter().filter(|(programs, _)| Kept::Iptables(programs.variant) != kept) {
+        for (programs, _) in installed.iter().filter(|(programs, _)| ActiveRules::Iptables(programs.variant) != kept) {
             clear_iptables(programs, ipv6, others, dry_run, &mut cleared).await;
         }
         if !has(Variant::Nft) {
             clear_iptables_by_nft(ipv6, others, dry_run, &mut cleared).await;
         }
         let tables = legacy_tables(ipv6);
-        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, Kept::Iptables(_)) {
+        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, ActiveRules::Iptables(_)) {
             let command = if ipv6 { "ip6tables-legacy" } else { "iptables-legacy" };
-            cleared.complaints.push(format!(
-                "this host has the old iptables tables {} but no {command}: whether rules of flannel are in them cannot be told; \
-                 install it and look with `{command}-save | grep -i flannel`, or restart the host",
+            cleared.errors.push(format!(
+                "cannot check the legacy iptables tables {} for flannel's rules, because {command} is not installed; \
+                 install it and run `{command}-save | grep -i flannel`, or restart the host",
                 tables.join(", ")
             ));
         }
-        if kept != Kept::Nftables {
+        if kept != ActiveRules::Nftables {
             clear_nft(ipv6, others, dry_run, &mut cleared).await;
         }
     }
     cleared
 }
 
-/// Removes what one variant of iptables has of us.
-async fn clear_iptables(programs: &Iptables, ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
+/// Removes our rules from one variant of iptables.
+async fn clear_iptables(programs: &Iptables, ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
     let name = programs.name(ipv6);
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::nothing(ipv6) };
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) };
     let mut turn = None;
     loop {
-        let saved = match programs.saved().await {
+        let saved = match programs.dump().await {
             Ok(saved) => saved,
-            Err(why) => return cleared.complaints.push(format!("it cannot be told whether flannel has rules in {name}: {why}")),
+            Err(why) => return cleared.errors.push(format!("cannot check {name} for flannel's rules: {why}")),
         };
         let Some(payload) = iptables_text::payload(&nothing, &saved) else { return };
         if !dry_run && turn.is_none() {
-            turn = Some(turn::take(&programs.variant.to_string()).await);
+            turn = Some(lock::acquire(&programs.variant.to_string()).await);
             continue;
         }
-        if !dry_run && let Err(why) = programs.give(&payload).await {
-            return cleared.complaints.push(format!("flannel's rules in {name} could not be removed: {why}"));
+        if !dry_run && let Err(why) = programs.apply(&payload).await {
+            return cleared.errors.push(format!("cannot remove flannel's rules from {name}: {why}"));
         }
-        return cleared.removed.extend(iptables_text::remains_beside(&saved, others).into_iter().map(|what| format!("{name}: {what}")));
+        return cleared.removed.extend(iptables_text::remains_except(&saved, others).into_iter().map(|what| format!("{name}: {what}")));
     }
 }
 
-/// Removes what iptables-nft has of us, where that program is missing.
-async fn clear_iptables_by_nft(ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
+/// Removes our iptables-nft rules with nft, on hosts where iptables-nft is not installed.
+async fn clear_iptables_by_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
     let family = if ipv6 { "ip6" } else { "ip" };
-    let _turn = turn::take(&Variant::Nft.to_string()).await;
+    let _lock = lock::acquire(&Variant::Nft.to_string()).await;
     let mut listings = Vec::new();
     for table in ["nat", "filter", "raw"] {
         match nft_table(family, table).await {
@@ -377,42 +378,42 @@ async fn clear_iptables_by_nft(ipv6: bool, others: &Others, dry_run: bool, clear
     }
     let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else { return };
     match if dry_run { Ok(()) } else { nft(&script).await } {
-        Ok(()) => cleared.removed.extend(words.into_iter().map(|what| format!("iptables (nf_tables), by nft: {what}"))),
-        Err(why) => cleared.complaints.push(format!("flannel's iptables rules could not be removed by nft: {why}")),
+        Ok(()) => cleared.removed.extend(words.into_iter().map(|what| format!("iptables (nf_tables, removed with nft): {what}"))),
+        Err(why) => cleared.errors.push(format!("cannot remove flannel's iptables rules with nft: {why}")),
     }
 }
 
-/// Removes the family's nftables table, or our rules in it where other daemons have some.
-async fn clear_nft(ipv6: bool, others: &Others, dry_run: bool, cleared: &mut Cleared) {
+/// Removes the family's nftables table, or only our rules if other daemons use the table too.
+async fn clear_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
     let (family, name) = nftables_text::table(ipv6);
-    let _turn = turn::take(NFTABLES).await;
+    let _lock = lock::acquire(NFTABLES).await;
     let listing = match nft_table(family, name).await {
         Ok(Some(listing)) => listing,
         Ok(None) => return,
-        // A host without nft has no tables that somebody made with it.
+        // A host without nft is not expected to have nftables tables.
         Err(why) => return tracing::debug!("{why}"),
     };
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::nothing(ipv6) };
-    let shared = nftables_text::beside(&listing, ipv6, others);
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) };
+    let shared = nftables_text::is_shared(&listing, ipv6, others);
     if shared && nftables_text::holds(&nothing, Some(&listing)) {
         return;
     }
     let what =
-        if shared { format!("flannel's rules in table {family} {name}, which another flanneld uses, too") } else { format!("table {family} {name}") };
+        if shared { format!("flannel's rules in table {family} {name}, which another flanneld also uses") } else { format!("table {family} {name}") };
     match if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await } {
         Ok(()) => cleared.removed.push(format!("nftables: {what}")),
-        Err(why) => cleared.complaints.push(format!("nftables: {what} could not be removed: {why}")),
+        Err(why) => cleared.errors.push(format!("cannot remove {what} from nftables: {why}")),
     }
 }
 
-/// Rules of Go flannel before v0.17, which nobody can tell from an operator's: the commands that remove them.
-pub async fn bare_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
+/// The commands that remove rules of Go flannel before v0.17. These rules cannot be told apart from an operator's.
+pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     let v4 = networks.v4().copied().map(IpNet::V4).zip(own.v4().copied().map(IpNet::V4));
     let v6 = networks.v6().copied().map(IpNet::V6).zip(own.v6().copied().map(IpNet::V6));
     for (network, own) in v4.into_iter().chain(v6) {
         for (programs, _) in Iptables::installed(matches!(network, IpNet::V6(_))).await.unwrap_or_default() {
-            out.extend(iptables_text::bare(&programs.saved().await.unwrap_or_default(), &programs.command(), network, own));
+            out.extend(iptables_text::uncommented(&programs.dump().await.unwrap_or_default(), &programs.command(), network, own));
         }
     }
     out

@@ -1,10 +1,10 @@
-//! The rules as an nft script, and as `nft -j` tells them back: text in, text out.
+//! The rules as an nft script, and the parser of `nft -j` output: text in, text out.
 //!
-//! Table, chain and comment names are Go flannel's, so that either tool finds and replaces the other's rules; the rules
-//! themselves do what the iptables set does (the mark is masked, rule 4 is about this node's pods).
+//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules
+//! themselves do what the iptables rules do (the mark is masked, rule 4 is about this node's pods).
 
+use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
-use super::shared::{Change, Named, Others, Owner, change};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,14 +16,14 @@ pub fn table(ipv6: bool) -> (&'static str, &'static str) {
     if ipv6 { ("ip6", "flannel-ipv6") } else { ("ip", "flannel-ipv4") }
 }
 
-/// A chain that may be in the table.
+/// A chain that the table may contain.
 struct Chain {
     name: &'static str,
     kind: &'static str,
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// Each guard of an encapsulation port has its own; the others are for the networks of all daemons.
+    /// Each guard of an encapsulation port has its own chains. The other chains are shared by all daemons.
     guard: bool,
 }
 
@@ -40,32 +40,32 @@ const CHAINS: [Chain; 4] = [
     Chain { name: "encap-in", kind: "filter", hook: "prerouting", priority: -300, comment: "chain to guard the encapsulation port", guard: true },
     Chain { name: "encap-out", kind: "filter", hook: "output", priority: -300, comment: "chain for encapsulated packets of this host", guard: true },
 ];
-/// The set of those who may send to the encapsulation port.
+/// The set of addresses that may send to the encapsulation port.
 const PEERS: &str = "peers";
-/// The counter of packets of others.
-const STRANGERS: &str = "strangers";
+/// The counter of packets from unknown senders.
+const UNKNOWN_SENDERS: &str = "strangers";
 
-/// The name of what a guard has, by its place: the first has the plain names.
-fn at(name: &str, place: u16) -> String {
-    if place == 0 { name.to_owned() } else { format!("{name}-{place}") }
+/// The name of a guard's object in a slot. Slot 0 uses the plain name.
+fn slot_name(name: &str, slot: u16) -> String {
+    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
 }
 
-/// The place of a guard's object with this name.
-fn place_of(name: &str, plain: &str) -> Option<u16> {
-    let place = match name.strip_prefix(plain)? {
+/// The slot of a guard's object, by its name.
+fn slot_of(name: &str, plain: &str) -> Option<u16> {
+    let slot = match name.strip_prefix(plain)? {
         "" => 0,
         rest => rest.strip_prefix('-')?.parse().ok()?,
     };
-    (at(plain, place) == name).then_some(place)
+    (slot_name(plain, slot) == name).then_some(slot)
 }
 
 impl Chain {
-    /// Its name in this daemon's rules.
+    /// The chain's name in this daemon's rules.
     fn name_in(&self, rules: &Ruleset) -> String {
-        at(self.name, if self.guard { rules.place } else { 0 })
+        slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
 
-    /// What is wanted in it.
+    /// The rules it should contain.
     fn wanted<'a>(&self, rules: &'a Ruleset) -> Option<&'a Vec<Rule>> {
         let encap = rules.encap.as_ref();
         let wanted = match self.name {
@@ -77,22 +77,22 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// The port that all its rules are about.
+    /// The port that all its rules match.
     fn port(&self, rules: &Ruleset) -> Option<u16> {
         rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.port)
     }
 }
 
-/// One transaction that leaves exactly these rules in the family's table, which `nft -j list table` told as `listing`, beside those of other
-/// daemons; where there are none, no table. Where only the peers differ, only they change.
+/// One transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules and keeps those of other
+/// daemons. Without any rules the table is deleted. If only the peers differ, only the set changes.
 pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.ipv6);
-    let found = listing.map(|listing| Found::read(listing, rules)).unwrap_or_default();
-    if rules.is_empty() && !found.beside() {
+    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
+    if rules.is_empty() && !found.is_shared() {
         return removal(rules.ipv6);
     }
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    let (set, counter) = (at(PEERS, rules.place), at(STRANGERS, rules.place));
+    let (set, counter) = (slot_name(PEERS, rules.guard_slot), slot_name(UNKNOWN_SENDERS, rules.guard_slot));
     if found.same_chains(rules)
         && let (Some(Some(have)), Some(want)) = (&found.peers, peers)
     {
@@ -103,7 +103,7 @@ pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         let (gone, new) = (have.difference(want).map(IpAddr::to_string), want.difference(have).map(IpAddr::to_string));
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
-    // What cannot be put right in place goes with the table, and the other daemons' rules come back with ours.
+    // What cannot be corrected in place is deleted with the table. The other daemons' rules are added again together with ours.
     let mut out = if found.foreign { removal(rules.ipv6) } else { String::new() };
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
@@ -123,13 +123,13 @@ pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         chain_lines(chain, rules, &found).into_iter().for_each(&mut line);
     }
     if !found.foreign {
-        let mut left = found.left;
+        let mut orphans = found.orphans;
         if peers.is_none() {
-            left.extend(found.peers.map(|_| ("set", set)));
-            left.extend(found.strangers.map(|_| ("counter", counter)));
+            orphans.extend(found.peers.map(|_| ("set", set)));
+            orphans.extend(found.unknown_senders.map(|_| ("counter", counter)));
         }
-        // The chains first: what they use cannot be deleted.
-        for (kind, object) in &left {
+        // Chains go first: objects in use cannot be deleted.
+        for (kind, object) in &orphans {
             if *kind == "chain" {
                 line(format!("flush chain {family} {name} {object}"));
             }
@@ -139,25 +139,25 @@ pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     out
 }
 
-/// What brings the rules of one chain.
-fn chain_lines(chain: &Chain, rules: &Ruleset, found: &Found) -> Vec<String> {
+/// The lines that update one chain.
+fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
     let (family, table) = table(rules.ipv6);
     let name = chain.name_in(rules);
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
     let Chain { kind, hook, priority, comment, .. } = chain;
     let path = format!("{family} {table} {name}");
-    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.port(rules), rule, rules.place));
+    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.port(rules), rule, rules.guard_slot));
     let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
-    // Added first, so that flushing and deleting never fails.
+    // Adding the chain first makes the flush and the deletion safe.
     let add = format!("add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}");
-    if found.foreign || !present.is_some_and(|present| present.beside(&rules.others)) {
+    if found.foreign || !present.is_some_and(|present| present.is_shared(&rules.others)) {
         let there = present.is_some() && !found.foreign;
-        let again: Vec<&Rule> = if found.foreign { theirs.collect() } else { Vec::new() };
+        let kept: Vec<&Rule> = if found.foreign { theirs.collect() } else { Vec::new() };
         return match wanted {
-            None if again.is_empty() && !there => Vec::new(),
-            None if again.is_empty() => vec![add, format!("flush chain {path}"), format!("delete chain {path}")],
+            None if kept.is_empty() && !there => Vec::new(),
+            None if kept.is_empty() => vec![add, format!("flush chain {path}"), format!("delete chain {path}")],
             wanted => {
-                let all = wanted.into_iter().flatten().chain(again);
+                let all = wanted.into_iter().flatten().chain(kept);
                 [add, format!("flush chain {path}")].into_iter().chain(all.map(|one| format!("add rule {}", rule(one)))).collect()
             }
         };
@@ -170,13 +170,13 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &Found) -> Vec<String> {
     lines
 }
 
-/// One transaction that leaves nothing of ours in a family.
+/// One transaction that removes all our rules of a family.
 pub fn removal(ipv6: bool) -> String {
     let (family, name) = table(ipv6);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
-/// What `nft --check` must accept before ports are chosen at random.
+/// The script that `nft --check` must accept before random ports are used.
 pub fn probe(ipv6: bool) -> String {
     let (family, _) = table(ipv6);
     let name = "flannel-probe";
@@ -185,7 +185,7 @@ pub fn probe(ipv6: bool) -> String {
     )
 }
 
-fn render(family: &str, port: Option<u16>, rule: &Rule, place: u16) -> String {
+fn render(family: &str, port: Option<u16>, rule: &Rule, slot: u16) -> String {
     let mut out = port.map(|port| format!(" udp dport {port}")).unwrap_or_default();
     let not = |is: bool| if is { "" } else { "!= " };
     for condition in &rule.matches {
@@ -195,7 +195,7 @@ fn render(family: &str, port: Option<u16>, rule: &Rule, place: u16) -> String {
             Match::Mark(bits) => write!(out, " meta mark and {bits:#x} == {bits:#x}"),
             Match::LocalSource => write!(out, " fib saddr type local"),
             Match::LocalDestination => write!(out, " fib daddr type local"),
-            Match::Stranger => write!(out, " {family} saddr != @{} counter name {}", at(PEERS, place), at(STRANGERS, place)),
+            Match::UnknownSender => write!(out, " {family} saddr != @{} counter name {}", slot_name(PEERS, slot), slot_name(UNKNOWN_SENDERS, slot)),
         };
     }
     out.push_str(match rule.verdict {
@@ -210,48 +210,48 @@ fn render(family: &str, port: Option<u16>, rule: &Rule, place: u16) -> String {
     out
 }
 
-/// Whether the family's table, as `nft -j list table` tells it (nothing where there is none), holds exactly these rules.
+/// Whether the family's table in `listing` (the output of `nft -j list table`, None if there is no table) holds exactly these rules.
 pub fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let found = listing.map(|listing| Found::read(listing, rules)).unwrap_or_default();
+    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Whether at least the rules that do not guard the encapsulation port are there.
-pub fn holds_but_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
+/// Whether the rules other than those of the encapsulation port are in place.
+pub fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset { encap: None, ..rules.clone() };
-    let found = listing.map(|listing| Found::read(listing, &bare)).unwrap_or_default();
+    let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
     let mut chains = found.chains;
     chains.retain(|chain| !chain.is_guard());
-    Found { chains, foreign: found.foreign, ..Found::default() }.same_chains(&bare)
+    TableState { chains, foreign: found.foreign, ..TableState::default() }.same_chains(&bare)
 }
 
-/// The networks whose rules stay only because nobody knows whether they are served.
-pub fn unserved(listing: &Value, others: &Others) -> BTreeSet<IpNet> {
+/// The networks whose rules stay only because it is not known whether a daemon serves them.
+pub fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
     rules.filter(|network| !others.own.contains(network) && !others.served.contains(network)).collect()
 }
 
-/// How many packets of others came to the encapsulation port that the first place guards, as the table's counter tells.
-pub fn strangers(listing: &Value) -> Option<u64> {
-    strangers_at(listing, 0)
+/// The count of packets from unknown senders in guard slot 0.
+pub fn unknown_senders(listing: &Value) -> Option<u64> {
+    unknown_senders_at(listing, 0)
 }
 
-/// The same for the guard of any place.
-pub fn strangers_at(listing: &Value, place: u16) -> Option<u64> {
-    items(listing, "counter").find(|counter| text(counter, "name") == at(STRANGERS, place))?.get("packets")?.as_u64()
+/// The count of packets from unknown senders in any guard slot.
+pub fn unknown_senders_at(listing: &Value, slot: u16) -> Option<u64> {
+    items(listing, "counter").find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?.get("packets")?.as_u64()
 }
 
-/// Whether other daemons have something in the table.
-pub fn beside(listing: &Value, ipv6: bool, others: &Others) -> bool {
-    Found::read(listing, &Ruleset { others: others.clone(), ..Ruleset::nothing(ipv6) }).beside()
+/// Whether other daemons use the table too.
+pub fn is_shared(listing: &Value, ipv6: bool, others: &OtherDaemons) -> bool {
+    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) }).is_shared()
 }
 
-/// One transaction that removes what iptables-nft left of ours in the tables that `nft -j list table` told, but what other daemons keep; none
-/// where that is nothing. nft does not tell iptables' comments, so a jump is known by where it leads.
-pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, others: &Others) -> Option<(String, Vec<String>)> {
+/// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep. None if there are none.
+/// nft does not print iptables comments, so a jump is recognised by its target.
+pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, others: &OtherDaemons) -> Option<(String, Vec<String>)> {
     let (mut rules, mut chains, mut words) = (String::new(), String::new(), Vec::new());
-    let guard = |name: &str| place_of(name, "FLANNEL-ENCAP").is_some_and(|place| !others.keep_guard(place));
+    let guard = |name: &str| slot_of(name, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot));
     let ours = |name: &str| ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&name) || guard(name);
     let owner = |rule: &Value| {
         let (source, destination) = named(rule);
@@ -271,7 +271,7 @@ pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, other
                 mine.iter().for_each(|handle| {
                     let _ = writeln!(rules, "delete rule {family} {table} {name} handle {handle}");
                 });
-                let text = format!("table {family} {table}: {} rules in chain {name}, which another flanneld uses, too", mine.len());
+                let text = format!("table {family} {table}: {} rules in chain {name}, which another flanneld also uses", mine.len());
                 words.extend((!mine.is_empty()).then_some(text));
                 continue;
             }
@@ -291,8 +291,8 @@ pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, other
     (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
 }
 
-/// What a rule names, whatever else is in it.
-fn named(rule: &Value) -> (Named, Named) {
+/// The networks that a rule matches. Its other expressions are ignored.
+fn named(rule: &Value) -> (NetMatch, NetMatch) {
     let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
     let (mut source, mut destination) = (None, None);
     for condition in matches.filter_map(|part| parse_match(part.get("match")?, 0)) {
@@ -313,14 +313,14 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A rule of a chain; none where it is not one of ours.
+/// A rule in a chain. `rule` is None if it is not one that flannel writes.
 #[derive(Debug)]
 struct FoundRule {
     handle: Option<u64>,
     rule: Option<Rule>,
 }
 
-/// A chain of ours.
+/// A chain that flannel manages.
 #[derive(Debug)]
 struct FoundChain {
     name: String,
@@ -329,66 +329,66 @@ struct FoundChain {
 
 impl FoundChain {
     fn is_guard(&self) -> bool {
-        CHAINS.iter().any(|known| known.guard && place_of(&self.name, known.name).is_some())
+        CHAINS.iter().any(|known| known.guard && slot_of(&self.name, known.name).is_some())
     }
 
-    fn owner(&self, rule: &FoundRule, others: &Others) -> Owner {
+    fn owner(&self, rule: &FoundRule, others: &OtherDaemons) -> Owner {
         rule.rule.as_ref().filter(|_| !self.is_guard()).map_or(Owner::Ours, |rule| rule.owner(others))
     }
 
     /// The rules of other daemons.
-    fn theirs<'a>(&'a self, others: &'a Others) -> impl Iterator<Item = &'a Rule> {
+    fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
         self.rules.iter().filter(|rule| self.owner(rule, others) == Owner::Theirs).filter_map(|rule| rule.rule.as_ref())
     }
 
-    /// Whether there are any.
-    fn beside(&self, others: &Others) -> bool {
+    /// Whether other daemons have rules in the chain.
+    fn is_shared(&self, others: &OtherDaemons) -> bool {
         self.theirs(others).next().is_some()
     }
 
-    fn change(&self, wanted: Option<&Vec<Rule>>, others: &Others) -> Change<Rule> {
+    fn change(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> Change<Rule> {
         let present: Vec<_> = self.rules.iter().map(|rule| (self.owner(rule, others), rule.rule.clone())).collect();
         change(&present, wanted.map_or(&[], Vec::as_slice), Rule::is_head)
     }
 }
 
-/// What the table holds.
+/// The contents of the table.
 #[derive(Debug, Default)]
-struct Found {
-    /// Our chains, and those that we share.
+struct TableState {
+    /// The chains of this daemon and the shared ones.
     chains: Vec<FoundChain>,
-    /// Something is there that no rule of ours can replace: an unknown chain, one that is hooked elsewhere, a set of another type.
+    /// The table contains something that cannot be corrected in place: an unknown chain, a wrong hook, a set of another type.
     foreign: bool,
-    /// The set of peers; its addresses, where they can be read.
+    /// The set of peers, and its addresses if they can be parsed.
     peers: Option<Option<BTreeSet<IpAddr>>>,
-    /// The counter.
-    strangers: Option<u64>,
-    /// What guards of nobody left: kind and name.
-    left: Vec<(&'static str, String)>,
-    /// Other daemons have something here.
-    beside: bool,
+    /// The value of the counter.
+    unknown_senders: Option<u64>,
+    /// Objects of guards without an owner: kind and name.
+    orphans: Vec<(&'static str, String)>,
+    /// Other daemons use the table too.
+    is_shared: bool,
 }
 
-/// Whose a guard's object is, by its place.
-enum Guard {
+/// The owner of a guard's object.
+enum GuardOwner {
     Ours,
     Theirs,
-    Nobodys,
+    Orphaned,
 }
 
-impl Found {
+impl TableState {
     fn read(listing: &Value, rules: &Ruleset) -> Self {
         let mut found = Self::default();
-        let guard = |place: u16| match place {
-            place if rules.encap.is_some() && place == rules.place => Guard::Ours,
-            place if rules.others.keep_guard(place) => Guard::Theirs,
-            _ => Guard::Nobodys,
+        let guard = |slot: u16| match slot {
+            slot if rules.encap.is_some() && slot == rules.guard_slot => GuardOwner::Ours,
+            slot if rules.others.keeps_guard(slot) => GuardOwner::Theirs,
+            _ => GuardOwner::Orphaned,
         };
         for chain in items(listing, "chain") {
             let name = text(chain, "name");
-            let known = CHAINS.iter().find_map(|known| match (known.guard, place_of(name, known.name)) {
-                (true, Some(place)) => Some((known, guard(place))),
-                (false, Some(0)) => Some((known, Guard::Ours)),
+            let known = CHAINS.iter().find_map(|known| match (known.guard, slot_of(name, known.name)) {
+                (true, Some(slot)) => Some((known, guard(slot))),
+                (false, Some(0)) => Some((known, GuardOwner::Ours)),
                 _ => None,
             });
             let right = known.as_ref().is_some_and(|(known, _)| {
@@ -396,8 +396,8 @@ impl Found {
                     && chain.get("prio").and_then(Value::as_i64) == Some(known.priority)
             });
             match known {
-                Some((_, Guard::Theirs)) => found.beside = true,
-                Some((_, Guard::Nobodys)) => found.left.push(("chain", name.to_owned())),
+                Some((_, GuardOwner::Theirs)) => found.is_shared = true,
+                Some((_, GuardOwner::Orphaned)) => found.orphans.push(("chain", name.to_owned())),
                 _ => {
                     found.foreign |= !right;
                     found.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
@@ -408,28 +408,28 @@ impl Found {
             let name = text(rule, "chain");
             if let Some(chain) = found.chains.iter_mut().find(|chain| chain.name == name) {
                 let port = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.port);
-                chain.rules.push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, port, rules.place) });
+                chain.rules.push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, port, rules.guard_slot) });
             }
         }
         for set in items(listing, "set") {
-            match place_of(text(set, "name"), PEERS).map(guard) {
-                Some(Guard::Ours) => {
+            match slot_of(text(set, "name"), PEERS).map(guard) {
+                Some(GuardOwner::Ours) => {
                     found.foreign |= text(set, "type") != if rules.ipv6 { "ipv6_addr" } else { "ipv4_addr" } || set.get("flags").is_some();
                     let elements = set.get("elem").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                     found.peers = Some(elements.iter().map(|element| element.as_str()?.parse().ok()).collect());
                 }
-                Some(Guard::Nobodys) => found.left.push(("set", text(set, "name").to_owned())),
-                Some(Guard::Theirs) | None => {}
+                Some(GuardOwner::Orphaned) => found.orphans.push(("set", text(set, "name").to_owned())),
+                Some(GuardOwner::Theirs) | None => {}
             }
         }
         for counter in items(listing, "counter") {
-            match place_of(text(counter, "name"), STRANGERS).map(guard) {
-                Some(Guard::Ours) => found.strangers = counter.get("packets").and_then(Value::as_u64),
-                Some(Guard::Nobodys) => found.left.push(("counter", text(counter, "name").to_owned())),
-                Some(Guard::Theirs) | None => {}
+            match slot_of(text(counter, "name"), UNKNOWN_SENDERS).map(guard) {
+                Some(GuardOwner::Ours) => found.unknown_senders = counter.get("packets").and_then(Value::as_u64),
+                Some(GuardOwner::Orphaned) => found.orphans.push(("counter", text(counter, "name").to_owned())),
+                Some(GuardOwner::Theirs) | None => {}
             }
         }
-        found.beside |= found.chains.iter().any(|chain| chain.beside(&rules.others));
+        found.is_shared |= found.chains.iter().any(|chain| chain.is_shared(&rules.others));
         found
     }
 
@@ -437,27 +437,27 @@ impl Found {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Whether other daemons have something in the table.
-    fn beside(&self) -> bool {
-        self.beside
+    /// Whether other daemons use the table too.
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
-    /// Whether the chains are the wanted ones, whoever the peers are.
+    /// Whether the chains are the desired ones. The set of peers is not compared.
     fn same_chains(&self, rules: &Ruleset) -> bool {
         let same = |known: &Chain| {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
             match (found, wanted) {
                 (None, None) => true,
-                (Some(found), wanted) if found.beside(&rules.others) => found.change(wanted, &rules.others).is_nothing(),
+                (Some(found), wanted) if found.is_shared(&rules.others) => found.change(wanted, &rules.others).is_empty(),
                 (Some(found), Some(wanted)) => found.rules.iter().map(|rule| rule.rule.as_ref()).eq(wanted.iter().map(Some)),
                 _ => false,
             }
         };
-        !self.foreign && self.left.is_empty() && CHAINS.iter().all(same)
+        !self.foreign && self.orphans.is_empty() && CHAINS.iter().all(same)
     }
 }
 
-fn parse(rule: &Value, port: Option<u16>, place: u16) -> Option<Rule> {
+fn parse(rule: &Value, port: Option<u16>, slot: u16) -> Option<Rule> {
     let mut matches = Vec::new();
     let mut verdict = None;
     let mut counted = false;
@@ -471,7 +471,7 @@ fn parse(rule: &Value, port: Option<u16>, place: u16) -> Option<Rule> {
     }
     for expression in expressions {
         if let Some(condition) = expression.get("match") {
-            matches.push(parse_match(condition, place)?);
+            matches.push(parse_match(condition, slot)?);
         } else if expression.get("return").is_some() {
             verdict = Some(Verdict::Return);
         } else if expression.get("accept").is_some() {
@@ -481,7 +481,7 @@ fn parse(rule: &Value, port: Option<u16>, place: u16) -> Option<Rule> {
         } else if expression.get("notrack").is_some() {
             verdict = Some(Verdict::Notrack);
         } else if let Some(masquerade) = expression.get("masquerade") {
-            // One flag is told as a text, several as a list.
+            // nft prints one flag as a string, several as a list.
             let flags = masquerade.get("flags");
             let random = match flags {
                 None => false,
@@ -494,18 +494,18 @@ fn parse(rule: &Value, port: Option<u16>, place: u16) -> Option<Rule> {
             }
             verdict = Some(Verdict::Masquerade(random));
         } else if let Some(counter) = expression.get("counter") {
-            counted |= counter.as_str() == Some(&at(STRANGERS, place));
+            counted |= counter.as_str() == Some(&slot_name(UNKNOWN_SENDERS, slot));
         } else {
             return None;
         }
     }
-    if matches.contains(&Match::Stranger) != counted {
+    if matches.contains(&Match::UnknownSender) != counted {
         return None;
     }
     Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
 }
 
-fn parse_match(condition: &Value, place: u16) -> Option<Match> {
+fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     let is = match condition.get("op")?.as_str()? {
         "==" => true,
         "!=" => false,
@@ -518,7 +518,7 @@ fn parse_match(condition: &Value, place: u16) -> Option<Match> {
         return (mark && is && right.as_u64()? == bits).then(|| u32::try_from(bits).ok().map(Match::Mark))?;
     }
     if let Some(fib) = left.get("fib") {
-        // One flag is told as a text or as a list, as versions go.
+        // Depending on its version, nft prints one flag as a string or as a list.
         let flags = fib.get("flags")?;
         let flag = flags.as_str().or_else(|| flags.as_array().filter(|flags| flags.len() == 1)?.first()?.as_str())?;
         return match (is, text(fib, "result"), right.as_str()?, flag) {
@@ -528,8 +528,8 @@ fn parse_match(condition: &Value, place: u16) -> Option<Match> {
         };
     }
     let field = left.get("payload")?.get("field")?.as_str()?;
-    if right.as_str().and_then(|name| name.strip_prefix('@')) == Some(&at(PEERS, place)) {
-        return (field == "saddr" && !is).then_some(Match::Stranger);
+    if right.as_str().and_then(|name| name.strip_prefix('@')) == Some(&slot_name(PEERS, slot)) {
+        return (field == "saddr" && !is).then_some(Match::UnknownSender);
     }
     let net = network(right)?;
     match field {

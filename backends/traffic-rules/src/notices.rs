@@ -1,17 +1,17 @@
-//! nf_tables' change notices: that somebody, or we, changed a rule.
+//! Change notifications of nf_tables, for our own changes and those of others.
 
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER};
 
 /// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 7;
 
-/// A subscription.
+/// A subscription to the notifications.
 pub struct Notices {
     socket: TokioSocket,
 }
 
 impl Notices {
-    /// Subscribes; none where the kernel does not allow it, which leaves the periodic look.
+    /// Subscribes. None if the kernel does not allow it; the periodic check still runs.
     pub fn open() -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         socket.socket_mut().bind(&SocketAddr::new(0, 0)).ok()?;
@@ -19,13 +19,13 @@ impl Notices {
         Some(Self { socket })
     }
 
-    /// Returns after a notice, or when some were lost.
+    /// Returns after a notification, or after some were lost.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(16 * 1024);
         let _ = self.socket.recv_from(&mut buffer).await;
     }
 
-    /// Takes what else is there.
+    /// Discards the notifications that are already queued.
     pub fn drain(&mut self) {
         let mut buffer = Vec::with_capacity(64 * 1024);
         while self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT).is_ok() {
@@ -34,8 +34,8 @@ impl Notices {
     }
 }
 
-/// Returns after a notice; never where there are none.
-pub async fn heard(notices: &mut Option<Notices>) {
+/// Returns after a notification. Without a subscription it never returns.
+pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,
         None => std::future::pending().await,

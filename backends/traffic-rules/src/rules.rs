@@ -1,95 +1,95 @@
-//! Traffic rules as data: which packets are masqueraded and which are let through; pure, the same for both appliers.
+//! Traffic rules as data: which packets are masqueraded and which are accepted. Pure, and the same for iptables and nftables.
 
-use super::shared::{Named, Others, Owner};
+use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What the operator chose.
+/// The operator's options for the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choices {
-    /// `--ip-masq`.
+pub struct RuleOptions {
+    /// `--ip-masq`: masquerade traffic that leaves the pod network.
     pub masquerade: bool,
-    /// Ports of masqueraded connections are chosen at random (not with `--ip-masq-fully-random-disable`).
+    /// Use random ports for masqueraded connections (off with `--ip-masq-fully-random-disable`).
     pub fully_random: bool,
-    /// Traffic from outside to pods of other nodes is masqueraded too, so that answers come back through this node.
+    /// Masquerade traffic from outside to pods of other nodes too, so that replies return through this node.
     pub masquerade_inbound: bool,
-    /// Destinations to which pods keep their address.
+    /// Destinations to which pods keep their own address.
     pub non_masquerade: Vec<IpNet>,
-    /// `--iptables-forward-rules`.
+    /// `--iptables-forward-rules`: accept forwarded traffic of the pod network.
     pub forward: bool,
-    /// The jump to our forward rules goes first, before what may reject.
+    /// Insert the jump to the forward rules at the head of the chain, before rules that may reject.
     pub forward_insert: bool,
-    /// What guards the encapsulation port.
-    pub guard: Guard,
+    /// The guard of the encapsulation port.
+    pub guard: GuardOptions,
 }
 
-/// What was chosen about the encapsulation port: nothing, unless somebody asks.
+/// The options for the encapsulation port. By default there is no guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
-    /// `--encap-notrack`: encapsulated packets are not tracked.
+pub struct GuardOptions {
+    /// `--encap-notrack`: do not track encapsulated packets.
     pub notrack: bool,
-    /// `--encap-peers`: what happens to encapsulated packets of others than peers.
-    pub strangers: Strangers,
-    /// `--encap-bar-pods`: pods cannot send to it.
+    /// `--encap-peers`: what to do with encapsulated packets from unknown senders.
+    pub unknown_senders: UnknownSenders,
+    /// `--encap-bar-pods`: do not let pods send to the port.
     pub bar_pods: bool,
 }
 
-impl Guard {
-    /// Whether anything was chosen.
+impl GuardOptions {
+    /// Whether any option is set.
     pub fn is_some(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// What happens to packets that no peer sent.
+/// What to do with encapsulated packets that do not come from a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strangers {
-    /// They come in.
+pub enum UnknownSenders {
+    /// Accept them.
     #[default]
     Off,
-    /// They are counted and come in.
+    /// Count and accept them.
     Count,
-    /// They are counted and dropped.
+    /// Count and drop them.
     Drop,
 }
 
 /// The rules of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Whether they are for IPv6.
+    /// Whether the family is IPv6.
     pub ipv6: bool,
-    /// What happens to packets that leave (chain FLANNEL-POSTRTG, postrtg); none: nothing of ours is there.
+    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). None: no chain.
     pub masquerade: Option<Vec<Rule>>,
-    /// What happens to packets that pass through (chain FLANNEL-FWD, forward).
+    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). None: no chain.
     pub forward: Option<Vec<Rule>>,
-    /// The jump to the forward rules goes first.
+    /// The jump to the forward rules is the first rule.
     pub forward_insert: bool,
-    /// What happens to packets of the encapsulation port before anything else sees them.
+    /// The rules for packets of the encapsulation port, applied before all others.
     pub encap: Option<Encap>,
-    /// Which of the places for guards is this daemon's: 0 on a host with one.
-    pub place: u16,
-    /// What other daemons have in the same chains, and keep.
-    pub others: Others,
+    /// The guard slot that this daemon holds. A host with one daemon uses slot 0.
+    pub guard_slot: u16,
+    /// The rules that other daemons keep in the same chains.
+    pub others: OtherDaemons,
 }
 
-/// The rules of the encapsulation port of one family (chain FLANNEL-ENCAP, encap-in and encap-out). They see its packets only.
+/// The rules for the encapsulation port of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only its packets reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
     /// The UDP port.
     pub port: u16,
-    /// For packets that come in, from the network or from pods.
+    /// The rules for incoming packets, from the network or from pods.
     pub incoming: Vec<Rule>,
-    /// For packets that this host sends.
+    /// The rules for packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// Who is no [`Match::Stranger`]; none where nobody asks.
+    /// The known senders: all others match [`Match::UnknownSender`]. None if no rule uses them.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
 impl Ruleset {
-    /// A family of which there are no rules.
-    pub fn nothing(ipv6: bool) -> Self {
-        Self { ipv6, masquerade: None, forward: None, forward_insert: false, encap: None, place: 0, others: Others::default() }
+    /// A family without rules.
+    pub fn empty(ipv6: bool) -> Self {
+        Self { ipv6, masquerade: None, forward: None, forward_insert: false, encap: None, guard_slot: 0, others: OtherDaemons::default() }
     }
 
     /// Whether there are no rules.
@@ -97,13 +97,13 @@ impl Ruleset {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// Whether packets of others than peers are counted.
-    pub fn counts_strangers(&self) -> bool {
+    /// Whether packets from unknown senders are counted.
+    pub fn counts_unknown_senders(&self) -> bool {
         self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// The same without random ports, for kernels and programs that know none.
-    pub fn plain(&self) -> Self {
+    /// The same rules without random ports, for kernels and programs that do not support them.
+    pub fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
             if let Verdict::Masquerade(random) = &mut rule.verdict {
@@ -117,32 +117,32 @@ impl Ruleset {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// All must hold.
+    /// The conditions, all of which must hold.
     pub matches: Vec<Match>,
-    /// What is done then.
+    /// The action.
     pub verdict: Verdict,
 }
 
 impl Rule {
-    /// Whether it heads a chain, for the networks of all daemons: what kube-proxy masquerades is its own business.
+    /// Whether this is the rule at the head of the chain, which all daemons share. It leaves kube-proxy's masquerading alone.
     pub fn is_head(&self) -> bool {
         *self == head()
     }
 
-    /// Whose it is.
-    pub fn owner(&self, others: &Others) -> Owner {
+    /// The owner of the rule.
+    pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
         if self.is_head() { Owner::Head } else { others.owner(source, destination) }
     }
 
-    /// The network to which it belongs.
-    pub fn network(&self, others: &Others) -> Option<IpNet> {
+    /// The network to which the rule belongs.
+    pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
         let (source, destination) = self.named();
         others.network(source, destination)
     }
 
-    fn named(&self) -> (Named, Named) {
-        let named = |of: fn(&Match) -> Named| self.matches.iter().find_map(of);
+    fn named(&self) -> (NetMatch, NetMatch) {
+        let named = |of: fn(&Match) -> NetMatch| self.matches.iter().find_map(of);
         (
             named(|condition| if let Match::Source(is, net) = condition { Some((*is, *net)) } else { None }),
             named(|condition| if let Match::Destination(is, net) = condition { Some((*is, *net)) } else { None }),
@@ -150,7 +150,7 @@ impl Rule {
     }
 }
 
-/// The rule that heads the masquerade.
+/// The rule at the head of the masquerade chain.
 pub fn head() -> Rule {
     rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
@@ -158,51 +158,51 @@ pub fn head() -> Rule {
 /// A condition on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// These bits of the mark are set.
+    /// All these bits of the mark are set.
     Mark(u32),
-    /// Its source lies in the network, or does not.
+    /// The source is in the network; not in it if false.
     Source(bool, IpNet),
-    /// Its destination lies in the network, or does not.
+    /// The destination is in the network; not in it if false.
     Destination(bool, IpNet),
-    /// Its source is an address of this host.
+    /// The source is an address of this host.
     LocalSource,
-    /// Its destination is an address of this host.
+    /// The destination is an address of this host.
     LocalDestination,
-    /// Its source is not among the peers.
-    Stranger,
+    /// The source is not a peer.
+    UnknownSender,
 }
 
-/// What happens to a packet.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing; the rest of the chain is skipped.
+    /// Skip the rest of the chain.
     Return,
-    /// It passes.
+    /// Accept the packet.
     Accept,
-    /// It leaves under this host's address; with ports at random.
+    /// Masquerade the packet; true for random ports.
     Masquerade(bool),
-    /// It is not tracked, and the next rule sees it.
+    /// Do not track the packet, and continue with the next rule.
     Notrack,
-    /// It is gone.
+    /// Drop the packet.
     Drop,
-    /// It is counted, and the next rule sees it.
+    /// Count the packet, and continue with the next rule.
     Count,
 }
 
-/// kube-proxy's mark on what it masquerades itself.
+/// kube-proxy's mark on packets that it masquerades itself.
 const KUBE_MARK: u32 = 0x4000;
 
-/// The rules of one family: of the whole network, and of this node's subnet in it.
-pub fn ruleset(network: IpNet, own: IpNet, choices: &Choices) -> Ruleset {
+/// The rules of one family, for the whole network and this node's subnet of it.
+pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let ipv6 = matches!(network, IpNet::V6(_));
     Ruleset {
         ipv6,
-        masquerade: choices.masquerade.then(|| masquerade(network, own, choices)),
-        forward: choices
+        masquerade: options.masquerade.then(|| masquerade(network, own, options)),
+        forward: options
             .forward
             .then(|| vec![rule([Match::Source(true, network)], Verdict::Accept), rule([Match::Destination(true, network)], Verdict::Accept)]),
-        forward_insert: choices.forward_insert,
-        ..Ruleset::nothing(ipv6)
+        forward_insert: options.forward_insert,
+        ..Ruleset::empty(ipv6)
     }
 }
 
@@ -211,19 +211,19 @@ pub fn ruleset(network: IpNet, own: IpNet, choices: &Choices) -> Ruleset {
 pub struct Port<'a> {
     /// The UDP port.
     pub number: u16,
-    /// The pods' network and this node's subnet in it; none where the cluster has no pods of this family.
+    /// The pods' network and this node's subnet of it. None if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
-    /// This host's addresses on the network of the nodes.
+    /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
     /// The other nodes' addresses.
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// What guards the encapsulation port; addresses of the other family do not matter. None where nothing was chosen.
-pub fn guard(ipv6: bool, port: Port<'_>, guard: Guard) -> Option<Encap> {
+/// The guard of the encapsulation port. Addresses of the other family are ignored. None if no option is set.
+pub fn guard(ipv6: bool, port: Port<'_>, guard: GuardOptions) -> Option<Encap> {
     let family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| ip.is_ipv6() == ipv6).copied().collect() };
     let hosts = family(port.hosts);
-    // Nodes whose own network lies inside the pods' network are not to be taken for pods.
+    // If the node network lies inside the pod network, nodes must not be mistaken for pods.
     let within = port.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     if guard.notrack {
@@ -238,23 +238,23 @@ pub fn guard(ipv6: bool, port: Port<'_>, guard: Guard) -> Option<Encap> {
     {
         let from = Match::Source(true, if within { own } else { network });
         incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
-        // A node's address on its bridge lies inside the network, and its sockets listen there too.
+        // A node's bridge address lies inside the network, and sockets listen on it too.
         incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
     }
-    let verdict = match guard.strangers {
-        Strangers::Off => None,
-        Strangers::Count => Some(Verdict::Count),
-        Strangers::Drop => Some(Verdict::Drop),
+    let verdict = match guard.unknown_senders {
+        UnknownSenders::Off => None,
+        UnknownSenders::Count => Some(Verdict::Count),
+        UnknownSenders::Drop => Some(Verdict::Drop),
     };
-    incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::Stranger], verdict)));
+    incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)));
     let peers = verdict.map(|_| family(port.peers).into_iter().chain(hosts).collect());
     (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { port: port.number, incoming, outgoing, peers })
 }
 
-fn masquerade(network: IpNet, own: IpNet, choices: &Choices) -> Vec<Rule> {
+fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
     let (from, to) = (|net| Match::Source(true, net), |net| Match::Destination(true, net));
     let (not_from, not_to) = (|net| Match::Source(false, net), |net| Match::Destination(false, net));
-    let masquerade = Verdict::Masquerade(choices.fully_random);
+    let masquerade = Verdict::Masquerade(options.fully_random);
     let mut rules = vec![
         head(),
         // Pods reach pods under their own addresses,
@@ -264,9 +264,9 @@ fn masquerade(network: IpNet, own: IpNet, choices: &Choices) -> Vec<Rule> {
         rule([not_from(network), to(own)], Verdict::Return),
     ];
     let same_family = |net: &&IpNet| matches!((net, &network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)));
-    rules.extend(choices.non_masquerade.iter().filter(same_family).map(|net| rule([from(network), to(*net)], Verdict::Return)));
+    rules.extend(options.non_masquerade.iter().filter(same_family).map(|net| rule([from(network), to(*net)], Verdict::Return)));
     rules.push(rule([from(network), not_to(multicast(network))], masquerade));
-    if choices.masquerade_inbound {
+    if options.masquerade_inbound {
         rules.push(rule([not_from(network), to(network)], masquerade));
     }
     rules

@@ -1,24 +1,24 @@
 use super::iptables_text::payload;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{Choices, Guard, Port, Rule, Ruleset, Strangers, guard, ruleset};
+use super::rules::{GuardOptions, Port, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
 use subnet_lease::Dual;
 
-fn choices() -> Choices {
-    Choices {
+fn options() -> RuleOptions {
+    RuleOptions {
         masquerade: true,
         fully_random: true,
         masquerade_inbound: true,
         non_masquerade: Vec::new(),
         forward: true,
         forward_insert: false,
-        guard: Guard::default(),
+        guard: GuardOptions::default(),
     }
 }
 
-/// The tables of one family as `iptables -S` prints them, in the form of `iptables-save`.
+/// Converts the output of `iptables -S` for one family to the format of `iptables-save`.
 fn saved(section: &str) -> String {
     let mut out = String::new();
     for (table, text) in [("nat", "-t nat -S"), ("filter", "-t filter -S")] {
@@ -36,7 +36,7 @@ fn saved(section: &str) -> String {
     out
 }
 
-/// A small iptables-restore --noflush on the text of iptables-save.
+/// A minimal iptables-restore --noflush that works on the text of iptables-save.
 fn restored(saved: &str, payload: &str) -> String {
     let mut tables: Vec<(String, Vec<String>, Vec<String>)> = Vec::new();
     let mut at = 0;
@@ -69,7 +69,7 @@ fn restored(saved: &str, payload: &str) -> String {
             }
         } else if let Some(rest) = line.strip_prefix("-D ") {
             let wanted = format!("-A {rest}");
-            let found = rules.iter().position(|rule| *rule == wanted).unwrap_or_else(|| panic!("-D of what is not there: {line}"));
+            let found = rules.iter().position(|rule| *rule == wanted).unwrap_or_else(|| panic!("-D of a missing rule: {line}"));
             rules.remove(found);
         } else if line.starts_with("-A ") {
             rules.push(line.to_owned());
@@ -96,7 +96,7 @@ fn restored(saved: &str, payload: &str) -> String {
 
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
 
-/// The captures of Go flannel's rules: ours are the same text, and where they stand nothing is written.
+/// Our rules match the captures of Go flannel's, and nothing is written where they are already in place.
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
@@ -106,23 +106,23 @@ fn golden_rules() {
         let value = |key: &str| env.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         let v4 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv4Net>().unwrap().trunc());
         let v6 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv6Net>().unwrap().trunc());
-        let choices = Choices {
+        let options = RuleOptions {
             masquerade: flags.contains("--ip-masq"),
             fully_random: !flags.contains("--ip-masq-fully-random-disable"),
             forward: !flags.contains("--iptables-forward-rules=false"),
-            ..choices()
+            ..options()
         };
         let wanted = Wanted {
             networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK")).unwrap(),
             own: Dual::from_options(v4("FLANNEL_SUBNET"), v6("FLANNEL_IPV6_SUBNET")).unwrap(),
-            choices,
+            options,
             nftables: false,
             resync: Duration::from_secs(60),
             port: None,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
-            place: 0,
-            others: Others::default(),
+            guard_slot: 0,
+            others: OtherDaemons::default(),
         };
         let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
         for rules in wanted.rulesets() {
@@ -136,12 +136,13 @@ fn golden_rules() {
 }
 
 fn rules() -> Ruleset {
-    ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &choices())
+    ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &options())
 }
 
 #[test]
 fn non_masquerade_and_inbound() {
-    let chosen = Choices { non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()], masquerade_inbound: false, ..choices() };
+    let chosen =
+        RuleOptions { non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()], masquerade_inbound: false, ..options() };
     let text = payload(&ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &chosen), EMPTY).unwrap();
     assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
     assert!(!text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"), "{text}");
@@ -156,11 +157,11 @@ fn insertion_moves_the_jump_to_the_front() {
     let forward: Vec<&str> = after.lines().filter(|line| line.starts_with("-A FORWARD")).collect();
     assert!(forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2, "{forward:?}");
     assert_eq!(payload(&first, &after), None);
-    // Appended, it may stand anywhere.
+    // An appended jump may be at any position.
     assert_eq!(payload(&rules(), &with_reject), None);
 }
 
-/// Go flannel from v0.17 to v0.19 wrote its rules straight into the built-in chains.
+/// Go flannel v0.17 to v0.19 wrote its rules directly into the built-in chains.
 #[test]
 fn rules_of_old_versions_are_removed() {
     let old = EMPTY.replace(
@@ -169,14 +170,14 @@ fn rules_of_old_versions_are_removed() {
     );
     let after = restored(&old, &payload(&rules(), &old).unwrap());
     assert!(!after.contains("-A POSTROUTING -s 10.5.0.0/16") && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE"));
-    let nothing = Ruleset::nothing(false);
+    let nothing = Ruleset::empty(false);
     let gone = restored(&after, &payload(&nothing, &after).unwrap());
     assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
     assert_eq!(payload(&nothing, &gone), None);
 }
 
-/// Everything that guards the port 8472, of a family.
-fn guarded(rules: Ruleset, strangers: Strangers, peers: &[&str]) -> Ruleset {
+/// All guard rules for port 8472.
+fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
     let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
     let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
     let port = Port {
@@ -185,12 +186,12 @@ fn guarded(rules: Ruleset, strangers: Strangers, peers: &[&str]) -> Ruleset {
         hosts: &hosts,
         peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
     };
-    Ruleset { encap: guard(rules.ipv6, port, Guard { notrack: true, strangers, bar_pods: true }), ..rules }
+    Ruleset { encap: guard(rules.ipv6, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
 }
 
 #[test]
-fn the_port_is_guarded() {
-    let text = payload(&guarded(rules(), Strangers::Drop, &["192.168.56.102", "fd00:56::102"]), EMPTY).unwrap();
+fn the_encapsulation_port_is_guarded() {
+    let text = payload(&guarded(rules(), UnknownSenders::Drop, &["192.168.56.102", "fd00:56::102"]), EMPTY).unwrap();
     let raw = text.split("*raw\n").nth(1).unwrap();
     let c = "-m comment --comment \"flanneld encap\"";
     assert_eq!(
@@ -209,34 +210,34 @@ fn the_port_is_guarded() {
         )
     );
     let saved: String = raw.lines().map(|line| if line.starts_with("-A") { format!("[7:900] {line}\n") } else { format!("{line}\n") }).collect();
-    assert_eq!(iptables_text::strangers(&saved), Some(7));
-    assert_eq!(iptables_text::strangers(raw), None, "no counts were printed");
-    // Nothing chosen, nothing there.
-    let nobody = BTreeSet::new();
-    let port = Port { number: 8472, pods: None, hosts: &nobody, peers: &nobody };
-    assert_eq!(guard(false, port, Guard::default()), None);
+    assert_eq!(iptables_text::unknown_senders(&saved), Some(7));
+    assert_eq!(iptables_text::unknown_senders(raw), None, "the output has no counts");
+    // No options, no guard.
+    let no_addresses = BTreeSet::new();
+    let port = Port { number: 8472, pods: None, hosts: &no_addresses, peers: &no_addresses };
+    assert_eq!(guard(false, port, GuardOptions::default()), None);
 }
 
-/// Where the nodes' own network lies inside the pods', nodes are not taken for pods.
+/// If the node network lies inside the pod network, nodes are not mistaken for pods.
 #[test]
-fn nodes_inside_the_network_are_no_pods() {
+fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
     let port = Port { number: 8472, pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())), hosts: &hosts, peers: &hosts };
-    let chosen = Guard { notrack: true, strangers: Strangers::Off, bar_pods: true };
+    let chosen = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Off, bar_pods: true };
     let encap = guard(false, port, chosen).unwrap();
-    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::nothing(false) }, "").unwrap();
+    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::empty(false) }, "").unwrap();
     assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
     assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
 }
 
 #[test]
-fn bare_rules_are_told() {
+fn uncommented_rules_are_reported() {
     let (network, own) = ("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap());
     let saved = "*nat\n[1:2] -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\n\
                  -A POSTROUTING -s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\nCOMMIT\n\
                  *filter\n-A FORWARD -d 10.5.0.0/16 -j ACCEPT\n-A FORWARD -d 10.5.0.0/16 -j DROP\n-A POSTROUTING ! -s 10.5.0.0/16 -d 10.5.0.0/16 -j MASQUERADE\nCOMMIT\n";
     assert_eq!(
-        iptables_text::bare(saved, "iptables-legacy", network, own),
+        iptables_text::uncommented(saved, "iptables-legacy", network, own),
         [
             "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN",
             "iptables-legacy -t nat -D POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully",
@@ -246,14 +247,14 @@ fn bare_rules_are_told() {
 }
 
 #[test]
-fn the_variant_is_picked_by_what_is_there() {
+fn the_variant_is_picked_by_existing_rules() {
     let (kube, docker, plain) = (
         "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\n",
         "*filter\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\n",
         "*filter\n-A INPUT -j DROP\n",
     );
     let ours = payload(&rules(), EMPTY).unwrap();
-    // What nf_tables (the system's) holds, what legacy holds; which is picked, and whether that is worth a warning.
+    // The rules in nf_tables (the system default), the rules in legacy, the expected choice, and whether a warning is expected.
     for (nft, legacy, picked, warned) in [
         (EMPTY, EMPTY, Variant::Nft, false),
         (EMPTY, ours.as_str(), Variant::Legacy, false),
@@ -282,10 +283,10 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// Whatever was damaged, one restore brings the wanted rules and leaves the foreign ones; a second look writes nothing.
+    /// After any damage, one restore sets the desired rules and keeps foreign ones, and a second pass writes nothing.
     #[test]
-    fn one_restore_heals(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
-        let guards = [Strangers::Off, Strangers::Count, Strangers::Drop];
+    fn one_restore_repairs_any_damage(damage in damage(), masquerade: bool, forward: bool, insert: bool, before in 0usize..3, after in 0usize..3, more: bool) {
+        let guards = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop];
         let peers: &[&str] = if more { &["192.168.56.102", "192.168.56.103"] } else { &["192.168.56.102"] };
         let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
         let base = EMPTY.replace(":POSTROUTING ACCEPT [0:0]\n", &format!(":POSTROUTING ACCEPT [0:0]\n{}\n", foreign[0])).replace(":FORWARD ACCEPT [0:0]\n", &format!(":FORWARD ACCEPT [0:0]\n{}\n", foreign[1]));
@@ -304,7 +305,7 @@ proptest! {
             }
         }
         let saved = format!("{}\n", lines.join("\n"));
-        let wanted = ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &Choices { masquerade, forward, forward_insert: insert, ..choices() });
+        let wanted = ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &RuleOptions { masquerade, forward, forward_insert: insert, ..options() });
         let wanted = if after == 0 { wanted } else { guarded(wanted, guards[after], peers) };
         let after_it = match payload(&wanted, &saved) { Some(payload) => restored(&saved, &payload), None => saved };
         prop_assert_eq!(payload(&wanted, &after_it), None);
@@ -315,38 +316,91 @@ proptest! {
     }
 }
 
-/// What the real nft prints of our script is recognised, and every change of it is not.
+/// All listings that differ from this one in a single thing: a rule, chain or set is gone, a rule is there twice, or one word or number of
+/// an expression or of a chain is another.
+fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
+    fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
+            serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
+            serde_json::Value::Null => {}
+            _ => out.push(path.to_owned()),
+        }
+    }
+    let mut out = Vec::new();
+    for (at, item) in listing["nftables"].as_array().unwrap().iter().enumerate() {
+        let kind = item.as_object().unwrap().keys().next().unwrap().clone();
+        let checked: &[&str] = match kind.as_str() {
+            "rule" => &["expr", "comment", "chain"],
+            "chain" => &["name", "type", "hook", "prio", "policy"],
+            "set" => &["name", "elem"],
+            _ => continue,
+        };
+        let mut without = listing.clone();
+        without["nftables"].as_array_mut().unwrap().remove(at);
+        out.push((format!("without {item}"), without));
+        if kind == "rule" {
+            let mut twice = listing.clone();
+            twice["nftables"].as_array_mut().unwrap().insert(at, item.clone());
+            out.push((format!("twice {item}"), twice));
+        }
+        for field in checked.iter().filter(|field| !item[&kind][**field].is_null()) {
+            let mut paths = Vec::new();
+            leaves(&item[&kind][*field], &format!("/nftables/{at}/{kind}/{field}"), &mut paths);
+            for path in paths {
+                let mut changed = listing.clone();
+                let leaf = changed.pointer_mut(&path).unwrap();
+                // The table's family allows no other, and nft refuses it.
+                if path.ends_with("/payload/protocol") && leaf.as_str().is_some_and(|protocol| protocol.starts_with("ip")) {
+                    continue;
+                }
+                *leaf = match &*leaf {
+                    serde_json::Value::Number(number) => serde_json::json!(number.as_i64().unwrap() + 1),
+                    serde_json::Value::Bool(is) => serde_json::json!(!is),
+                    other => serde_json::json!(format!("x{}", other.as_str().unwrap())),
+                };
+                out.push((format!("{path} of {item}"), changed));
+            }
+        }
+    }
+    out
+}
+
+/// The output of the real nft for our script is recognised, and every change of it is not.
 #[test]
-fn nft_tells_our_rules_back() {
+fn nft_output_is_recognised() {
     for (network, own) in [("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64")] {
-        for (masquerade, forward, fully_random, strangers) in [
+        for (masquerade, forward, fully_random, unknown_senders) in [
             (true, true, true, None),
-            (true, false, false, Some(Strangers::Off)),
-            (false, true, true, Some(Strangers::Count)),
+            (true, false, false, Some(UnknownSenders::Off)),
+            (false, true, true, Some(UnknownSenders::Count)),
             (false, false, false, None),
-            (false, false, false, Some(Strangers::Drop)),
+            (false, false, false, Some(UnknownSenders::Drop)),
         ] {
-            let chosen = Choices {
+            let chosen = RuleOptions {
                 masquerade,
                 forward,
                 fully_random,
                 non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
-                ..choices()
+                ..options()
             };
             let peers = ["192.168.56.102", "fd00:56::102"];
             let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
-            let rules = strangers.map_or(plain.clone(), |strangers| guarded(plain.clone(), strangers, &peers));
+            let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| guarded(plain.clone(), unknown_senders, &peers));
             let listing = in_namespace(&nftables_text::script(&rules, None), rules.ipv6);
             assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
+            let changes = listing.as_ref().map(changes).unwrap_or_default();
+            let unnoticed: Vec<_> = changes.iter().filter(|(_, changed)| nftables_text::holds(&rules, Some(changed))).map(|(what, _)| what).collect();
+            assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:#?}");
             if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
                 let mut other = rules.clone();
                 other.masquerade = Some(vec![Rule { ..first.clone() }]);
                 assert!(!nftables_text::holds(&other, listing.as_ref()));
             }
-            if strangers.is_some() {
+            if unknown_senders.is_some() {
                 assert!(!nftables_text::holds(&plain, listing.as_ref()));
             }
-            // Another port, and more that is wanted of the peers, differ.
+            // A different port is recognised as a difference.
             let mut other = rules.clone();
             if let Some(encap) = &mut other.encap {
                 encap.port += 1;
@@ -356,13 +410,13 @@ fn nft_tells_our_rules_back() {
     }
 }
 
-/// What either variant of iptables prints of our payload is recognised, so that it is written once.
+/// The output of both variants of iptables for our payload is recognised, so that it is written only once.
 #[test]
-fn iptables_tells_our_rules_back() {
+fn iptables_output_is_recognised() {
     for ipv6 in [false, true] {
-        let plain = if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
-        for strangers in [Strangers::Off, Strangers::Count, Strangers::Drop] {
-            let rules = guarded(plain.clone(), strangers, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
+        let plain = if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()) } else { rules() };
+        for unknown_senders in [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop] {
+            let rules = guarded(plain.clone(), unknown_senders, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
             for variant in ["nft", "legacy"] {
                 let command = format!("{}-{variant}", if ipv6 { "ip6tables" } else { "iptables" });
                 let script = format!("{command}-restore --noflush <<'X'\n{}X\n{command}-save -c", payload(&rules, "").unwrap());
@@ -370,28 +424,28 @@ fn iptables_tells_our_rules_back() {
                 assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
                 let saved = String::from_utf8_lossy(&output.stdout);
                 assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
-                assert_eq!(iptables_text::strangers(&saved), (strangers != Strangers::Off).then_some(0), "{saved}");
+                assert_eq!(iptables_text::unknown_senders(&saved), (unknown_senders != UnknownSenders::Off).then_some(0), "{saved}");
                 assert_eq!(iptables_text::remains(&saved).len(), 7, "{:?}", iptables_text::remains(&saved));
             }
         }
     }
 }
 
-/// From any rules to any others in one transaction; a change of peers changes the set and nothing else.
+/// One transaction leads from any rules to any others, and a change of peers changes only the set.
 #[test]
-fn nft_goes_from_any_rules_to_any() {
-    let plain = |ipv6: bool| if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &choices()) } else { rules() };
+fn nft_changes_any_rules_to_any_others() {
+    let plain = |ipv6: bool| if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()) } else { rules() };
     for ipv6 in [false, true] {
         let states = [
-            Ruleset::nothing(ipv6),
+            Ruleset::empty(ipv6),
             plain(ipv6),
-            guarded(Ruleset::nothing(ipv6), Strangers::Off, &[]),
-            guarded(plain(ipv6), Strangers::Count, &["192.168.56.102", "fd00:56::102"]),
-            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.103", "fd00:56::103"]),
-            guarded(plain(ipv6), Strangers::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
+            guarded(Ruleset::empty(ipv6), UnknownSenders::Off, &[]),
+            guarded(plain(ipv6), UnknownSenders::Count, &["192.168.56.102", "fd00:56::102"]),
+            guarded(plain(ipv6), UnknownSenders::Drop, &["192.168.56.103", "fd00:56::103"]),
+            guarded(plain(ipv6), UnknownSenders::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
         ];
         let (family, name) = nftables_text::table(ipv6);
-        let stranger = format!(
+        let foreign = format!(
             "add table {family} {name}\nadd chain {family} {name} theirs\nadd rule {family} {name} theirs drop\nadd chain {family} {name} postrtg\n"
         );
         for from in &states {
@@ -401,19 +455,19 @@ fn nft_goes_from_any_rules_to_any() {
                 let script = nftables_text::script(to, listing.as_ref());
                 let after = in_namespace(&format!("{first}{script}"), ipv6);
                 assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
-                assert!(nftables_text::holds_but_encap(to, after.as_ref()));
+                assert!(nftables_text::holds_except_encap(to, after.as_ref()));
                 let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
-                assert_eq!(nftables_text::holds_but_encap(to, listing.as_ref()), bare(from) == bare(to), "{from:?}\n{to:?}");
+                assert_eq!(nftables_text::holds_except_encap(to, listing.as_ref()), bare(from) == bare(to), "{from:?}\n{to:?}");
                 assert_eq!(
-                    nftables_text::strangers(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
+                    nftables_text::unknown_senders(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
                     to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
                 );
             }
         }
-        // A table that somebody else filled is replaced whole.
-        let listing = in_namespace(&stranger, ipv6);
+        // A table with foreign contents is replaced as a whole.
+        let listing = in_namespace(&foreign, ipv6);
         for to in &states {
-            let after = in_namespace(&format!("{stranger}{}", nftables_text::script(to, listing.as_ref())), ipv6);
+            let after = in_namespace(&format!("{foreign}{}", nftables_text::script(to, listing.as_ref())), ipv6);
             assert!(nftables_text::holds(to, after.as_ref()), "{to:?}\n{after:?}");
         }
         let (old, new) = (&states[4], &states[5]);
@@ -423,10 +477,10 @@ fn nft_goes_from_any_rules_to_any() {
     }
 }
 
-/// What iptables-nft wrote is removed through nft, and what others wrote there stays.
+/// nft removes what iptables-nft wrote and keeps what others wrote.
 #[test]
 fn nft_removes_the_iptables_set() {
-    let ours = payload(&guarded(rules(), Strangers::Drop, &[]), EMPTY).unwrap();
+    let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
     let script = format!(
         "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP; iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG"
     );
@@ -437,15 +491,15 @@ fn nft_removes_the_iptables_set() {
         String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let before = listings(&format!("{script}\n{list}"));
-    let (removal, words) = nftables_text::iptables_removal(&before, &Others::default()).unwrap();
+    let (removal, words) = nftables_text::iptables_removal(&before, &OtherDaemons::default()).unwrap();
     assert_eq!(words.len(), 3, "{words:?}");
     let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
     let text = format!("{after:?}");
     assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
-    assert_eq!(nftables_text::iptables_removal(&after, &Others::default()), None);
+    assert_eq!(nftables_text::iptables_removal(&after, &OtherDaemons::default()), None);
 }
 
-/// What Go flannel and we may have left, in all three places, is found by a dry run and removed by the other; the rest stays.
+/// A dry run finds everything that Go flannel and flannel-rs left in all three places. A real run removes it and keeps the rest.
 #[test]
 fn everything_of_ours_is_cleared() {
     let work = || {
@@ -455,7 +509,7 @@ fn everything_of_ours_is_cleared() {
             assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let ours = payload(&guarded(rules(), Strangers::Drop, &[]), "").unwrap();
+        let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), "").unwrap();
         sh(&format!(
             "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-legacy-restore --noflush <<'X'\n{ours}X\n\
              nft -f - <<'X'\n{}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP\niptables-legacy -A FORWARD -s 1.2.3.5 -j DROP\nnft add table ip theirs",
@@ -471,40 +525,40 @@ fn everything_of_ours_is_cleared() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let before = all();
         let dry = runtime.block_on(clear(true));
-        assert_eq!(all(), before, "a dry run only looks");
+        assert_eq!(all(), before, "a dry run changes nothing");
         let wet = runtime.block_on(clear(false));
         assert_eq!(dry, wet);
-        assert!(wet.complaints.is_empty(), "{wet:?}");
+        assert!(wet.errors.is_empty(), "{wet:?}");
         assert_eq!(wet.removed.len(), 15, "{wet:?}");
         let after = all().to_lowercase();
         assert!(!after.contains("flannel"), "{after}");
         for theirs in ["1.2.3.4", "1.2.3.5", "table ip theirs"] {
             assert!(after.contains(theirs), "{theirs}: {after}");
         }
-        assert_eq!(runtime.block_on(clear(true)), Cleared::default());
+        assert_eq!(runtime.block_on(clear(true)), CleanupReport::default());
     };
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// What a daemon of one of two networks wants in IPv4, beside the other.
-fn beside(number: usize, choices: &Choices, strangers: Strangers, guarded: [bool; 2], unknown: bool) -> Ruleset {
+/// The IPv4 rules of one of two daemons that share a host.
+fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSenders, guarded: [bool; 2], unknown: bool) -> Ruleset {
     let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
     let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
     let other = 1 - number;
     let hosts = ["192.168.56.101".parse().unwrap()].into();
     let peers = ["192.168.56.102".parse().unwrap()].into();
     let port = Port { number: 8472, pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
-    let encap = guard(false, port, Guard { notrack: true, strangers, bar_pods: true }).filter(|_| guarded[number]);
-    let others = Others {
+    let encap = guard(false, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
+    let others = OtherDaemons {
         own: [net(number)].into(),
         served: [net(other)].into_iter().filter(|_| !unknown).collect(),
         unknown,
         guards: guarded[other].then_some(u16::try_from(other).unwrap()).into_iter().collect(),
     };
-    Ruleset { encap, place: u16::try_from(number).unwrap(), others, ..ruleset(net(number), own, choices) }
+    Ruleset { encap, guard_slot: u16::try_from(number).unwrap(), others, ..ruleset(net(number), own, options) }
 }
 
-/// The lines that belong to a network, which is the first that they name, or to its guard.
+/// The lines that belong to a network (the first one they match) or to its guard.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = if number == 0 { "FLANNEL-ENCAP" } else { "FLANNEL-ENCAP-1" };
     let is = |line: &&str| match line.contains("FLANNEL-ENCAP") {
@@ -517,19 +571,19 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// Two daemons for two networks, in any order and after any damage: neither changes the other's rules, both get what they want, and
-    /// then nobody writes any more. Who goes takes nothing of the other's along.
+    /// Two daemons for two networks, in any order and after any damage: neither changes the other's rules, both reach their desired rules, and
+    /// then neither writes again. Removing one leaves the other's rules in place.
     #[test]
-    fn two_daemons_leave_each_other_in_peace(
+    fn two_daemons_share_the_chains(
         damage in damage(), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform2((any::<bool>(), any::<bool>(), any::<bool>())),
-        guarded: [bool; 2], strangers in 1usize..3, unknown: bool, exception: bool,
+        guarded: [bool; 2], unknown_senders in 1usize..3, unknown: bool, exception: bool,
     ) {
-        let strangers = [Strangers::Off, Strangers::Count, Strangers::Drop][strangers];
+        let unknown_senders = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop][unknown_senders];
         let rulesets: Vec<Ruleset> = wants.iter().enumerate().map(|(number, (masquerade, forward, forward_insert))| {
-            // Exceptions may name the other's network, or more.
+            // Exceptions may include the other daemon's network.
             let non_masquerade = if exception { vec!["10.0.0.0/8".parse().unwrap(), format!("10.{}.0.0/16", 6 - number).parse().unwrap()] } else { Vec::new() };
-            let chosen = Choices { masquerade: *masquerade, forward: *forward, forward_insert: *forward_insert, non_masquerade, ..choices() };
-            beside(number, &chosen, strangers, guarded, unknown)
+            let chosen = RuleOptions { masquerade: *masquerade, forward: *forward, forward_insert: *forward_insert, non_masquerade, ..options() };
+            daemon_rules(number, &chosen, unknown_senders, guarded, unknown)
         }).collect();
         let run = |number: usize, saved: String| match payload(&rulesets[number], &saved) { Some(payload) => restored(&saved, &payload), None => saved };
         let base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
@@ -554,9 +608,9 @@ proptest! {
         }
         saved = run(1, run(0, saved));
         for rules in &rulesets {
-            prop_assert_eq!(payload(rules, &saved), None, "silence\n{}", saved);
+            prop_assert_eq!(payload(rules, &saved), None, "no further writes\n{}", saved);
         }
-        // The rules are those that each would have alone, and the chain's head stands before them.
+        // Each daemon has the rules that it would have alone, after the rule at the head of the chain.
         for (number, rules) in rulesets.iter().enumerate() {
             let alone = restored(EMPTY, &payload(rules, EMPTY).unwrap_or_default());
             let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
@@ -566,21 +620,21 @@ proptest! {
                 prop_assert!(first.is_some_and(|line| line.contains("--mark 0x4000/0x4000")), "{}", saved);
             }
         }
-        // One is removed.
-        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::nothing(false) };
+        // One daemon is removed.
+        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::empty(false) };
         let after = match payload(&gone, &saved) { Some(payload) => restored(&saved, &payload), None => saved.clone() };
         prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
         prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
         prop_assert_eq!(payload(&rulesets[1], &after), None, "{}", after);
-        prop_assert_eq!(iptables_text::remains_beside(&after, &gone.others), Vec::<String>::new());
+        prop_assert_eq!(iptables_text::remains_except(&after, &gone.others), Vec::<String>::new());
     }
 }
 
-/// The same with the real nft: every order, with damage between, and one that goes.
+/// The same with the real nft, in both orders, with damage in between, and with one daemon removed.
 #[test]
-fn two_daemons_leave_each_other_in_peace_in_nftables() {
+fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];
-    let both: Vec<Ruleset> = [0, 1].map(|number| beside(number, &choices(), Strangers::Drop, guarded, false)).into();
+    let both: Vec<Ruleset> = [0, 1].map(|number| daemon_rules(number, &options(), UnknownSenders::Drop, guarded, false)).into();
     let mut plain = both.clone();
     plain.iter_mut().for_each(|rules| rules.encap = None);
     for rulesets in [&both, &plain] {
@@ -611,20 +665,20 @@ fn two_daemons_leave_each_other_in_peace_in_nftables() {
                 let unhurt = nftables_text::holds(b, in_namespace(&all, false).as_ref());
                 let listing = step(&mut all, a);
                 assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
-                // An unknown chain takes the guards of others with it, which they put back.
+                // An unknown chain replaces the table, and with it the guards of others, which they restore.
                 assert!(!unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"), "{damage}\n{all}");
                 let listing = step(&mut all, b);
                 assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{damage}\n{all}");
-                // One goes, and nothing of the other's with it.
-                let gone = Ruleset { others: a.others.clone(), ..Ruleset::nothing(false) };
-                assert!(nftables_text::beside(listing.as_ref().unwrap(), false, &a.others));
+                // One daemon is removed, and nothing of the other's with it.
+                let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(false) };
+                assert!(nftables_text::is_shared(listing.as_ref().unwrap(), false, &a.others));
                 let listing = step(&mut all, &gone);
                 assert!(nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()), "{damage}\n{all}");
                 let nothing = Ruleset { others: b.others.clone(), ..gone };
-                let (unknown, text) = (Others { unknown: true, ..Others::default() }, format!("{listing:?}"));
+                let (unknown, text) = (OtherDaemons { unknown: true, ..OtherDaemons::default() }, format!("{listing:?}"));
                 assert!(!text.contains(&format!("10.{}.", 5 + first)), "{text}");
                 assert_eq!(nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(), 1);
-                assert_eq!(step(&mut all, &Ruleset { others: Others::default(), ..nothing }), None, "the last one takes the table along");
+                assert_eq!(step(&mut all, &Ruleset { others: OtherDaemons::default(), ..nothing }), None, "the last daemon removes the table");
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::wait::eventually_ok;
 const READY: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(20);
 
-/// Hosts with a daemon and a pod each. What is named first is dropped first.
+/// Hosts with a daemon and a pod each. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Bed {
     /// One on each host, in the hosts' order.
@@ -79,7 +79,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Demands that no daemon has reported an error or a panic.
+    /// Fails when a daemon has logged an error or a panic.
     ///
     /// # Errors
     /// The lines.

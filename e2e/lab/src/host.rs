@@ -140,7 +140,7 @@ impl Host {
     ///
     /// # Errors
     /// When there is no such interface.
-    pub fn mend(&self, interface: &str) -> Result<()> {
+    pub fn reconnect(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(true)
     }
 

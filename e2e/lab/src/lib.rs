@@ -1,7 +1,10 @@
 //! A data centre on one machine: hosts, pods, switches, routers and NAT boxes in network namespaces.
 //!
 //! A [`Lab`] owns everything that is built in it and removes it when it is dropped. Hosts run the real daemon
-//! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] tell whether traffic gets through.
+//! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] show whether traffic gets through.
+//!
+//! Modules depend on those before them only: `net` (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers,
+//! processes), `lab`, `store`, `daemon`, `measure`, and [`Bed`] on top.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {

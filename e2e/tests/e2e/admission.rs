@@ -71,7 +71,7 @@ fn what_is_refused_is_named() {
             eventually(DEADLINE, "readyz names both", || ["192.168.56.0/24", "192.168.99.0/24"].iter().all(|subnet| body().1.contains(subnet)))?;
             let (code, text) = body();
             ensure!(code == 200 && text.starts_with("flanneld is ready\nrefused: "), "{code} {text}");
-            ensure!(text.contains("192.168.56.0/24, the network that carries the packets"), "{text}");
+            ensure!(text.contains("192.168.56.0/24, the network of the underlay"), "{text}");
             ensure!(text.contains(&format!("{inside}, which lies in")), "{text}");
             let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
             ensure!(status["refused"].as_array().is_some_and(|list| list.len() == 2), "{status}");
@@ -90,7 +90,7 @@ fn what_is_refused_is_named() {
 
 /// A node of another backend is told once, with both types, and marked; so is a key that is no text.
 #[test]
-fn a_peer_of_another_backend_is_told() {
+fn a_peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
         let bed = Bed::start(lab, 2, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#, |_, options| options)?;
         put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
@@ -98,7 +98,7 @@ fn a_peer_of_another_backend_is_told() {
         put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
         std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
         let told = [
-            "10.5.3.0/24 of the node at 192.168.56.103 is of backend host-gw, this network is of vxlan",
+            "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, this network uses vxlan",
             "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
             "10.5.5.0/24 is published without an address of its family",
             "10.5.9.0-24\\xff",
@@ -107,7 +107,7 @@ fn a_peer_of_another_backend_is_told() {
             let named = |text: &str| told.iter().all(|line| text.contains(line));
             eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
             for line in told {
-                eventually(DEADLINE, "the log tells of it", || daemon.log().matches(line).count() == 1)?;
+                eventually(DEADLINE, "it is logged", || daemon.log().matches(line).count() == 1)?;
             }
             let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
             let counts = (count("other-backend")?, count("reserved")?, count("no-address")?);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use lab::{Lab, binaries};
+use lab::{Lab, binaries, write_script};
 
 /// Every flag of Go flannel v0.28 but the switches.
 const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \
@@ -34,14 +34,13 @@ fn stand_in(lab: &Lab) -> String {
         script.display(),
         binaries::own("flanneld").unwrap().display()
     );
-    // By another process: a file that this one holds open, if only in a child that another test is starting, cannot be run.
-    let host = lab.host("writer", &[]).unwrap();
-    host.netns().feed("sh", &["-ec", &format!("cat > {0}; chmod +x {0}", script.display())], &text).unwrap();
+    write_script(&script, &text).unwrap();
     script.to_string_lossy().into_owned()
 }
 
 #[test]
 fn go_flannel_is_measured_where_it_is_named() {
+    let _load = crate::one_load_at_a_time();
     let lab = Lab::new("bench-go").unwrap();
     let go = stand_in(&lab);
     let args = ["--datapath", "--streams", "--rounds=1", "--cable=veth", "--only=udp (Go flannel)", "--only=udp (plain)"];
@@ -61,7 +60,7 @@ fn go_flannel_is_measured_where_it_is_named() {
 }
 
 #[test]
-fn mistakes_are_told_without_a_backtrace() {
+fn mistakes_are_reported_without_a_backtrace() {
     for (args, go, part) in [
         (vec!["--nonsense"], "", "unknown argument --nonsense"),
         (vec!["--rounds=x"], "", "--rounds"),

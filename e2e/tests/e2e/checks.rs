@@ -95,7 +95,7 @@ fn sysctl(host: &Host, key: &str) -> String {
 }
 
 #[test]
-fn a_finding_is_told_when_it_comes_and_when_it_goes() {
+fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
     let lab = Lab::new("findings").unwrap();
     let store = store(&lab, DUAL);
     let lan = lab.switch("lan").unwrap();
@@ -120,7 +120,7 @@ fn a_finding_is_told_when_it_comes_and_when_it_goes() {
         eventually(DEADLINE, "it is named", || times("net.ipv4.ip_forward is 0: ") == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "it is told so", || times("no longer so that net.ipv4.ip_forward is 0") == round).unwrap();
+        eventually(DEADLINE, "its end is logged", || times("no longer so that net.ipv4.ip_forward is 0") == round).unwrap();
         assert_eq!(times("net.ipv4.ip_forward is 0: "), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
@@ -163,37 +163,44 @@ fn firewalls_are_seen_and_named() {
 
 /// A chain of nftables with policy drop is named whatever our rules are in, soon after it comes, and no more soon after it lets pods pass.
 #[test]
-fn a_firewall_in_nftables_is_seen_when_it_comes() {
+fn a_firewall_in_nftables_is_seen_when_it_comes_beside_iptables() {
+    a_firewall_in_nftables_is_seen_when_it_comes(false);
+}
+
+#[test]
+fn a_firewall_in_nftables_is_seen_when_it_comes_beside_nftables() {
+    a_firewall_in_nftables_is_seen_when_it_comes(true);
+}
+
+fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     // Shorter than the time between two looks that no change brings about.
     const SOON: Duration = Duration::from_secs(20);
-    for nftables in [false, true] {
-        let config = format!(r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#);
-        let lab = Lab::new("firewalls").unwrap();
-        let store = store(&lab, &config);
-        let lan = lab.switch("lan").unwrap();
-        let hosts = lab.hosts(&lan, 2).unwrap();
-        // Without the old variant of iptables, whose rules nobody tells of: the firewalls are looked at every 30 s, or when something changes.
-        let programs = Programs::none(&lab, "nft").unwrap().with_nft().unwrap().with_iptables(Xtables::Nft).unwrap();
-        let options = FlanneldOptions::new(&store).iface("enp0s8").env("PATH", &programs.path());
-        let daemons: Vec<_> = hosts.iter().map(|host| host.flanneld(&options).unwrap()).collect();
-        let (host, daemon) = (&hosts[0], &daemons[0]);
-        let pods: Vec<_> = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap()).collect();
-        let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
-        eventually(DEADLINE, "the first look", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "packets flow", passes).unwrap();
-        for family in ["inet", "ip"] {
-            host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
-            eventually(SOON, "it is named", || findings(daemon, "forward-policy") == Some(1.0)).unwrap();
-            assert!(!passes(), "and truly stops packets");
-            let line = daemon.log().lines().rfind(|line| line.contains(&format!("{family} wall gate"))).unwrap().to_owned();
-            let remedy = line.split_once("remedy: ").unwrap().1.to_owned();
-            host.netns().sh(&remedy).unwrap();
-            assert!(passes(), "the remedy helps: {remedy}");
-            eventually(SOON, "it is told so", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
-            host.netns().sh(&format!("nft delete table {family} wall")).unwrap();
-        }
-        assert!(daemon.is_ready() && daemon.errors().is_empty(), "{:?}", daemon.errors());
+    let config = format!(r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#);
+    let lab = Lab::new("firewalls").unwrap();
+    let store = store(&lab, &config);
+    let lan = lab.switch("lan").unwrap();
+    let hosts = lab.hosts(&lan, 2).unwrap();
+    // Without the old variant of iptables, whose rules nobody tells of: the firewalls are looked at every 30 s, or when something changes.
+    let programs = Programs::none(&lab, "nft").unwrap().with_nft().unwrap().with_iptables(Xtables::Nft).unwrap();
+    let options = FlanneldOptions::new(&store).iface("enp0s8").env("PATH", &programs.path());
+    let daemons: Vec<_> = hosts.iter().map(|host| host.flanneld(&options).unwrap()).collect();
+    let (host, daemon) = (&hosts[0], &daemons[0]);
+    let pods: Vec<_> = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap()).collect();
+    let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
+    eventually(DEADLINE, "the first look", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
+    eventually(DEADLINE, "packets flow", passes).unwrap();
+    for family in ["inet", "ip"] {
+        host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
+        eventually(SOON, "it is named", || findings(daemon, "forward-policy") == Some(1.0)).unwrap();
+        assert!(!passes(), "and truly stops packets");
+        let line = daemon.log().lines().rfind(|line| line.contains(&format!("{family} wall gate"))).unwrap().to_owned();
+        let remedy = line.split_once("remedy: ").unwrap().1.to_owned();
+        host.netns().sh(&remedy).unwrap();
+        assert!(passes(), "the remedy helps: {remedy}");
+        eventually(SOON, "its end is logged", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
+        host.netns().sh(&format!("nft delete table {family} wall")).unwrap();
     }
+    assert!(daemon.is_ready() && daemon.errors().is_empty(), "{:?}", daemon.errors());
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn doubtful_things_are_named_and_the_bridge_goes_when_asked() {
 }
 
 #[test]
-fn what_cannot_be_removed_is_told() {
+fn what_cannot_be_removed_is_reported() {
     let lab = Lab::new("stuck").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::craft::{changed, send_raw, tcp_packet, udp_packet};
@@ -266,12 +266,14 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     let mut lines = BufReader::new(tcpdump.stderr.take().unwrap()).lines();
     ensure!(lines.any(|line| line.is_ok_and(|line| line.contains("listening on"))), "tcpdump does not listen");
     let transfer = Transfer::run(from, to, 2_000_000, options);
-    // On a busy machine it is behind.
-    let written = || std::fs::metadata(&file).map_or(0, |file| file.len());
-    let mut before = u64::MAX;
+    // On a busy machine it is behind: until its file has not grown for a while.
+    let (mut length, mut since) = (0, Instant::now());
     eventually(SOON, "tcpdump has written everything", || {
-        std::thread::sleep(Duration::from_millis(300));
-        std::mem::replace(&mut before, written()) == written()
+        let now = std::fs::metadata(&file).map_or(0, |file| file.len());
+        if now != length {
+            (length, since) = (now, Instant::now());
+        }
+        since.elapsed() >= Duration::from_millis(300)
     })?;
     kill(Pid::from_raw(i32::try_from(tcpdump.id())?), Signal::SIGINT)?;
     tcpdump.wait()?;
@@ -405,10 +407,12 @@ fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
                     // All of them wait for each engine, which finds them in one batch and merges what it can.
                     let device = if from.is_ipv6() && device == "flannel.1" { "flannel-v6.1" } else { device };
                     let before = gathered(&bed, 1, device, "received")?;
+                    let sent = || gathered(&bed, 0, device, "sent").map_or(0.0, |(packets, _)| packets);
+                    let sent_before = sent();
                     bed.daemons[..2].iter().try_for_each(|daemon| daemon.stop())?;
                     send_raw(bed.pods[0].netns(), &packets)?;
                     bed.daemons[0].cont()?;
-                    std::thread::sleep(Duration::from_millis(200));
+                    eventually(SOON, "the first engine has sent all packets", || sent() >= sent_before + packets.len() as f64)?;
                     bed.daemons[1].cont()?;
                     let passed = || Ok::<_, anyhow::Error>(gathered(&bed, 1, device, "received")?.0 - before.0);
                     eventually_ok(SOON, "all packets pass", || {

@@ -1,4 +1,4 @@
-//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, people are told.
+//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, operators are told.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually};
+use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, throughout};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// The store's work has ten seconds for an answer.
@@ -83,18 +83,18 @@ impl Cluster {
                 daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(why))
             })?;
         }
-        while begun.elapsed() < outage() {
+        throughout(outage().saturating_sub(begun.elapsed()), "daemons live without their store", || {
             for daemon in &mut self.daemons {
                 ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
                 ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy: {:?}", daemon.get("/healthz"));
+                ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
             }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+            Ok(())
+        })?;
         for daemon in &self.daemons {
-            ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
             ensure!(
                 daemon.log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count() <= 3,
-                "told again and again:\n{}",
+                "logged again and again:\n{}",
                 daemon.log()
             );
         }
@@ -127,7 +127,7 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
         cluster.endure("is not there")?;
-        ensure!(!cluster.place.exists(), "it was made anew, with {:?}", entries(&cluster.place));
+        ensure!(!cluster.place.exists(), "it was created again, with {:?}", entries(&cluster.place));
         fs::rename(&aside, &cluster.place)?;
         cluster.finish()
     })

@@ -1,10 +1,10 @@
 //! How the daemon meets etcd: the right cluster, its certificates, and a signal to read them again.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually, throughout};
 use nix::sys::signal::Signal;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -47,14 +47,13 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
         let mesh = probes(&pods)?;
         right.kill(0)?;
         for daemon in &daemons {
-            eventually(DEADLINE, "it is told why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
+            eventually(DEADLINE, "the log says why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
         }
         // It took 0.3 s: this is ten times as long, and more tries than there are endpoints.
-        let end = Instant::now() + Duration::from_secs(8);
-        while Instant::now() < end {
-            ensure!(elsewhere.subnets()?.is_empty(), "leases in the foreign cluster: {:?}", elsewhere.subnets()?);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        throughout(Duration::from_secs(8), "no lease is in the foreign cluster", || {
+            ensure!(elsewhere.subnets()?.is_empty(), "{:?}", elsewhere.subnets()?);
+            Ok(())
+        })?;
         ensure!(foreign.client()?.revision()? == untouched, "something was written into the foreign cluster");
         right.restart(0)?;
         for daemon in &mut daemons {
@@ -100,7 +99,7 @@ fn a_hangup_reads_the_tls_files_again() {
         let files = client.certificates().unwrap();
         for daemon in &daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is told", || count(daemon, "SIGHUP") == 1)?;
+            eventually(DEADLINE, "it is logged", || count(daemon, "SIGHUP") == 1)?;
         }
         // A client certificate of another authority, which etcd refuses.
         let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
@@ -116,12 +115,14 @@ fn a_hangup_reads_the_tls_files_again() {
             eventually(DEADLINE, "the files were read", || count(daemon, refused) > 0)?;
         }
         // Some more tries: the watch repeats within seconds.
-        std::thread::sleep(Duration::from_secs(12));
-        for daemon in &mut daemons {
-            ensure!(daemon.is_running() && daemon.is_ready(), "{}", daemon.log_tail(20));
-            ensure!(count(daemon, "the watch of the leases is interrupted") == 1, "told again and again:\n{}", daemon.log_tail(40));
-            ensure!(count(daemon, refused) <= 2, "told again and again:\n{}", daemon.log_tail(40));
-        }
+        throughout(Duration::from_secs(12), "it is not said again and again", || {
+            for daemon in &mut daemons {
+                ensure!(daemon.is_running() && daemon.is_ready(), "{}", daemon.log_tail(20));
+                ensure!(count(daemon, "the watch of the leases is interrupted") == 1, "{}", daemon.log_tail(40));
+                ensure!(count(daemon, refused) <= 2, "{}", daemon.log_tail(40));
+            }
+            Ok(())
+        })?;
         for (present, _) in &pairs {
             replace(present, &good.join(present.file_name().unwrap()))?;
         }
@@ -145,7 +146,7 @@ fn a_hangup_is_ignored_where_leases_are_files() {
         let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         for turn in 1..=2 {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is told", || count(&daemon, "SIGHUP is ignored") == turn)?;
+            eventually(DEADLINE, "it is logged", || count(&daemon, "SIGHUP is ignored") == turn)?;
         }
         ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{}", daemon.log_tail(20));
         Ok(())

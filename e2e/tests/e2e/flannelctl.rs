@@ -104,7 +104,7 @@ fn what_cannot_be_read_is_listed_with_the_reason() {
 /// What a terminal would obey, in everything that a writer of the store chooses freely.
 const HOSTILE: &str = "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
-/// Demands printable characters and ends of lines, beside the colours of our own table.
+/// Requires printable characters and ends of lines, beside the colours of our own table.
 #[track_caller]
 fn require_visible(what: &str, text: &str) {
     for colour in ["\u{1b}[1m", "\u{1b}[31;1m", "\u{1b}[0m"] {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Pod, ProbeOptions, Process, Store, binaries, eventually, eventually_ok};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor, Pod, ProbeOptions, Store, binaries, eventually, eventually_ok};
 
 /// Ten times the goals: 1 s for what hangs on a device, 2 s for a device.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ impl Cluster {
         self.becomes(what, damage, foreign, |_, before| before.to_owned())
     }
 
-    /// The same for a damage that only writing to the kernel can mend: the daemon says that it did.
+    /// The same for damage that only a write to the kernel repairs: the daemon counts it.
     fn repairs(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         let writes = || self.daemons[0].metric("flannel_kernel_writes_total");
         let before = writes()?;
@@ -291,54 +291,28 @@ fn host_gw_heals() {
     .unwrap();
 }
 
-/// `ip monitor` on a host: what really changed in its kernel.
-struct Monitor {
-    process: Process,
-    host: Host,
-    marks: u8,
-}
-
-impl Monitor {
-    fn start(host: &Host) -> Result<Monitor> {
-        let process = host.spawn("monitor", &Launch::new("ip").args(["monitor", "link", "address", "route", "neigh"]))?;
-        let mut monitor = Monitor { process, host: host.clone(), marks: 0 };
-        // It says nothing when it has begun to listen: so it is shown marks until it tells of one.
-        eventually_ok(DEADLINE, "ip monitor listens", || monitor.mark(Duration::from_millis(200)))?;
-        Ok(monitor)
-    }
-
-    /// Changes something of nobody's and waits until that is told, and so all that came before.
-    fn mark(&mut self, deadline: Duration) -> Result<()> {
-        self.marks += 1;
-        let mark = format!("172.30.{}.0/24", self.marks);
-        self.host.netns().ip(&format!("route add {mark} dev lo"))?;
-        eventually(deadline, "ip monitor tells of a mark", || self.process.log().contains(&mark)).map(drop)
-    }
-
-    /// The changes that concern our devices and routes.
-    fn changes(&mut self) -> Result<Vec<String>> {
-        self.mark(DEADLINE)?;
-        let log = self.process.log();
-        Ok(log.lines().filter(|line| line.contains("flannel") || line.contains("proto 241")).map(str::to_owned).collect())
-    }
+/// The changes that were reported of our devices and routes.
+fn changes_of_ours(monitor: &mut Monitor) -> Result<Vec<String>> {
+    let reports = monitor.reports()?;
+    Ok(reports.lines().filter(|line| line.contains("flannel") || line.contains("proto 241")).map(str::to_owned).collect())
 }
 
 fn a_killed_daemon_is_not_missed(title: &str, net_conf: &str) {
     Lab::run(title, |lab| {
         let mut cluster = Cluster::start(lab, net_conf)?;
         let text = std::fs::read_to_string(cluster.daemons[0].subnet_file())?;
-        let mut monitor = Monitor::start(&cluster.hosts[0])?;
+        let mut monitor = Monitor::ip(&cluster.hosts[0], &["link", "address", "neigh"])?;
         cluster.daemons[0].kill()?;
         cluster.daemons[0] = cluster.hosts[0].flanneld(&cluster.options)?;
         cluster.flows(DEADLINE)?;
         ensure!(std::fs::read_to_string(cluster.daemons[0].subnet_file())? == text, "another subnet.env than before {text}");
         ensure!(cluster.picture()? == cluster.before, "the kernel is not as it was");
         ensure!(cluster.daemons[0].metric("flannel_kernel_writes_total")? == 0.0, "the kernel was written to:\n{}", cluster.daemons[0].log_tail(20));
-        let changes = monitor.changes()?;
+        let changes = changes_of_ours(&mut monitor)?;
         ensure!(changes.is_empty(), "the kernel tells of changes: {changes:#?}");
-        // The monitor would have told: it does when something of ours really goes.
+        // The monitor would have reported it: it does when something of ours really goes.
         cluster.hosts[0].netns().sh("ip route flush proto 241")?;
-        ensure!(!monitor.changes()?.is_empty(), "ip monitor is deaf:\n{}", monitor.process.log_tail(10));
+        ensure!(!changes_of_ours(&mut monitor)?.is_empty(), "ip monitor is deaf");
         Ok(())
     })
     .unwrap();

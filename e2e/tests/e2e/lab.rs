@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::{
     Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Store, SubnetEnv,
-    Transfer, TransferOptions, Uplink, eventually, ping,
+    Transfer, TransferOptions, Uplink, eventually, ping, write_script,
 };
 
 const SECONDS: Duration = Duration::from_secs(5);
@@ -36,8 +36,9 @@ fn hosts_reach_each_other_over_the_switch() {
     let lab = Lab::new("hosts").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
-    assert!(reaches(&hosts[0], "192.168.56.102"));
-    assert!(reaches(&hosts[1], "fd00:56::101"));
+    for (host, to) in [(&hosts[0], "192.168.56.102"), (&hosts[1], "fd00:56::101")] {
+        eventually(SECONDS, &format!("{} reaches {to}", host.name()), || reaches(host, to)).unwrap();
+    }
     let link = hosts[0].netns().link("enp0s8").unwrap().unwrap();
     assert_eq!((link.mtu, link.operstate.as_str()), (1500, "UP"));
     assert!(hosts[0].netns().addresses().unwrap().iter().any(|address| address.net == "192.168.56.101/24"));
@@ -52,7 +53,7 @@ fn a_cut_host_keeps_its_carrier_and_an_unplugged_one_loses_it() {
     hosts[0].cut("enp0s8").unwrap();
     assert_eq!(state(), "UP");
     assert!(!reaches(&hosts[0], "192.168.56.102"));
-    hosts[0].mend("enp0s8").unwrap();
+    hosts[0].reconnect("enp0s8").unwrap();
     eventually(SECONDS, "the cable works again", || reaches(&hosts[0], "192.168.56.102")).unwrap();
     hosts[0].unplug("enp0s8").unwrap();
     eventually(SECONDS, "the carrier goes", || state() != "UP").unwrap();
@@ -127,15 +128,16 @@ fn a_probe_counts_what_is_lost_and_for_how_long() {
     probe.wait_flowing(SECONDS).unwrap();
     let cut = probe.elapsed();
     pods[1].host().cut("enp0s8").unwrap();
+    // The outage that is measured.
     std::thread::sleep(Duration::from_millis(300));
-    pods[1].host().mend("enp0s8").unwrap();
-    let mended = probe.elapsed();
+    pods[1].host().reconnect("enp0s8").unwrap();
+    let reconnected = probe.elapsed();
     probe.wait_flowing(SECONDS).unwrap();
     let report = probe.finish().unwrap();
     assert!(report.lost >= 30 && report.wrong == 0, "{report}");
     assert!(report.longest_outage >= Duration::from_millis(200), "{report}");
     assert_eq!(report.lost_between(Duration::ZERO, cut.saturating_sub(Duration::from_millis(20))), 0, "{report}");
-    assert!(report.recovered_after(mended).is_some());
+    assert!(report.recovered_after(reconnected).is_some());
 
     let v6 = Probe::start(&pods[2], &pods[0], &ProbeOptions::default().v6().payload(1200)).unwrap();
     v6.wait_flowing(SECONDS).unwrap();
@@ -151,6 +153,7 @@ fn a_mesh_watches_every_way() {
     clean.require_clean().unwrap();
     let broken = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
     pods[1].host().cut("enp0s8").unwrap();
+    // For as long as this the way is cut.
     std::thread::sleep(Duration::from_millis(100));
     for (way, report) in broken.finish().unwrap() {
         assert_eq!(report.lost > 0, way.contains("h2"), "{way}: {report}");
@@ -222,16 +225,14 @@ fn a_foreign_daemon_is_ready_when_it_has_written_its_file_anew() {
     let script = lab.folder("").unwrap().join("daemon");
     let text = "#!/bin/sh\nfor arg; do case $arg in --subnet-file=*) file=${arg#*=};; esac; done\nmkdir -p ${file%/*}\n\
         printf 'FLANNEL_SUBNET=10.5.1.1/24\\nFLANNEL_MTU=1450\\n' > $file.new; mv $file.new $file; exec sleep 600\n";
-    // By another process: a file that this one holds open, if only in a child that another test is starting, cannot be run.
-    let install = |text: &str| host.netns().feed("sh", &["-ec", &format!("cat > {0}; chmod +x {0}", script.display())], text).unwrap();
-    install(text);
+    write_script(&script, text).unwrap();
     let options = FlanneldOptions::new(&Store::dir(&lab.folder("leases").unwrap())).binary(&script);
     let mut daemon = host.flanneld(&options).unwrap();
     assert_eq!(daemon.subnet_env().unwrap().mtu, 1450);
     daemon.kill().unwrap();
     // The clock of files must have moved on.
     std::thread::sleep(Duration::from_millis(50));
-    install("#!/bin/sh\nexit 3\n");
+    write_script(&script, "#!/bin/sh\nexit 3\n").unwrap();
     let error = host.flanneld(&options).unwrap_err().to_string();
     assert!(error.contains("exit status: 3"), "{error}");
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store, Uplink, eventually, eventually_ok, ping};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store, Uplink, eventually, eventually_ok, ping, throughout,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
@@ -96,7 +98,7 @@ fn a_changed_address_reaches_the_peers_at_once() {
             cluster.reaches(DEADLINE)?;
             times.push((told, start.elapsed()));
             println!("change {change}: told {told:.2?}, reached {:.2?}", start.elapsed());
-            eventually(DEADLINE, "it is in the log", || cluster.logged(&format!("tells the peers {new} instead of {old}")))?;
+            eventually(DEADLINE, "it is in the log", || cluster.logged(&format!("publishes {new} instead of {old}")))?;
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
             ensure!(cluster.entry()?.lease != 0, "the lease became a reservation");
         }
@@ -108,7 +110,7 @@ fn a_changed_address_reaches_the_peers_at_once() {
 }
 
 #[test]
-fn an_address_that_cannot_be_told_is_no_secret() {
+fn an_address_that_cannot_be_published_is_reported() {
     Lab::run("an address that cannot be told", |lab| {
         let cluster = Cluster::start(lab)?;
         cluster.store_host.cut(UPLINK)?;
@@ -119,7 +121,7 @@ fn an_address_that_cannot_be_told_is_no_secret() {
             Ok(())
         })?;
         eventually(DEADLINE, "it is in the log", || cluster.logged("the peers do not know yet"))?;
-        cluster.store_host.mend(UPLINK)?;
+        cluster.store_host.reconnect(UPLINK)?;
         eventually(DEADLINE, "the peer sends to the new address", || cluster.sends_to(&address(77)))?;
         cluster.reaches(DEADLINE)?;
         eventually(DEADLINE, "it is ready again", || cluster.daemons[0].is_ready())?;
@@ -129,7 +131,7 @@ fn an_address_that_cannot_be_told_is_no_secret() {
 }
 
 #[test]
-fn what_a_hand_does_to_the_own_lease_is_told() {
+fn manual_changes_of_the_own_lease_are_reported() {
     Lab::run("a hand at the own lease", |lab| {
         let cluster = Cluster::start(lab)?;
         let (client, key) = (cluster.etcd.client()?, cluster.key()?);
@@ -144,23 +146,25 @@ fn what_a_hand_does_to_the_own_lease_is_told() {
         // Edited, with an address that is not ours: nobody means that.
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
-        eventually(DEADLINE, "it is told", || cluster.logged("192.168.56.222, which is not this node's: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || cluster.logged("192.168.56.222, which is not this node's: it was put back"))?;
         // Garbage is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
-        eventually(DEADLINE, "it is told", || cluster.logged("was overwritten with a value that cannot be read: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || cluster.logged("was overwritten with a value that cannot be read: it was put back"))?;
         ensure!(!cluster.logged("deleted"), "nothing was deleted:\n{}", cluster.daemons[0].log_tail(20));
         ensure!(client.del(&key)?, "{key} was not there");
         stands("the deleted key is put back", false)?;
-        eventually(DEADLINE, "it is told", || cluster.logged("was deleted from the store: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || cluster.logged("was deleted from the store: it was put back"))?;
         // The documented way to reserve.
         for _ in 0..2 {
             client.put(&key, &cluster.entry()?.value)?;
             stands("it is a reservation", true)?;
         }
-        eventually(DEADLINE, "it is told", || cluster.logged("is a reservation of this node from now on"))?;
-        std::thread::sleep(Duration::from_millis(500));
-        ensure!(cluster.daemons[0].log().matches("is a reservation of this node").count() == 1, "told more than once");
+        eventually(DEADLINE, "it is logged", || cluster.logged("is a reservation of this node from now on"))?;
+        throughout(Duration::from_millis(500), "it is said once", || {
+            ensure!(cluster.daemons[0].log().matches("is a reservation of this node").count() == 1);
+            Ok(())
+        })?;
         ensure!(cluster.daemons[0].is_ready());
         Ok(())
     })
@@ -230,7 +234,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
     .unwrap();
 }
 
-/// Renames the device by hand, who may find that it has its name back before he is done.
+/// Renames the device as an operator does, whose commands may come after the daemon has renamed it back.
 fn renamed(lab: &str, net_conf: &str, device: &str) {
     Lab::run(lab, |lab| {
         let mut cluster = Cluster::start(lab)?;
@@ -258,7 +262,7 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
             ensure!(names.is_empty(), "{names:?} are left");
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
         }
-        // Renamed while nobody looked.
+        // Renamed while no daemon runs.
         cluster.daemons[0].terminate(DEADLINE)?;
         if netns.link(device)?.is_some() {
             netns.ip(&format!("link set {device} name other9"))?;
@@ -287,7 +291,7 @@ fn a_renamed_tun_device_of_udp_gets_its_name_back() {
 }
 
 #[test]
-fn a_directory_tells_of_garbage_too() {
+fn garbage_in_a_directory_is_reported_too() {
     Lab::run("garbage in a directory", |lab| {
         let lan = lab.switch("lan")?;
         let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
@@ -299,7 +303,7 @@ fn a_directory_tells_of_garbage_too() {
         let path = folder.join("subnets").join(key);
         std::fs::write(&path, "{garbage")?;
         eventually(DEADLINE, "it is put back", || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&address(101))))?;
-        eventually(DEADLINE, "it is told", || daemon.log().contains("was overwritten with a value that cannot be read: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || daemon.log().contains("was overwritten with a value that cannot be read: it was put back"))?;
         ensure!(!daemon.log().contains("deleted"), "nothing was deleted:\n{}", daemon.log_tail(20));
         Ok(())
     })

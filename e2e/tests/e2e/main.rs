@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod admission;
 mod bench;
 mod checks;
@@ -28,3 +30,9 @@ mod traffic;
 mod two_networks;
 mod underlay;
 mod vagrant;
+
+/// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.
+fn one_load_at_a_time() -> MutexGuard<'static, ()> {
+    static LOAD: Mutex<()> = Mutex::new(());
+    LOAD.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -269,7 +269,7 @@ fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Resul
 }
 
 #[test]
-fn alloc_lets_a_subnet_and_touches_nothing() -> Result<()> {
+fn alloc_leases_a_subnet_and_touches_nothing() -> Result<()> {
     Lab::run("alloc", |lab| {
         let lan = lab.switch("lan")?;
         let etcd = etcd(lab, &lan, EtcdVersion::V34, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"alloc"}}"#)?;

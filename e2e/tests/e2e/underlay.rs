@@ -3,34 +3,42 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, eventually};
+use lab::{Bed, Flanneld, Host, Lab, Uplink, eventually};
 
 /// Less than the 30 s after which the daemon looks without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// A host alone, and its daemon.
 struct Node {
-    daemon: Flanneld,
-    host: Host,
+    bed: Bed,
 }
 
 impl Node {
-    /// Something happens; then /readyz says so, until the rest happens. The log tells of both.
+    fn daemon(&self) -> &Flanneld {
+        &self.bed.daemons[0]
+    }
+
+    fn host(&self) -> &Host {
+        &self.bed.hosts[0]
+    }
+
+    /// Something happens; then /readyz says so, until the rest happens. The log reports both.
     fn loses(&self, what: &str, lose: impl FnOnce(&Host) -> Result<()>, text: &str, restore: impl FnOnce(&Host) -> Result<()>) -> Result<()> {
         let told =
             |daemon: &Flanneld| daemon.log().lines().filter(|line| line.contains("the underlay carries no packets") && line.contains(text)).count();
-        let before = told(&self.daemon);
-        lose(&self.host)?;
-        let readyz = || self.daemon.get("/readyz").unwrap_or_default();
+        let before = told(self.daemon());
+        lose(self.host())?;
+        let readyz = || self.daemon().get("/readyz").unwrap_or_default();
         let unready = || matches!(readyz(), (503, body) if body.lines().any(|line| line.starts_with("underlay: ") && line.contains(text)));
         eventually(DEADLINE, &format!("{what}: not ready because it {text}, but {:?}", readyz()), unready)?;
-        ensure!(told(&self.daemon) == before + 1, "{what}: told {} times:\n{}", told(&self.daemon) - before, self.daemon.log_tail(20));
-        restore(&self.host)?;
-        eventually(DEADLINE, &format!("{what}: ready again"), || self.daemon.is_ready())?;
+        ensure!(told(self.daemon()) == before + 1, "{what}: told {} times:\n{}", told(self.daemon()) - before, self.daemon().log_tail(20));
+        restore(self.host())?;
+        eventually(DEADLINE, &format!("{what}: ready again"), || self.daemon().is_ready())?;
         Ok(())
     }
 
     fn ip(&self, batch: &str) -> Result<()> {
-        self.host.netns().ip(batch).map(drop)
+        self.host().netns().ip(batch).map(drop)
     }
 }
 
@@ -40,32 +48,28 @@ fn ip(batch: &str) -> impl FnOnce(&Host) -> Result<()> {
 
 fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
-        let lan = lab.switch("lan")?;
-        let uplink = Uplink::enp0s8(&lan, 1)?;
-        let host = lab.host("h1", std::slice::from_ref(&uplink))?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#))?;
-        let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
-        let mut node = Node { daemon, host };
+        let bed = Bed::start(lab, 1, &format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#), |_, options| options)?;
+        let uplink = Uplink::enp0s8(&bed.lan, 1)?;
+        let mut node = Node { bed };
         node.loses("set down", ip("link set enp0s8 down"), "enp0s8 is down", ip("link set enp0s8 up"))?;
         node.loses("unplugged", |host| host.unplug("enp0s8"), "has no carrier", |host| host.replug("enp0s8"))?;
         let back = "address add 192.168.56.101/24 dev enp0s8";
         node.loses("address removed", ip("address del 192.168.56.101/24 dev enp0s8"), "has lost its address 192.168.56.101", ip(back))?;
 
         // What is there still, or at once again, is no reason.
-        let alarms = node.daemon.log().matches("not ready:").count();
+        let alarms = node.daemon().log().matches("not ready:").count();
         node.ip("address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8")?;
-        eventually(DEADLINE, "the new address is followed", || node.daemon.log().contains("192.168.56.111, MTU 1500)"))?;
+        eventually(DEADLINE, "the new address is followed", || node.daemon().log().contains("192.168.56.111, MTU 1500)"))?;
         node.ip("link set enp0s8 down\nlink set enp0s8 name wan0\nlink set wan0 up")?;
-        eventually(DEADLINE, "the new name is followed", || node.daemon.log().contains("is now wan0"))?;
-        ensure!(node.daemon.is_ready(), "{:?}", node.daemon.get("/readyz"));
+        eventually(DEADLINE, "the new name is followed", || node.daemon().log().contains("is now wan0"))?;
+        ensure!(node.daemon().is_ready(), "{:?}", node.daemon().get("/readyz"));
         node.loses("set down under its new name", ip("link set wan0 down"), "wan0 is down", ip("link set wan0 up"))?;
-        ensure!(node.daemon.log().matches("not ready:").count() <= alarms + 1, "{}", node.daemon.log_tail(30));
+        ensure!(node.daemon().log().matches("not ready:").count() <= alarms + 1, "{}", node.daemon().log_tail(30));
         node.ip("link set wan0 down\nlink set wan0 name enp0s8\nlink set enp0s8 up")?;
-        eventually(DEADLINE, "the old name is followed", || node.daemon.log().contains("192.168.56.111, MTU 1500) is now enp0s8"))?;
+        eventually(DEADLINE, "the old name is followed", || node.daemon().log().contains("192.168.56.111, MTU 1500) is now enp0s8"))?;
 
         node.loses("deleted", ip("link del enp0s8"), "enp0s8 is gone", |host| host.attach(&uplink))?;
-        ensure!(node.daemon.is_running() && node.daemon.errors().is_empty(), "{}", node.daemon.log_tail(30));
+        ensure!(node.bed.daemons[0].is_running() && node.daemon().errors().is_empty(), "{}", node.daemon().log_tail(30));
         Ok(())
     })
 }

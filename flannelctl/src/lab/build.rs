@@ -10,7 +10,7 @@ use crate::screen::Screen;
 
 const READY: Duration = Duration::from_secs(30);
 
-/// Everything that runs. What is named first is dropped first.
+/// Everything that runs. Fields are dropped in this order.
 pub struct Network {
     /// One on each host, in the hosts' order.
     pub daemons: Vec<Flanneld>,

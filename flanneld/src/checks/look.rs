@@ -75,7 +75,7 @@ impl Programs {
         };
         let mut tables = Vec::new();
         for (net, programs) in &iptables {
-            match programs.saved().await {
+            match programs.dump().await {
                 Ok(saved) => tables.push(firewalls::table(&saved, net, subject.port, &programs.command())),
                 Err(why) => tracing::debug!("{why}"),
             }
@@ -95,7 +95,7 @@ impl Programs {
     async fn barriers(&self, subject: &Subject) -> Vec<Barrier> {
         let list = async |args: &[&str]| {
             let text = run(Path::new("nft"), args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
-            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("nft -j printed what is no JSON: {why}")).ok()
+            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("nft -j did not print valid JSON: {why}")).ok()
         };
         let Some(chains) = list(&["-j", "list", "chains"]).await else { return Vec::new() };
         let told =

@@ -43,6 +43,7 @@ impl Daemon {
             options: Options { audit: self.settings.audit, blackhole: self.settings.blackhole },
             files: self.inherited.files(),
             former: (previous.network, previous.v6_network),
+            features: self.settings.features,
         }
     }
 }

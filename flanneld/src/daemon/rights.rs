@@ -31,7 +31,7 @@ pub async fn claim(config: &NetworkConfig, wants: &Wants, guard: bool, subnet_fi
 pub async fn wants(backend: &dyn Backend) -> Wants {
     let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
         // Only who leaves the choice to the kernel has to know.
-        Ok(mut kernel) if backend.takes(true) != backend.takes(false) => backend.takes(kernel.knows_vxlan().await.unwrap_or(true)),
+        Ok(mut kernel) if backend.takes(true) != backend.takes(false) => backend.takes(kernel.supports_vxlan().await.unwrap_or(true)),
         _ => backend.takes(true),
     };
     Wants { devices, tunnels, ports, shares_ports }

@@ -23,8 +23,8 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::Wanted;
-use traffic_rules::rules::Choices;
-use traffic_rules::shared::Others;
+use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::rules::RuleOptions;
 
 /// An audit at least as often as this shows that the network is alive.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ impl Daemon {
         let wanted = Wanted {
             networks: config.networks,
             own: lease.subnets,
-            choices: Choices {
+            options: RuleOptions {
                 non_masquerade: [config.non_masquerade.clone(), self.settings.rules.non_masquerade.clone()].concat(),
                 ..self.settings.rules.clone()
             },
@@ -75,10 +75,10 @@ impl Daemon {
             port: ports.first().copied(),
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
-            place: self.rights.guard.as_ref().map_or(0, |place| place.number),
-            others: Others::default(),
+            guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
+            others: OtherDaemons::default(),
         };
-        if wanted.choices.guard.is_some() && wanted.port.is_none() {
+        if wanted.options.guard.is_some() && wanted.port.is_none() {
             warn!(
                 "the backend {} has no encapsulation port to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing",
                 config.backend

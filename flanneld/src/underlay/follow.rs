@@ -1,7 +1,8 @@
 //! How the chosen interface changes while the daemon runs: followed by index, else by name; never without an address.
 
+use super::choice::{Chosen, Rule};
 use super::facts::link_local;
-use super::{Chosen, HostFacts, Interface, Rule};
+use super::facts::{HostFacts, Interface};
 use backends::Underlay;
 use std::net::IpAddr;
 use subnet_lease::Addresses;

@@ -1,6 +1,9 @@
 //! A choice with what it rests on, and what the acquisition of a lease asks about it.
 
-use super::{Chosen, HostFacts, Request, hint};
+use super::choice::Chosen;
+use super::facts::HostFacts;
+use super::hint;
+use super::request::Request;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 

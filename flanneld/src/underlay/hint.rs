@@ -1,6 +1,9 @@
 //! The Vagrant trap told before it bites: the default route's interface is often not the one that reaches the other nodes.
 
-use super::{Chosen, HostFacts, Interface, Request, Selector, StoreAt};
+use super::choice::Chosen;
+use super::facts::{HostFacts, Interface};
+use super::request::{Request, StoreAt};
+use options::Selector;
 use std::net::IpAddr;
 
 /// The interface that reaches the store, and the store's address; none where the store is on this host or not reachable.

@@ -1,9 +1,12 @@
 //! Reads the facts from the kernel, waits for an interface that is not there, and follows the one that was chosen.
 
+use super::choice::{Chosen, SelectError};
+use super::facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
+use super::follow::followed;
+use super::found::Found;
+use super::request::{Families, Request, StoreAt};
+use super::select::select;
 use super::trouble::{Alarm, elsewhere, trouble};
-use super::{
-    Address, Chosen, DefaultRoute, Families, Found, HostFacts, Interface, Request, RouteAnswer, SelectError, Selector, StoreAt, followed, select,
-};
 use backends::Underlay;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
@@ -11,6 +14,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use options::Selector;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -215,13 +219,13 @@ pub struct Wish {
 
 impl Wish {
     /// What the settings say about a network of these families.
-    pub fn of(settings: &crate::cli::Settings, families: Families) -> Self {
+    pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
             selectors: settings.selectors.clone(),
             public_ip: settings.public_ip,
             public_ipv6: settings.public_ipv6,
-            store: settings.store_host().map(|(host, port)| (host.to_owned(), port)),
+            store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
         }
     }

@@ -1,8 +1,11 @@
 //! The choice itself: Go flannel's order and rules, family by family.
 
-use super::{Chosen, DefaultRoute, HostFacts, Interface, Pattern, Request, Rule, SelectError, Selector, StoreAt};
+use super::choice::{Chosen, Rule, SelectError};
+use super::facts::{DefaultRoute, HostFacts, Interface};
+use super::request::{Request, StoreAt};
 use backends::Underlay;
 use ipnet::IpNet;
+use options::{Pattern, Selector};
 use std::net::IpAddr;
 use subnet_lease::Dual;
 

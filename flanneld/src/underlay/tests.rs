@@ -4,6 +4,7 @@ use super::trouble::{Alarm, trouble};
 use super::*;
 use std::net::IpAddr;
 use std::time::Duration;
+use subnet_lease::Dual;
 
 /// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.
 fn vagrant() -> HostFacts {

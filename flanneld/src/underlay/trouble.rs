@@ -1,6 +1,6 @@
 //! What is wrong with the chosen interface while the daemon runs, and when that is told.
 
-use super::{HostFacts, Interface};
+use super::facts::{HostFacts, Interface};
 use backends::Underlay;
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! What is in force, kept between changes: a change of some leases costs what changes, where nobody else has a say in it.
+//! The leases in force, kept between changes: a change costs what changes, as long as no other lease is affected.
 //!
-//! While every lease of the store is in force just as it stands there, none is in another's way, and who is older does not matter. A changed
-//! lease that is in nobody's way either leaves it so. In all other cases everything is admitted anew; both lead to the same result.
+//! While every lease of the store is in force unchanged, no two conflict and age does not matter; a changed lease that conflicts with none
+//! leaves it so. In all other cases everything is admitted again, with the same result.
 
-use super::taken::{Ground, Identities, Nodes};
-use super::{Refused, Terms, admitted, halves_left_out, placed, spoken_here};
+use super::judge::{admitted, halves_left_out, placed, spoken_here};
+use super::taken::{Identities, Nodes, UsedSubnets};
+use super::terms::{Refused, Terms};
 use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
@@ -19,10 +20,10 @@ pub struct Standing {
     clear: Option<Clear>,
 }
 
-/// What all leases hold, while every one is in force as it stands in the store.
+/// What all leases use, while every one is in force as it is in the store.
 struct Clear {
     terms: Arc<Terms>,
-    ground: Ground,
+    used: UsedSubnets,
     nodes: Nodes,
     identities: Identities,
 }
@@ -38,7 +39,7 @@ impl Standing {
         &self.refused
     }
 
-    /// Brings it in step with the store, of which no other keys than these have changed since; `None` for any.
+    /// Follows the store, in which only these keys have changed; `None` if any may have.
     pub fn update(&mut self, raw: &LeaseTable, changed: Option<&BTreeSet<Subnets>>, terms: &Arc<Terms>) {
         if changed.is_some_and(|changed| self.follow(raw, changed, terms)) {
             return;
@@ -47,7 +48,7 @@ impl Standing {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Takes over changed leases that are in nobody's way; false where there is more to it, and nothing of it holds any more.
+    /// Takes over changed leases that conflict with none; false if any does, in which case the kept state is void.
     fn follow(&mut self, raw: &LeaseTable, changed: &BTreeSet<Subnets>, terms: &Arc<Terms>) -> bool {
         let Some(mut clear) = self.clear.take_if(|clear| Arc::ptr_eq(&clear.terms, terms) && raw.unreadable().is_empty()) else { return false };
         let changed: Vec<_> = changed.iter().filter(|subnets| !terms.is_own(subnets)).collect();
@@ -68,16 +69,16 @@ impl Standing {
 }
 
 impl Clear {
-    /// Where nobody is in anybody's way.
+    /// Exists if no lease conflicts with another.
     fn of(raw: &LeaseTable, admitted: &LeaseTable, refused: &[Refused], terms: &Arc<Terms>) -> Option<Self> {
         let is_in_force = |lease: &&Arc<Lease>| admitted.shared_lease(&lease.subnets).is_some_and(|present| Arc::ptr_eq(present, lease));
         let others = || raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets));
         if !refused.is_empty() || !raw.unreadable().is_empty() || !others().all(|lease| is_in_force(&lease)) {
             return None;
         }
-        let mut clear = Self { terms: terms.clone(), ground: Ground::default(), nodes: Nodes::default(), identities: Identities::of(terms) };
+        let mut clear = Self { terms: terms.clone(), used: UsedSubnets::default(), nodes: Nodes::default(), identities: Identities::of(terms) };
         for lease in others() {
-            clear.ground.take(&lease.subnets);
+            clear.used.take(&lease.subnets);
             clear.nodes.take(lease);
             clear.identities.take(lease).ok()?;
         }
@@ -85,22 +86,22 @@ impl Clear {
     }
 
     fn free(&mut self, lease: &Lease) {
-        self.ground.free(&lease.subnets);
+        self.used.free(&lease.subnets);
         self.nodes.free(lease);
         self.identities.free(lease);
     }
 
-    /// Whether a lease is in nobody's way, whoever is older, and can be used as it stands; then it holds what is its.
+    /// Takes a lease that conflicts with none, regardless of age, and can be used as it is; whether it does.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
-        let as_it_stands = placed(lease, terms, &self.ground, &self.nodes).is_ok_and(|subnets| subnets == lease.subnets);
+        let as_it_stands = placed(lease, terms, &self.used, &self.nodes).is_ok_and(|subnets| subnets == lease.subnets);
         let usable = as_it_stands
             && spoken_here(lease, &lease.subnets, terms).is_ok()
             && halves_left_out(lease, &lease.subnets, terms).is_empty()
             && (terms.accepts)(lease).is_ok()
             && self.identities.take(lease).is_ok();
         if usable {
-            self.ground.take(&lease.subnets);
+            self.used.take(&lease.subnets);
             self.nodes.take(lease);
         }
         usable

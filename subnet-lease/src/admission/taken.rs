@@ -1,6 +1,6 @@
-//! What leases in force hold: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
+//! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
-use super::{Identity, Terms};
+use super::terms::{Identity, Terms};
 use crate::dual::{Subnets, nets_overlap};
 use crate::lease::Lease;
 use ipnet::IpNet;
@@ -8,11 +8,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Subnets that are let and overlap nobody.
+/// Subnets in use, which do not overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Ground(BTreeMap<IpAddr, IpNet>);
+pub(crate) struct UsedSubnets(BTreeMap<IpAddr, IpNet>);
 
-impl Ground {
+impl UsedSubnets {
     /// A network that overlaps one of these.
     pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
@@ -27,14 +27,14 @@ impl Ground {
         self.0.range(..=address).next_back().map(|(_, net)| *net).filter(|net| net.contains(&address))
     }
 
-    /// Lets these.
+    /// Takes these.
     pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.insert(net.network(), net);
         }
     }
 
-    /// They are free again.
+    /// Frees these.
     pub(super) fn free(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.remove(&net.network());
@@ -120,7 +120,7 @@ impl Identities {
         Ok(())
     }
 
-    /// What a lease took is free again.
+    /// Frees what a lease took.
     pub(super) fn free(&mut self, lease: &Lease) {
         let identities: Vec<_> = self.identities(lease).filter(|(_, public)| public.is_some()).collect();
         for (identity, _) in identities {

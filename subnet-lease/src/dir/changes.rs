@@ -1,4 +1,4 @@
-//! Tells that something changed in the directory, by inotify.
+//! Notices changes in the directory, by inotify.
 
 use futures_util::future::FutureExt;
 use futures_util::stream::StreamExt;
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// Room for some dozen events; what does not fit is read next.
 const BUFFER: usize = 4096;
 
-/// What waits for changes.
+/// Waits for changes.
 pub struct Changes(Option<EventStream<Vec<u8>>>);
 
-/// What sets the watch up, on the thread that may touch files.
+/// Sets the watch up, on the thread that may access files.
 #[derive(Clone)]
 pub struct Watch(Option<Watches>);
 
@@ -32,7 +32,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// Where inotify is used up, nothing is told, and callers look now and then.
+    /// Where inotify is exhausted nothing is noticed, and callers check periodically.
     pub fn new() -> Self {
         Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
     }
@@ -53,7 +53,7 @@ impl Changes {
         let told = async {
             loop {
                 match events.next().await {
-                    // Our own lock and temporary files are nobody's business.
+                    // Our own lock and temporary files do not matter.
                     Some(Ok(event)) if event.name.as_ref().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")) => break,
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => std::future::pending().await,

@@ -1,8 +1,8 @@
 //! The directory's files: listed, changed under a lock by rename, touched. Only what runs on the worker calls these.
 
-use super::Trouble;
 use super::changes::Watch;
-use super::root::{Root, foreign, regular, words};
+use super::root::{Root, foreign, regular};
+use super::trouble::{Trouble, words};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::wire::{self, VALUE_LIMIT};
 use nix::dir::Dir;

@@ -1,7 +1,7 @@
 //! The directory itself: whether it is the one that was there at the start. Everything else is reached through what is opened
 //! here, so that nothing is ever read from, or made in, another directory that stands in its place.
 
-use super::Trouble;
+use super::trouble::{Trouble, words};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
@@ -85,7 +85,7 @@ impl Open<'_> {
         Ok(())
     }
 
-    /// The directory of the leases; none where nobody made it yet.
+    /// The directory of the leases; none if it does not exist yet.
     pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
@@ -132,12 +132,4 @@ fn strange() -> std::io::Error {
 /// Whether what bears the name is no file that could be ours.
 pub fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput || error.raw_os_error() == Some(Errno::ELOOP as i32)
-}
-
-/// An error as people read it.
-pub fn words(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) if code == Errno::ELOOP as i32 => "it is a symbolic link".to_owned(),
-        _ => error.to_string(),
-    }
 }

@@ -1,7 +1,8 @@
 //! The protocol's requests as calls to etcd.
 
-use super::connection::{Connection, Connections, EtcdOptions};
+use super::connection::{Connection, Connections};
 use super::errors::is_answer;
+use super::options::EtcdOptions;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text};

@@ -5,7 +5,7 @@
 pub enum Judgement {
     /// It may be used.
     Right,
-    /// Every endpoint is of that cluster now, in place of the one before: etcd was set up anew, and it may be used.
+    /// Every endpoint now belongs to this cluster instead of the one before: etcd was rebuilt, and it may be used.
     Moved(u64),
     /// It belongs to another cluster than that one, and is not to be used.
     Foreign(u64),

@@ -1,46 +1,24 @@
-//! One connection to one endpoint at a time: made, judged, dropped and made anew at the next endpoint.
+//! One connection to one endpoint at a time; if it fails, the next one goes to the next endpoint.
 //!
-//! An endpoint is left when it does not answer, belongs to another cluster than the others, or when the TLS files on disk
-//! changed. HTTP/2 pings find dead connections; etcd refuses pings on connections without a stream, so they go only
-//! beside a request or a watch.
+//! A connection is dropped when it does not answer, leads to another cluster, or the TLS files on disk have changed. HTTP/2 pings detect dead
+//! connections; etcd refuses pings on connections without a stream, so they are sent only beside a request or a watch.
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
 use super::errors;
+use super::options::EtcdOptions;
 use super::tls::Tls;
 use crate::protocol::registry::Unanswered;
 use crate::reason::{Kind, Reason};
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex as Lock, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-/// How etcd is reached.
-#[derive(Clone, Default)]
-pub struct EtcdOptions {
-    /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
-    pub endpoints: Vec<String>,
-    /// Root of all keys, without a trailing slash.
-    pub prefix: String,
-    /// CA certificates; the system's where there is none.
-    pub ca: Option<PathBuf>,
-    /// Client certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password.
-    pub user: Option<(String, String)>,
-}
-
-impl std::fmt::Debug for EtcdOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdOptions").field("endpoints", &self.endpoints).field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
 
 /// A connection in use.
 #[derive(Clone)]
@@ -49,13 +27,13 @@ pub struct Connection {
     pub client: Client,
     /// Where it goes.
     pub endpoint: String,
-    /// Counts connections: what is told of an older one does not count against this one.
+    /// A serial number: a failure on an older connection does not count against this one.
     pub number: u64,
-    /// Ends what waits on it, once its answers cannot reach this host any more.
+    /// Ends every wait on it, once its answers cannot reach this host any more.
     pub cut: CancellationToken,
-    /// Ends the streams on it: it is to be made anew, and what was asked may still be answered. Ended together with `cut`.
+    /// Ends the streams on it: it is to be replaced, while requests may still be answered. Cancelled together with `cut`.
     pub outdated: CancellationToken,
-    /// The address of this host that it goes out from; none for a unix socket.
+    /// Its local address; none for a unix socket.
     local: Option<IpAddr>,
 }
 
@@ -69,7 +47,7 @@ impl Connection {
         let answer = Box::pin(answer);
         async move {
             self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
-                let text = format!("the connection to etcd at {} was left: the address of this host that it had is gone", self.endpoint);
+                let text = format!("the connection to etcd at {} was closed: this host no longer has its local address", self.endpoint);
                 Unanswered(Reason::new(Kind::Unreachable, text))
             })
         }
@@ -80,10 +58,10 @@ impl Connection {
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for whoever cannot wait until a new one is made; and a sign that this host's addresses changed.
+    /// The connection in use, for callers that cannot wait for a new one; and a signal that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// How often the connection was to be made anew: one that was being made meanwhile rests on what was before.
+    /// How often the connection was renewed: one that was being made meanwhile is outdated.
     renewals: AtomicU64,
 }
 
@@ -166,7 +144,7 @@ impl Connections {
         }
     }
 
-    /// Leaves the connection in use, streams on it included, so that the next one is made anew, to the same endpoint and with the files of now.
+    /// Drops the connection in use and its streams; the next one goes to the same endpoint, with the present TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -174,7 +152,7 @@ impl Connections {
         }
     }
 
-    /// This host has these addresses now: a connection from another one is left at once, whoever waits on it, and so is one that is being made.
+    /// Tells which addresses this host has now: a connection from another one is dropped at once, and so is one that is being made.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(connection) = in_use
@@ -182,7 +160,7 @@ impl Connections {
             && is_lost(local, addresses)
             && !connection.cut.is_cancelled()
         {
-            tracing::info!("the connection to etcd at {} is made anew: this host no longer has {local}, from which it went out", connection.endpoint);
+            tracing::info!("the connection to etcd at {} is replaced: this host no longer has its local address {local}", connection.endpoint);
             connection.cut.cancel();
             connection.outdated.cancel();
         }
@@ -228,7 +206,7 @@ impl Connections {
         let nobody = client(&dialed, options.clone()).await?;
         let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
-            // A refusal is an answer of etcd's: whoever is logged in is told.
+            // A refusal is an answer by etcd: a logged-in user may be told more.
             Ok(Err(error)) if !matches!(errors::kind(&error), Kind::Unreachable | Kind::Unavailable) => None,
             Ok(Err(error)) => return Err(why_no_answer(&error, &dialed, &target, tls.as_ref()).await),
             Err(_) => {
@@ -250,7 +228,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// As the configured user, or as nobody where etcd knows no users.
+    /// Logs in as the configured user, or not at all if etcd has authentication switched off.
     async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, Reason> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);
@@ -303,13 +281,13 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), R
     match recognition.answer(at, cluster) {
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
-            tracing::warn!("every endpoint belongs to the etcd cluster {cluster:x} now, instead of {before:x}: it is used from now on");
+            tracing::warn!("every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on");
             Ok(())
         }
         Judgement::Foreign(known) => Err(Reason::new(
             Kind::ForeignCluster,
             format!(
-                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was set up anew, and an endpoint \
+                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was rebuilt and an endpoint \
                  never answers, restart flanneld"
             ),
         )),

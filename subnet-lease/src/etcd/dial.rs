@@ -1,7 +1,7 @@
-//! One connection, made once: a channel that never connects again by itself.
+//! Dialing: a channel over one connection that never reconnects by itself.
 //!
-//! What was learned of a server (its cluster, whether it wants a user) holds for one connection. A channel that silently made a new one could
-//! write to a server that nobody has looked at.
+//! What is known of a server (its cluster, whether it wants a user) holds for one connection. A channel that reconnects silently could write
+//! to a server that nobody has checked.
 
 use super::tls::Tls;
 use crate::reason::{Kind, Reason};
@@ -69,11 +69,11 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, and what TLS complained of on it.
+/// A channel, and the TLS error on it.
 pub struct Dialed {
     /// Ends with its connection.
     pub channel: Channel,
-    /// The address of this host that it goes out from; none for a unix socket.
+    /// Its local address; none for a unix socket.
     pub local: Option<IpAddr>,
     noted: Noted,
 }
@@ -113,7 +113,7 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     Ok(Dialed { channel, local, noted })
 }
 
-/// A connection without TLS, and the address of this host that it goes out from.
+/// A connection without TLS, and its local address.
 async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Reason> {
     let stream = async {
         match target {
@@ -156,7 +156,7 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> Reason {
             Reason::new(Kind::NoTls, "etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
         }
         Some(error) => tls.explain(error),
-        None => Reason::new(Kind::Tls, format!("the TLS handshake fails: {error}")),
+        None => Reason::new(Kind::Tls, format!("the TLS handshake failed: {error}")),
     }
 }
 
@@ -214,7 +214,7 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Keeps what TLS complains of: the layers above pass on words at most.
+/// Keeps TLS errors: the layers above pass on their text at most.
 struct Listening<S> {
     stream: S,
     noted: Noted,

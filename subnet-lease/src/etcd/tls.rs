@@ -1,6 +1,6 @@
-//! TLS to etcd: from files to a configuration, and from what TLS did not like to words that say which side, which certificate and why.
+//! TLS to etcd: the configuration from files, and errors that say which side refused which certificate and why.
 
-use super::connection::EtcdOptions;
+use super::options::EtcdOptions;
 use crate::reason::{Kind, Reason};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -46,7 +46,7 @@ impl Tls {
                 let config = builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
                     rustls::Error::InconsistentKeys(_) => {
                         format!(
-                            "the key {} does not belong to the certificate {}: name the two that were made together",
+                            "the key {} does not belong to the certificate {}: name a key and certificate that belong together",
                             key.display(),
                             cert.display()
                         )
@@ -68,7 +68,7 @@ impl Tls {
                 server_certificate(cause, seen.as_ref(), self.ca.as_deref())
             }
             rustls::Error::AlertReceived(alert) => refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own))),
-            other => Reason::new(Kind::Tls, format!("TLS with etcd fails: {other}")),
+            other => Reason::new(Kind::Tls, format!("TLS to etcd failed: {other}")),
         }
     }
 
@@ -147,7 +147,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, Reason> {
             let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
             let (good, _) = found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
             if good == 0 {
-                return Err("this system knows no certificate authority: name etcd's with --etcd-cafile, or install ca-certificates".into());
+                return Err("this system has no certificate authorities: name etcd's with --etcd-cafile, or install ca-certificates".into());
             }
         }
     }
@@ -172,7 +172,7 @@ async fn file(path: &Path) -> Result<Vec<u8>, Reason> {
 /// Why this node refuses etcd's certificate.
 fn server_certificate(cause: &CertificateError, seen: Option<&CertificateDer<'_>>, ca: Option<&Path>) -> Reason {
     use CertificateError as Cause;
-    let authority = ca.map_or_else(|| "an authority that this system knows".to_owned(), |ca| format!("an authority in {}", ca.display()));
+    let authority = ca.map_or_else(|| "the authorities of this system".to_owned(), |ca| format!("an authority in {}", ca.display()));
     let clock = || date(ASN1Time::now());
     let (kind, why) = match cause {
         Cause::Expired | Cause::ExpiredContext { .. } => {
@@ -186,16 +186,16 @@ fn server_certificate(cause: &CertificateError, seen: Option<&CertificateDer<'_>
         }
         Cause::NotValidForName | Cause::NotValidForNameContext { .. } => {
             let names = match cause {
-                Cause::NotValidForNameContext { presented, .. } if !presented.is_empty() => format!("it is made out to {}", presented.join(", ")),
-                _ => "it is made out to another name".to_owned(),
+                Cause::NotValidForNameContext { presented, .. } if !presented.is_empty() => format!("it is issued for {}", presented.join(", ")),
+                _ => "it is issued for another name".to_owned(),
             };
-            ("name", format!("{names}: use such an address in --etcd-endpoints, or make the certificate out to this one too"))
+            ("name", format!("{names}: use one of those names in --etcd-endpoints, or reissue the certificate for this one"))
         }
         Cause::Revoked => ("revoked", "it was revoked: renew it on etcd's side".to_owned()),
         Cause::InvalidPurpose | Cause::InvalidPurposeContext { .. } => {
-            ("purpose", "it is not made for servers (extended key usage serverAuth): make a new one on etcd's side".to_owned())
+            ("purpose", "it may not be used by servers (extended key usage serverAuth): reissue it on etcd's side".to_owned())
         }
-        Cause::BadEncoding => ("encoding", "it cannot be read: make a new one on etcd's side".to_owned()),
+        Cause::BadEncoding => ("encoding", "it cannot be read: reissue it on etcd's side".to_owned()),
         other => ("other", other.to_string()),
     };
     let which = seen.map(|seen| format!(" ({})", described(seen))).unwrap_or_default();
@@ -210,18 +210,18 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         Alert::CertificateRevoked => "it was revoked: renew it",
         Alert::UnknownCA => "etcd does not know its authority (etcd's --trusted-ca-file): use a certificate of that authority",
         Alert::BadCertificate | Alert::UnsupportedCertificate | Alert::CertificateUnknown | Alert::AccessDenied | Alert::CertificateRequired => {
-            "use one that is valid, made for clients and signed by an authority in etcd's --trusted-ca-file"
+            "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file"
         }
         other => {
             let what = match other {
-                Alert::HandshakeFailure => "there is nothing that both sides can agree on",
-                Alert::ProtocolVersion => "no version of TLS that both sides speak",
+                Alert::HandshakeFailure => "the two sides have no cipher suite in common",
+                Alert::ProtocolVersion => "the two sides have no TLS version in common",
                 Alert::UnrecognisedName => "it serves no such name",
                 Alert::NoApplicationProtocol => "it does not speak HTTP/2",
                 Alert::InternalError => "an error inside etcd",
-                _ => "no reason that is known here",
+                _ => "for another reason",
             };
-            return Reason::new(Kind::Tls, format!("etcd ends the TLS handshake: {what} (alert {})", u8::from(other)));
+            return Reason::new(Kind::Tls, format!("etcd aborts the TLS handshake: {what} (alert {})", u8::from(other)));
         }
     };
     match own {

@@ -1,4 +1,4 @@
-//! Watching keys for ever: through broken streams, compaction, silence, and stores with another history.
+//! Watching keys: through broken streams, compaction, silence and restored stores.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
@@ -9,13 +9,13 @@ use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResp
 use std::time::Duration;
 use tonic::Code;
 
-/// How long a stream may say nothing before it is asked for a sign.
+/// How long a stream may be silent before a progress notification is requested.
 const QUIET: Duration = Duration::from_secs(45);
-/// How long that sign may take.
+/// How long that notification may take.
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
-/// One event, as etcd told it.
+/// One event of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A key was written.
@@ -44,13 +44,13 @@ impl Change {
 pub enum Broken {
     /// Connect and resume.
     Stream(Unanswered),
-    /// Nothing is wrong: the connection is to be made anew.
+    /// Nothing is wrong: the connection is replaced.
     Renewed,
-    /// What was seen is not part of the store's history any more, or is compacted: read everything anew.
+    /// The last event seen is no longer part of the store's history, or is compacted: read everything again.
     History(String),
 }
 
-/// What a watch rests on: the newest thing that was seen of the store.
+/// Where a watch starts: the newest thing that was seen of the store.
 #[derive(Clone, Debug)]
 pub enum Anchor {
     /// A list at that revision, with the key that was written last.
@@ -69,7 +69,7 @@ pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
-    /// The event that must come first: a store with another history has another one there.
+    /// The event that must come first: in a store with another history it is another one.
     expected: Option<Change>,
     /// Events up to here are known already.
     known: i64,

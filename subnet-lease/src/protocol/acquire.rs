@@ -1,4 +1,4 @@
-//! Getting a lease: our own where there is one, else a new one, by compare-and-swap throughout.
+//! Acquiring a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
 
 use super::ask::{ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn};
 use super::coroutine::Io;
@@ -22,13 +22,13 @@ use std::time::Duration;
 /// How long a newcomer waits before it takes over a contested lease: a living holder reports every 60 s.
 pub const CONTEST: Duration = Duration::from_secs(66);
 
-/// How often a full pool is looked at again.
+/// How often an exhausted pool is checked again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
 /// Before the state of the store is read again, because an attempt came to nothing.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// What this node publishes last time, if a key is found to be its own; refuses as [`acquire`] would.
+/// What this node published last time, if a key is its own; refuses as [`acquire`] would.
 pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, String> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
@@ -73,7 +73,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
-                    let text = format!("another instance defended the lease of {}: waiting whether it lives", item.subnets);
+                    let text = format!("another instance has written the lease of {} back: waiting to see whether it is still running", item.subnets);
                     io.show(|held| held.trouble = Some(Reason::new(Kind::Contested, text)));
                     io.sleep(CONTEST).await;
                     patient = true;
@@ -145,8 +145,9 @@ async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: 
     Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, keepalive, renewed })
 }
 
-/// The lease to hang our key on: the one it hangs on already, when a former instance of this node was granted that, since every start would leave
-/// one behind else. Beside it what was granted anew. Not for a reservation: its keepalive is what tells a living instance from an operator's copy.
+/// The lease to attach our key to: the present one if a former instance of this node was granted it, since otherwise every start would leave a
+/// lease behind; else a new one, which is returned as granted too. A reservation always gets a new one: it tells a running instance from an
+/// operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -158,8 +159,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// When the lease was renewed: one that was granted just now, now. An inherited one is renewed once the key bears our name, since whoever asks
-/// takes a lease that was renewed lately for the sign of a living holder; what does not come through is due at once.
+/// When the lease was last renewed. A new one counts as renewed; an inherited one is renewed only after the key is ours, because a recent renewal
+/// is the sign of a living holder. If that fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();

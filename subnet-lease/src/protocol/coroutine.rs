@@ -23,9 +23,9 @@ pub enum Step<T> {
     Done(T),
 }
 
-/// What happened to the lease, for the log.
+/// A line for the log: what happened to the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LogLine {
     /// Whether somebody should look at it.
     pub warning: bool,
     /// What happened, and what was done about it.
@@ -40,7 +40,7 @@ struct Mailbox {
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
-    told: Vec<Told>,
+    told: Vec<LogLine>,
 }
 
 /// The coroutine's side: what its code can do.
@@ -102,12 +102,12 @@ impl Io {
 
     /// Tells once what happened and should not have.
     pub fn warn(&self, text: String) {
-        self.mailbox().told.push(Told { warning: true, text });
+        self.mailbox().told.push(LogLine { warning: true, text });
     }
 
     /// Tells once what happened.
     pub fn inform(&self, text: String) {
-        self.mailbox().told.push(Told { warning: false, text });
+        self.mailbox().told.push(LogLine { warning: false, text });
     }
 
     /// Shows how the lease stands.
@@ -160,7 +160,7 @@ impl<T> Coroutine<T> {
     }
 
     /// What was told since the last call.
-    pub fn told(&mut self) -> Vec<Told> {
+    pub fn told(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.io.mailbox().told)
     }
 

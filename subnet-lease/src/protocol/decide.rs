@@ -9,10 +9,10 @@ use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A holder that was seen within this time lives; holders report every 60 s.
+/// A holder that was seen within this time is alive: holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were last seen, by key; none: never, or not to be told.
+/// How long ago holders were last seen, by key; none if never, or unknown.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
@@ -26,7 +26,7 @@ pub enum Decision {
     Reshape(String, Subnets),
     /// Nothing is ours: take a new subnet, one of these first.
     Allocate(Vec<Subnets>),
-    /// Another node has what would be ours.
+    /// Another node holds what would be ours.
     Refuse(String),
 }
 
@@ -35,9 +35,9 @@ pub enum Decision {
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether what it publishes (MAC, keys) is ours too: not after a take-over from a silent node.
+    /// Whether its data (MAC, keys) is ours too: not after a take-over from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend it: wait, and see whether that one lives.
+    /// Whether another instance had to defend it: wait to see whether that one is alive.
     pub contested: bool,
 }
 
@@ -87,7 +87,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
             Some(true) => Owner::Refuse(words::trap(claim, item)),
         };
     }
-    // Go flannel or an operator wrote it: ours when the address really is the one by which nodes reach each other.
+    // Go flannel or an operator wrote it: it is ours if nodes really reach each other at this address.
     let reached = || {
         claim.host.named
             || claim.host.store_via_underlay
@@ -115,7 +115,7 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     items.min_by_key(|item| (!named_here(claim, &item.subnets), !item.reserved(), !item.publishes(&claim.public), item.entry.created))
 }
 
-/// Whether this host bears the marks of having held that lease.
+/// Whether this host shows signs of having held the lease: subnet.env, or a device with its MAC.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
@@ -138,12 +138,12 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
     view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Whether a holder reported lately; none while nobody asked.
+/// Whether a holder was seen lately; none if that was not asked yet.
 pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
-/// What becomes of a key that is ours.
+/// What to do with a key that is ours.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
     let contested = item.node().is_some_and(|node| node.contested && node.instance != claim.node.instance);
     let keep = Decision::Keep(Keep { key: item.entry.key.clone(), ours, contested });
@@ -156,7 +156,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
         return Decision::Reshape(item.entry.key.clone(), reshaped);
     }
-    // In a directory every lease is one without an end; only a reservation that an operator made is nobody's to drop.
+    // In a directory no lease expires; only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
         return Decision::Refuse(words::reservation_outside(config, item));
@@ -164,7 +164,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// The same subnets with a family more or less, the IPv4 subnet kept; none where that is not what differs.
+/// The same subnets with a family added or dropped, keeping the IPv4 subnet; none if the families are not what differs.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;

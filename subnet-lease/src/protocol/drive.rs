@@ -1,4 +1,4 @@
-//! Drives a protocol coroutine with a real store: asks its requests, tells it notices and the time.
+//! Drives a protocol coroutine: carries its requests to the store, and hands it answers, notices and the time.
 
 use super::coroutine::{Coroutine, Step};
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// A store that answers the protocol's requests; every one ends within a deadline of the store's own.
+/// A store that answers the protocol's requests, each within a deadline.
 #[async_trait]
 pub trait Registry: Send + Sync {
     /// Carries out one request.
@@ -65,7 +65,7 @@ pub async fn drive<T>(
                 coroutine.answer(answer);
             }
             Step::Wait(until) => {
-                // tokio's clock stands still while the machine sleeps: look at the boot-time clock now and then.
+                // tokio's clock stops while the machine sleeps, so the boot-time clock is checked every 30 s.
                 let nap = until.map_or(Duration::from_secs(30), |until| until.saturating_sub(boot_time()).min(Duration::from_secs(30)));
                 tokio::select! {
                     notice = notices.recv(), if open => match notice {

@@ -1,4 +1,4 @@
-//! A watch of all leases as a stream of events: what is the same for every store of keys.
+//! The part of a watch of all leases that is the same for every store of keys.
 
 use super::reading;
 use super::registry::{Entry, Listing};
@@ -10,13 +10,13 @@ use crate::wire;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Events that are ready to be handed out, and what was said of interruptions.
+/// Events that are ready, and the state of the watch.
 pub(crate) struct Following {
     counters: Arc<Counters>,
     ready: VecDeque<LeaseEvent>,
     /// Whether a list was handed out.
     listed: bool,
-    /// Whether the list that was handed out is not followed at present.
+    /// Whether `Interrupted` was handed out.
     interrupted: bool,
     /// Whether the last attempt failed.
     failing: bool,
@@ -35,12 +35,12 @@ impl Following {
     }
 
     #[cfg(feature = "dir")]
-    /// Whether the store could not be followed when that was tried last.
+    /// Whether the last attempt to follow the store failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing
     }
 
-    /// A complete list was read. Of the `unreadable` subnets too it is known that they are leased, and nothing more; asked for after the list was read.
+    /// A complete list was read. `unreadable` are subnets of keys that are not in it; they are read after the list, which resets the counts.
     pub(crate) fn listed(&mut self, listing: Listing, unreadable: impl IntoIterator<Item = Subnets>) {
         self.listed = true;
         let (leases, mut blank) = reading::list(&self.counters, listing);
@@ -57,7 +57,7 @@ impl Following {
         }
     }
 
-    /// A key is there, but says nothing that can be read.
+    /// A key exists, but its value cannot be read.
     pub(crate) fn unreadable(&mut self, subnets: Subnets) {
         self.ready.push_back(LeaseEvent::Unreadable(subnets));
     }
@@ -68,7 +68,7 @@ impl Following {
         self.ready.extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// The store cannot be followed, also where it never could: a list that nobody follows grows old. The reason, when it is to be logged.
+    /// The store cannot be followed, or never could be: a list that is not followed gets stale. `why` is logged if it is given and new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {

@@ -1,4 +1,4 @@
-//! Keeping a lease: renewed, proven, defended or given up, by the rules for each way in which the key can change under us.
+//! Holding a lease: it is renewed, proven, defended or given up, with a rule for each way in which the key can change.
 
 mod publish;
 mod restore;
@@ -23,13 +23,13 @@ use std::time::Duration;
 /// How often the lease is renewed.
 pub const RENEWAL: Duration = Duration::from_secs(60);
 
-/// How often the key is proven to be ours: a renewal succeeds even when another has the key.
+/// How often the key is proven to be ours: a renewal succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
-/// How often a key that another keeps overwriting is written back.
+/// How often a key that another instance keeps overwriting is written back.
 const DEFENCE: Duration = Duration::from_secs(60);
 
-/// The same where a hand did it, which has no reason to do it again.
+/// The same after an edit by hand, which is not expected to be repeated.
 const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 
 /// Between two attempts to publish changed attributes.
@@ -41,13 +41,13 @@ const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_s
 /// How many writes without an answer are remembered.
 const UNSURE: usize = 16;
 
-/// How long after a foreign overwrite the node is not to be trusted.
+/// How long the node is not ready after a foreign overwrite.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// How long a foreign identity at our key may take to leave after a discontinuity.
+/// How long a foreign identity may stay at our key after a discontinuity.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// A tenure as it is held.
+/// The state of a held lease.
 struct Holder {
     io: Io,
     claim: Claim,
@@ -58,9 +58,9 @@ struct Holder {
     renewal_failures: u32,
     /// When the key may be written back again.
     may_defend: Duration,
-    /// How often a hand's work was undone lately.
+    /// How many edits by hand were undone lately.
     corrections: u32,
-    /// Until when a foreign overwrite makes the node one not to be trusted.
+    /// Until when the node is not ready after a foreign overwrite.
     distrusted_until: Duration,
     /// Until when a foreign identity may leave by itself.
     grace: Duration,
@@ -71,7 +71,7 @@ struct Holder {
     /// When it is tried next to tell it, and how often that failed.
     telling: Duration,
     telling_failures: u32,
-    /// What was written without an answer: it may stand in the store, and is ours then.
+    /// Writes that got no answer: a value in the store that is among them is ours.
     unsure: Vec<LeaseAttrs>,
 }
 
@@ -165,7 +165,7 @@ impl Holder {
                 self.renewal = now + RENEWAL;
             }
             Ok(_) => {
-                // The store's lease is gone, and the key with it: the proof finds out.
+                // The store's lease has expired, and the key with it: the proof detects that.
                 self.renewal = now + RENEWAL;
                 self.proof = now;
                 if self.tenure.lease == 0 && self.tenure.keepalive != 0 {
@@ -182,7 +182,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Compares the key with what we wrote; after a discontinuity also looks for leftovers of ours.
+    /// Compares the key with what we wrote; after a discontinuity also sweeps our leftovers.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
@@ -251,7 +251,7 @@ impl Holder {
                 self.defend(&item, true, Some(words::contested_key(&self.tenure.key, &item))).await
             }
             Verdict::WriteBack { contested: false } => {
-                let news = words::mended(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
+                let news = words::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
                 self.correct(&item, news).await
             }
             Verdict::Overwritten => {

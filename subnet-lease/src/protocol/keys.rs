@@ -1,4 +1,4 @@
-//! The manager of every store of keys: the protocol, driven on that store.
+//! The manager of every store of keys: it drives the protocol on the store.
 
 use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
 
-/// How long a list may serve a second reader.
+/// How long a list may be reused.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// A store of keys: what differs between one and another.
+/// A store of keys: what differs between etcd and a directory.
 #[async_trait]
 pub trait KeyStore: Registry {
     /// See [`SubnetManager::network_config`].
@@ -29,7 +29,7 @@ pub trait KeyStore: Registry {
     /// See [`SubnetManager::watch`]; may begin with the recent list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
-    /// Tells what happens to one key after it was written at that revision; never ends.
+    /// Reports what happens to one key after it was written at this revision; never ends.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
 
     /// See [`SubnetManager::counters`].
@@ -147,7 +147,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
     }
 }
 
-/// A list that the next reader may have in place of one of its own: once, and only for a moment.
+/// A recent list, which the next reader may use once instead of asking the store.
 #[derive(Default)]
 pub struct Recent(Mutex<Option<(Instant, Listing)>>);
 
@@ -156,13 +156,13 @@ impl Recent {
         *self.0.lock().await = Some((Instant::now(), listing));
     }
 
-    /// The kept list, while it is fresh.
+    /// The list, if it is fresh.
     pub async fn take(&self) -> Option<Listing> {
         self.0.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
     }
 }
 
-/// A registry that serves one list that is at hand already, and keeps the last one.
+/// A registry that answers the first `List` with a list at hand, and keeps the last one.
 struct Reuse<'a> {
     registry: &'a dyn Registry,
     first: Mutex<Option<Listing>>,

@@ -1,4 +1,4 @@
-//! Store entries read into leases; what cannot be read is counted and told once.
+//! Reads entries of the store into leases; entries that cannot be read are counted and logged once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -9,7 +9,7 @@ use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
 
-/// Reads an entry into a lease, counting and telling (once) what cannot be read.
+/// Reads an entry into a lease; one that cannot be read is counted, and logged once.
 pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let why = |why: String| tell(counters, &key, &why);
@@ -29,7 +29,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
     }
 }
 
-/// A key that the store has and that cannot be read at all; what it names, when it is a lease's.
+/// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
 #[cfg(feature = "dir")]
 pub fn unreadable(counters: &Counters, key: &str, why: &str) -> Option<Subnets> {
     tell(counters, key, why);
@@ -38,7 +38,7 @@ pub fn unreadable(counters: &Counters, key: &str, why: &str) -> Option<Subnets> 
 
 fn tell(counters: &Counters, key: &str, why: &str) {
     if counters.unreadable(key, why) {
-        tracing::warn!(key = %excerpt(key), "the store has an unusable lease, which is passed over: {why}");
+        tracing::warn!(key = %excerpt(key), "a lease in the store cannot be read and is skipped: {why}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the protocol asks of a store, and what comes back.
+//! The requests of the protocol to a store, and the answers.
 
 use crate::dual::Subnets;
 use crate::reason::Reason;
@@ -11,13 +11,13 @@ pub const TTL: Duration = Duration::from_secs(86_400);
 /// One key under `subnets/` as the store has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The part of the key behind `subnets/`.
+    /// The part of the key after `subnets/`.
     pub key: String,
     /// The bytes of the value.
     pub value: Vec<u8>,
-    /// When the key was created, in the store's order.
+    /// The revision at which the key was created.
     pub created: i64,
-    /// When the key was last written: what a compare-and-swap compares.
+    /// The revision at which the key was last written: what a compare-and-swap compares.
     pub modified: i64,
     /// The store's lease that the key hangs on; 0 for none.
     pub lease: i64,
@@ -57,12 +57,12 @@ pub enum Request {
     },
     /// Renews a lease; in a directory: touches the file.
     KeepAlive {
-        /// The key, for stores that have nothing but keys.
+        /// The key, for stores without leases.
         key: String,
         /// The lease.
         lease: i64,
     },
-    /// Whether a lease is one that a former instance of this node may have been granted, and lives long enough to go on with.
+    /// Whether a lease may have been granted to a former instance of this node, and lasts long enough to be reused.
     Inherit {
         /// The lease.
         lease: i64,
@@ -84,7 +84,7 @@ pub enum Compare {
         /// Its modification revision.
         modified: i64,
     },
-    /// The key has this value: in a restored store another write may bear the revision that ours had.
+    /// The key has this value: in a restored store another write may have the revision of ours.
     Holds {
         /// The key.
         key: String,
@@ -98,7 +98,7 @@ pub enum Compare {
         /// The lease.
         lease: i64,
     },
-    /// No key begins so.
+    /// No key has this prefix.
     NoneUnder(String),
 }
 
@@ -139,7 +139,7 @@ pub enum Answer {
         /// When they were not: the key that was asked for.
         present: Option<Entry>,
     },
-    /// To `KeepAlive` and `Inherit`: whether the lease lives, and can be used.
+    /// To `KeepAlive` and `Inherit`: whether the lease exists and can be used.
     Alive(bool),
     /// To `Revoke`.
     Revoked,
@@ -150,7 +150,7 @@ pub enum Answer {
 #[error("{0}")]
 pub struct Unanswered(pub Reason);
 
-/// What the protocol is told without having asked.
+/// What the protocol is told unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The own key was written; by us or by somebody else.

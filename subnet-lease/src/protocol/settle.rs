@@ -1,4 +1,4 @@
-//! After a write: who else is there, and who of the two goes.
+//! After a write: whether another node has a claim to the same, and which of the two gives way.
 
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
@@ -16,7 +16,8 @@ pub(super) enum Settled {
     Refused(String),
 }
 
-/// One more list after a write: whoever overlaps us with an earlier creation keeps, a new lease in which an earlier node is goes, and of two new nodes with one address the later refuses.
+/// Lists once more after a write. An overlapping lease that is older wins, a new lease that contains an older node's address is given up, and of
+/// two new nodes with one address the later one is refused.
 pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenure: &mut Tenure, new: bool) -> Settled {
     let view = list(io).await;
     let Some(own) = view.items.iter().find(|item| item.entry.key == tenure.key && item.entry.modified == tenure.modified) else {
@@ -26,7 +27,7 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
     tenure.created = own.entry.created;
     let earlier = |item: &&Item| item.entry.key != tenure.key && item.entry.created < tenure.created;
     let overlap = view.items.iter().filter(earlier).any(|item| config.contains(&item.subnets) && item.subnets.overlaps(&tenure.subnets));
-    // Of a subnet and a node inside it the older lease holds too. One that has carried pods stays: the others decide by age.
+    // Of a subnet and a node inside it the older lease wins too. A lease that has carried pods stays: the others decide by age.
     let holds = |item: &Item| item.addresses().any(|address| tenure.subnets.nets().any(|net| net.contains(&address)));
     let holds_node = new && view.items.iter().filter(earlier).any(|item| config.contains(&item.subnets) && holds(item));
     if (overlap || holds_node) && tenure.lease != 0 {
@@ -45,7 +46,7 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
     Settled::Ours(view)
 }
 
-/// Deletes keys of our own address that we do not use: never a reservation, only silent ones or this host's.
+/// Deletes unused keys with our address: those of this host, and those whose holder is gone; never a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
     if claim.host.shared_address {
         return;
@@ -65,7 +66,7 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
 
 async fn give_up(io: &Io, tenure: &Tenure) {
     let gone = txn(io, tenure.unchanged(), vec![Write::Delete { key: tenure.key.clone() }], &tenure.key).await;
-    // Written by another meanwhile, the key may hang on this very lease.
+    // If another wrote the key meanwhile, it may hang on this lease.
     if matches!(gone, Ok((true, ..))) {
         revoke(io, tenure.keepalive).await;
     }

@@ -1,4 +1,4 @@
-//! A lease in hand.
+//! A lease that this node holds.
 
 use super::registry::Compare;
 use crate::dual::Subnets;
@@ -6,7 +6,7 @@ use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::wire;
 use std::time::Duration;
 
-/// A lease in hand: what is known of its key.
+/// A lease that this node holds, and what is known of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
     /// The key.
@@ -21,9 +21,9 @@ pub struct Tenure {
     pub modified: i64,
     /// The store's lease that it hangs on; 0 for a reservation.
     pub lease: i64,
-    /// What is kept alive: the same, or for a reservation a lease of its own without a key.
+    /// The store's lease that is kept alive: the same, or for a reservation one without a key.
     pub keepalive: i64,
-    /// When the keepalive was last renewed.
+    /// When it was last kept alive.
     pub renewed: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Tenure {
         Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
     }
 
-    /// The comparisons that every write to the key rests on.
+    /// The conditions of every write to the key.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
             Compare::Unchanged { key: self.key.clone(), modified: self.modified },

@@ -12,22 +12,22 @@ pub enum Verdict {
     OwnWrite,
     /// An operator took the lease away from the key: it is a reservation of ours now.
     Reserve,
-    /// Ours, but written over: write back, at once and then rarely. Whether another instance did it.
+    /// Ours, but overwritten: write it back, at once and then rarely.
     WriteBack {
         /// Another instance of this node did it.
         contested: bool,
     },
-    /// A Go flannel (or a hand) with our address wrote over it: write back rarely, and say so.
+    /// Overwritten by a Go flannel (or by hand) with our address: write it back rarely, and warn.
     Overwritten,
     /// Another instance has precedence.
     Displaced,
-    /// Another's.
+    /// Another node's.
     Taken,
-    /// To be decided once it is known whether the writer lives.
+    /// Unknown until the writer was looked for.
     AskLastSeen,
 }
 
-/// Judges what stands at our key. `alive`: whether the writer was seen lately, once that is known.
+/// Judges the present value of our key. `alive`: whether the writer was seen lately, if that is known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else { return Verdict::WriteBack { contested: false } };
     let published = publishes(attrs, &claim.public);
@@ -40,11 +40,11 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
     };
     if node.id == claim.node.id && node.instance == claim.node.instance {
         let as_written = item.entry.value == wire::render_value(&tenure.attrs).as_bytes();
-        // While a new address is not told yet, the one that was told is ours as well.
+        // Until a new address is published, the published one is ours too.
         let ours = published || item.attrs.as_ref().is_some_and(|attrs| tenure.attrs.same_public(attrs));
         return match (item.entry.lease == tenure.lease, item.reserved()) {
             (true, _) if as_written => Verdict::OwnWrite,
-            // An address that is none of ours is nobody's idea of a reservation.
+            // A value with a foreign address is not meant as a reservation.
             (false, true) if ours => Verdict::Reserve,
             _ => Verdict::WriteBack { contested: false },
         };

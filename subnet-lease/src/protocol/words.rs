@@ -1,4 +1,4 @@
-//! What people are told when a lease cannot be had or kept: what, on what, why, and what to do.
+//! Messages about a lease that cannot be acquired or kept: what happened to which key, why, and what to do.
 
 use super::view::Item;
 use crate::config::NetworkConfig;
@@ -16,10 +16,10 @@ fn holder(item: &Item) -> String {
 /// The Vagrant trap: the address of this node is another live node's.
 pub fn trap(claim: &Claim, item: &Item) -> String {
     format!(
-        "the public address {} of this node ({}, id {}) is already the address of {}, which holds {} and is alive. Two nodes with one address \
-         cannot be reached apart: this happens where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15). \
-         Name the interface that really connects the nodes. {} If that other node is gone for good, its lease counts as silent 3 minutes after \
-         its last sign of life (after a change of etcd's leader too); `flannelctl release {}` frees it at once.",
+        "the public address {} of this node ({}, id {}) is already the address of {}, which holds {} and is alive. Nodes that \
+         share an address cannot be reached separately. This is usual where every machine has the same address on its NAT interface \
+         (Vagrant's 10.0.2.15): name the interface that connects the nodes. {} If the other node is gone for good, its lease can be taken over \
+         3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {}` frees it at once.",
         claim.public,
         claim.node.name,
         claim.node.id,
@@ -34,8 +34,8 @@ pub fn trap(claim: &Claim, item: &Item) -> String {
 pub fn clone(claim: &Claim, item: &Item) -> String {
     let address = item.attrs.as_ref().map(|attrs| attrs.public_text()).unwrap_or_default();
     format!(
-        "another machine runs under this node's identity {}: it calls itself {}, is reached at {address}, holds {} and was heard of within the last \
-         3 minutes, while this machine calls itself {} and is reached at {}. Cloned machines share their identity: give this one its own \
+        "another machine uses this node's identity {}: it is named {}, has the address {address}, holds {} and was seen within the last \
+         3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
          /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
         claim.node.id,
         item.node().map(|node| node.name.as_str()).unwrap_or_default(),
@@ -49,7 +49,7 @@ pub fn clone(claim: &Claim, item: &Item) -> String {
 pub fn contested(claim: &Claim, item: &Item) -> String {
     format!(
         "the lease {} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, named {}. \
-         Stop one of the two, or give them their own --node-id and addresses.",
+         Stop one of the two, or give each its own --node-id and address.",
         item.subnets,
         claim.node.id,
         claim.public,
@@ -57,25 +57,25 @@ pub fn contested(claim: &Claim, item: &Item) -> String {
     )
 }
 
-/// A reservation that the configuration does not cover.
+/// A reservation outside the configured network.
 pub fn reservation_outside(config: &NetworkConfig, item: &Item) -> String {
     format!(
         "the subnet {} is reserved for this node (key subnets/{}, without a lease), but lies outside the configured network {}. \
-         Reservations are never removed by flanneld: delete the key, or correct Network in the configuration.",
+         flanneld never removes a reservation: delete the key, or correct Network in the configuration.",
         item.subnets, item.entry.key, config.networks
     )
 }
 
-/// Our key is another's now.
+/// Another node has our key.
 pub fn taken(key: &str, item: Option<&Item>) -> String {
     match item {
         Some(item) => format!(
-            "this node's lease subnets/{key} now belongs to {} at {}; this node starts anew and takes another subnet",
+            "this node's lease subnets/{key} now belongs to {} at {}; this node starts over and takes another subnet",
             holder(item),
             item.attrs.as_ref().map(|attrs| attrs.public_text()).unwrap_or_default()
         ),
         None => {
-            format!("this node's lease subnets/{key} was deleted and its subnet is no longer free; this node starts anew and takes another subnet")
+            format!("this node's lease subnets/{key} was deleted and its subnet is no longer free; this node starts over and takes another subnet")
         }
     }
 }
@@ -84,13 +84,13 @@ pub fn taken(key: &str, item: Option<&Item>) -> String {
 pub fn displaced(key: &str, item: &Item) -> String {
     format!(
         "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {} at {}. Two daemons on one lease \
-         would take turns for ever, so this one stops. Stop one of them, or give the nodes their own addresses (--iface) and identities (--node-id).",
+         would overwrite each other for ever, so this one stops. Give each node its own address (--iface) and identity (--node-id).",
         holder(item),
         item.attrs.as_ref().map(|attrs| attrs.public_text()).unwrap_or_default()
     )
 }
 
-/// The key was put back without a lease: an operator's way to reserve.
+/// An operator wrote the key again without a lease, which reserves it.
 pub fn reserved(key: &str) -> String {
     format!(
         "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and which \
@@ -104,16 +104,16 @@ pub fn put_back(key: &str, expired: bool) -> String {
     format!("the lease subnets/{key} {how}: it was put back with the same subnet")
 }
 
-/// What a hand did to the key, and that it was undone.
-pub fn mended(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> String {
+/// Somebody edited the key, and the edit was undone.
+pub fn undone(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> String {
     match &item.attrs {
         None => format!("the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was"),
         Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => format!(
-            "the lease subnets/{key} was edited to tell the address {}, which is not this node's: it was put back as it was; for another address \
+            "the lease subnets/{key} was edited to publish the address {}, which is not this node's: it was put back as it was; for another address \
              start flanneld with --public-ip",
             attrs.public_text()
         ),
-        Some(_) => format!("the lease subnets/{key} was edited: it was put back as it was; flanneld alone writes it while it runs"),
+        Some(_) => format!("the lease subnets/{key} was edited: it was put back as it was; only flanneld writes it while flanneld runs"),
     }
 }
 
@@ -121,43 +121,43 @@ pub fn mended(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> Strin
 pub fn contested_key(key: &str, item: &Item) -> String {
     format!(
         "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {} at {}: it was put back. Stop one of \
-         the two, or give them their own --node-id and addresses.",
+         the two, or give each its own --node-id and address.",
         holder(item),
         item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
     )
 }
 
-/// What the peers do not know yet.
+/// A change that is not published yet.
 pub fn untold(told: &LeaseAttrs, wanted: &LeaseAttrs) -> String {
     if told.same_public(wanted) {
-        return "the peers do not know yet what changed in this node's lease".to_owned();
+        return "the peers do not know yet that this node's lease has changed".to_owned();
     }
     format!("the peers do not know yet that this node is at {} and no longer at {}", wanted.public_text(), told.public_text())
 }
 
-/// The store has this node's new address.
+/// A new address is published.
 pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> String {
-    format!("the lease subnets/{key} tells the peers {} instead of {}", now.public_text(), before.public_text())
+    format!("the lease subnets/{key} publishes {} instead of {}", now.public_text(), before.public_text())
 }
 
-/// A Go flannel keeps writing to our key.
+/// A Go flannel writes to our key.
 pub fn overwritten(key: &str) -> String {
     format!(
         "the lease subnets/{key} of this node was rewritten by a Go flannel (or by hand) with this node's address: another machine may have the \
-         same address. The data plane stays as it is and the lease is written back once a minute; look for a second machine with this address."
+         same address. The data plane is left alone, and the lease is written back once a minute; look for a second machine with this address."
     )
 }
 
-/// The pool has nothing left.
+/// The pool is exhausted.
 pub fn exhausted(claim: &Claim, config: &NetworkConfig) -> String {
     let sizes: Vec<String> =
         config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
     let pools = || config.pools.v4().into_iter().chain(config.pools.v6());
     let closed: Vec<String> =
         claim.host.underlay.iter().filter(|net| pools().any(|pool| nets_overlap(&pool.network, net))).map(ToString::to_string).collect();
-    let closed = if closed.is_empty() { String::new() } else { format!(", or overlaps {}, where the nodes themselves are", closed.join(" and ")) };
+    let closed = if closed.is_empty() { String::new() } else { format!(", or overlaps {}, the network of the nodes", closed.join(" and ")) };
     format!(
-        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits until one is free; widen Network or SubnetMax, choose a longer \
+        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a longer \
          SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
         sizes.join(", ")
     )

@@ -238,7 +238,7 @@ async fn tls_says_which_side_refuses_what(bed: Bed) {
     let to_tls = https[0].replace("https://", "http://");
     for (endpoint, ca, identity, parts) in [
         (&https[2], "ca.pem", None, &["this node refuses etcd's certificate", "CN=old-server, issued by CN=ca", "until 2021-02-03", "expired"][..]),
-        (&https[3], "ca.pem", None, &["this node refuses etcd's certificate", "made out to", "10.9.9.9", "--etcd-endpoints"]),
+        (&https[3], "ca.pem", None, &["this node refuses etcd's certificate", "issued for", "10.9.9.9", "--etcd-endpoints"]),
         (&https[4], "ca.pem", None, &["this node refuses etcd's certificate", "issued by CN=stranger", "ca.pem did not sign it", "--etcd-cafile"]),
         (&https[1], "ca.pem", None, &["etcd wants a client certificate", "--etcd-certfile"]),
         (

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{Claim, HostFacts, Lost};
 use subnet_lease::protocol::acquire::acquire;
-use subnet_lease::protocol::coroutine::{Coroutine, Step, Told};
+use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::registry::{Notice, Request, Unanswered, Write};
 use subnet_lease::protocol::tenure::Tenure;
@@ -31,7 +31,7 @@ struct Bench {
     key: String,
     now: Duration,
     seen: usize,
-    told: Vec<Told>,
+    told: Vec<LogLine>,
     fates: Vec<Fate>,
 }
 

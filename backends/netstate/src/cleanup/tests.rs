@@ -1,4 +1,4 @@
-//! What goes and what stays, by name, kind, mark and evidence.
+//! What is removed and what stays, by name, kind, protocol number and evidence.
 
 use super::*;
 use crate::link::LinkKind;
@@ -22,22 +22,22 @@ fn route(net: &str, via: Option<&str>, dev: &str, protocol: u8) -> (IpNet, u32, 
 
 fn evidence() -> Evidence {
     let networks = vec![
-        Network { network: "10.244.0.0/16".parse().unwrap(), own: Some("10.244.1.0/24".parse().unwrap()), length: 24 },
-        Network { network: "fd10:244::/48".parse().unwrap(), own: Some("fd10:244:0:1::/64".parse().unwrap()), length: 64 },
+        FlannelNetwork { network: "10.244.0.0/16".parse().unwrap(), own: Some("10.244.1.0/24".parse().unwrap()), length: 24 },
+        FlannelNetwork { network: "fd10:244::/48".parse().unwrap(), own: Some("fd10:244:0:1::/64".parse().unwrap()), length: 64 },
     ];
-    Evidence { networks, protocol: 241, bridge: false, others: Others::default() }
+    Evidence { networks, protocol: 241, bridge: false, others: OtherDaemons::default() }
 }
 
 fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    verdicts(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
+    decide(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
 }
 
 fn kept(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    verdicts(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
+    decide(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
 }
 
 #[test]
-fn devices_go_by_name_and_kind() {
+fn devices_are_removed_by_name_and_kind() {
     let ours = [
         ("flannel.7", "tun"),
         ("flannel-v6.1", "tun"),
@@ -67,7 +67,7 @@ fn devices_go_by_name_and_kind() {
 }
 
 #[test]
-fn the_bridge_goes_only_when_asked() {
+fn the_bridge_is_removed_only_on_request() {
     let inventory = Inventory { links: vec![link("cni0", "bridge")], routes: Vec::new() };
     assert_eq!((removed(&inventory, &evidence()).len(), kept(&inventory, &evidence())), (0, vec!["ip link delete cni0".to_owned()]));
     let asked = Evidence { bridge: true, ..evidence() };
@@ -77,22 +77,22 @@ fn the_bridge_goes_only_when_asked() {
 }
 
 #[test]
-fn routes_go_by_mark_or_beyond_doubt() {
+fn routes_are_removed_by_protocol_or_clear_evidence() {
     let routes = vec![
-        // Marked, wherever it leads.
+        // Our protocol number, with any destination.
         route("10.244.2.0/24", Some("192.168.56.2"), "eth0", 241),
         route("10.9.0.0/16", Some("192.168.56.2"), "eth0", 241),
         route("10.244.1.0/24", None, "", 241),
-        // Go's host-gw, and its blackhole.
+        // Routes and a blackhole of Go flannel's host-gw.
         route("10.244.3.0/24", Some("192.168.56.3"), "eth0", 3),
         route("fd10:244:0:3::/64", Some("fd00:56::3"), "eth0", 3),
         route("10.244.1.0/24", None, "", 3),
-        // Goes with its device.
+        // Removed with its device.
         route("10.244.4.0/24", Some("10.244.4.0"), "flannel.1", 3),
-        // Somebody's inside the network.
+        // Foreign routes inside the network.
         route("10.244.128.0/17", Some("192.168.56.3"), "eth0", 3),
         route("10.244.9.0/24", None, "", 3),
-        // Others'.
+        // Other routes.
         route("10.244.5.0/24", Some("192.168.56.5"), "eth0", 4),
         route("10.244.5.0/24", None, "eth0", 3),
         route("10.244.6.7/32", Some("192.168.56.5"), "eth0", 3),
@@ -117,7 +117,7 @@ fn routes_go_by_mark_or_beyond_doubt() {
         kept(&inventory, &evidence()),
         ["ip route delete 10.244.128.0/17 via 192.168.56.3 dev eth0 proto boot", "ip route delete blackhole 10.244.9.0/24 proto boot"]
     );
-    // Without evidence only the mark and the devices count.
+    // Without evidence, only the protocol number and the devices count.
     let nothing = Evidence { networks: Vec::new(), ..evidence() };
     assert_eq!((removed(&inventory, &nothing).len(), kept(&inventory, &nothing).len()), (4, 0));
 }
@@ -139,11 +139,11 @@ fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
 }
 
 proptest! {
-    /// What nobody marked and what lies outside the network stays; what is left is left the second time.
+    /// Unmarked objects outside the network stay, and a second cleanup finds nothing more to remove.
     #[test]
-    fn nothing_of_others_goes_and_once_is_enough(routes in proptest::collection::vec(any_route(), 0..30)) {
+    fn foreign_objects_stay_and_one_cleanup_is_enough(routes in proptest::collection::vec(any_route(), 0..30)) {
         let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth"), link("vx0", "vxlan")], routes };
-        let verdicts_now = verdicts(&inventory, &evidence());
+        let verdicts_now = decide(&inventory, &evidence());
         let network: IpNet = "10.244.0.0/16".parse().unwrap();
         let mut left = inventory.clone();
         for (op, _) in &verdicts_now.remove {
@@ -161,7 +161,7 @@ proptest! {
             }
         }
         prop_assert!(left.routes.iter().all(|(_, _, route)| route.protocol != 241));
-        let again = verdicts(&left, &evidence());
+        let again = decide(&left, &evidence());
         prop_assert!(again.remove.is_empty());
         let commands: BTreeSet<_> = again.keep.iter().map(|kept| &kept.command).collect();
         prop_assert_eq!(commands, verdicts_now.keep.iter().map(|kept| &kept.command).collect());

@@ -1,4 +1,4 @@
-//! The laws of the difference, on random states of small worlds.
+//! The laws of the difference, tested on small random states.
 
 use super::*;
 use crate::fake::World;
@@ -61,7 +61,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     state
 }
 
-/// Where packets to a peer end up, going through route, neighbour and FDB; `None` when nowhere.
+/// The node that packets to a peer reach by route, neighbour and FDB entry. None if they reach none.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
     let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else { return None };
     if !route.onlink {
@@ -80,7 +80,7 @@ fn device() -> impl Strategy<Value = Option<Device>> {
     proptest::option::weighted(0.9, (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]))
 }
 
-/// Leaves out some of a state, as somebody who flushes things would.
+/// Removes some objects of a state, as a flush would.
 fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
     let links: Vec<_> = state.0.keys().filter_map(|key| if let Key::Link(name) = key { Some(*name) } else { None }).collect();
     let mut dropped = dropped.iter().chain(std::iter::repeat(&false));
@@ -93,13 +93,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn nothing_to_do_is_nothing_done(device in device(), peers in peers()) {
+    fn equal_states_need_no_operations(device in device(), peers in peers()) {
         let same = state(device, &peers);
         prop_assert_eq!(diff(&same, &same), vec![]);
     }
 
     #[test]
-    fn one_pass_suffices(a in device(), b in device(), before in peers(), after in peers(), dropped in proptest::collection::vec(any::<bool>(), 0..30)) {
+    fn one_pass_is_enough(a in device(), b in device(), before in peers(), after in peers(), dropped in proptest::collection::vec(any::<bool>(), 0..30)) {
         let (have, want) = (damaged(state(a, &before), &dropped), state(b, &after));
         let mut world = World { state: have.clone(), ..World::default() };
         let ops = diff(&want, &have);
@@ -112,9 +112,9 @@ proptest! {
     }
 
     #[test]
-    fn who_works_before_and_after_works_in_between(device in (1u32..2, 0u8..1, prop_oneof![Just(1450u32), Just(1400)]), mtu in 1400u32..1450, before in peers(), after in peers()) {
+    fn reachable_peers_stay_reachable_during_changes(device in (1u32..2, 0u8..1, prop_oneof![Just(1450u32), Just(1400)]), mtu in 1400u32..1450, before in peers(), after in peers()) {
         let (have, want) = (state(Some(device), &before), state(Some((device.0, device.1, mtu)), &after));
-        // Unless another lease takes over its MAC: then frames go astray for a moment, whatever the order.
+        // Except when another lease takes over its MAC: then frames are misdirected for a moment in any order.
         let takes_over = |peer: &u8, hardware: u8| after.iter().any(|(other, (theirs, ..))| other != peer && *theirs == hardware);
         let steady: Vec<u8> = (0..8).filter(|peer| {
             let unchanged = before.get(peer).is_some_and(|(hardware, ..)| !takes_over(peer, *hardware));
@@ -131,15 +131,15 @@ proptest! {
     }
 
     #[test]
-    fn spared_subnets_lose_nothing(device in device(), before in peers(), after in peers(), blank in proptest::collection::btree_set(0u8..8, 0..4)) {
+    fn preserved_subnets_lose_nothing(device in device(), before in peers(), after in peers(), blank in proptest::collection::btree_set(0u8..8, 0..4)) {
         let have = state(device, &before);
         let after: Peers = after.into_iter().filter(|(peer, (hardware, ip, direct))| {
-            // Nobody else has a spared peer's MAC: two peers never have one.
+            // Two peers never share a MAC, so no other peer has the MAC of a preserved one.
             !blank.contains(peer) && !before.iter().any(|(other, was)| blank.contains(other) && (was.0 == *hardware) && (was.1 != *ip || *direct))
         }).collect();
         let mut want = state(device, &after);
         let blanks = blank.iter().map(|peer| Subnets::V4(format!("10.244.{peer}.0/24").parse().unwrap())).collect();
-        spare(&mut want, &have, &blanks);
+        preserve(&mut want, &have, &blanks);
         let mut world = World { state: have.clone(), ..World::default() };
         for op in diff(&want, &have) {
             world.apply(&op).unwrap();
@@ -151,7 +151,7 @@ proptest! {
 }
 
 #[test]
-fn a_mac_taken_over_is_one_replacement() {
+fn a_mac_that_moves_is_one_replacement() {
     let have = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false))]));
     let want = state(Some((1, 0, 1450)), &Peers::from([(2, (5, 3, false))]));
     let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
@@ -168,7 +168,7 @@ fn a_mac_taken_over_is_one_replacement() {
 }
 
 #[test]
-fn an_ipv6_route_that_changes_to_the_tunnel_goes_first() {
+fn an_ipv6_route_that_moves_to_the_tunnel_is_deleted_first() {
     let key = Key::Route("fd10:244:0:2::/64".parse().unwrap(), 1024);
     let route = |via: &str, dev: &str, onlink| {
         let (via, dev) = (via.parse().ok(), LinkName::parse(dev).unwrap());
@@ -181,14 +181,14 @@ fn an_ipv6_route_that_changes_to_the_tunnel_goes_first() {
 }
 
 #[test]
-fn a_foreign_link_is_refused_and_nothing_put_on_it() {
+fn a_foreign_link_is_refused_and_left_untouched() {
     let want = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]));
     let mut have = KernelState::default();
     let spec = LinkSpec { kind: LinkKind::Other("bridge".into()), mac: None, mtu: 1500, up: false, accept_ra: None, checksum_offload: None };
     have.set(Key::Link(name(1)), Value::Link(Box::new(spec)));
     let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
     assert_eq!(ops, ["take over link flannel.1", "add route to 10.244.2.0/24"]);
-    // Nor is it deleted where nothing is wanted under that name; what is ours is.
+    // It is not deleted either if the desired state has no such link. Our own link is.
     assert!(diff(&KernelState::default(), &have).is_empty());
     have.set(
         Key::Link(name(1)),
@@ -198,7 +198,7 @@ fn a_foreign_link_is_refused_and_nothing_put_on_it() {
 }
 
 #[test]
-fn what_is_fixed_rebuilds_and_the_rest_changes() {
+fn fixed_properties_rebuild_and_others_change_in_place() {
     let vxlan = VxlanSpec { vni: 1, port: Some(8472), local: Some(public(1)), lower: 2, learning: false, gbp: false };
     let spec =
         |vxlan| LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };

@@ -1,19 +1,19 @@
-//! TUN devices, which are made by whoever opens them.
+//! TUN devices, which are created by the program that opens them.
 
 use crate::fit::Fit;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "tun";
 
-/// What belongs to a TUN device.
+/// The properties of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunSpec {
-    /// Whether our packet engine is behind it; without it nothing that enters it goes anywhere.
+    /// Whether our packet engine has it open. Otherwise packets that enter it go nowhere.
     pub held: bool,
 }
 
 impl TunSpec {
-    /// How `found` relates to this wanted device.
+    /// How `found` compares to this desired device.
     pub(super) fn fit(&self, found: &TunSpec) -> Fit {
         if self == found { Fit::Same } else { Fit::Rebuild }
     }

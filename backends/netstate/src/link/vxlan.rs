@@ -5,19 +5,19 @@ use std::net::IpAddr;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "vxlan";
-/// The UDP port that the kernel takes where none is named (drivers/net/vxlan, `udp_port`).
+/// The UDP port that the kernel uses by default (drivers/net/vxlan, `udp_port`).
 pub const PORT: u16 = 8472;
 
-/// What belongs to a vxlan interface.
+/// The properties of a vxlan interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VxlanSpec {
-    /// The network identifier.
+    /// The VNI.
     pub vni: u32,
-    /// The UDP port; `None` leaves it to the kernel ([`PORT`]).
+    /// The UDP port. None leaves it to the kernel ([`PORT`]).
     pub port: Option<u16>,
     /// The outer source address.
     pub local: Option<IpAddr>,
-    /// Index of the interface below: an index survives a renaming.
+    /// The index of the underlay interface, which stays the same when that is renamed.
     pub lower: u32,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
@@ -26,7 +26,7 @@ pub struct VxlanSpec {
 }
 
 impl VxlanSpec {
-    /// How `found` relates to this wanted interface.
+    /// How `found` compares to this desired interface.
     pub(super) fn fit(&self, found: &VxlanSpec) -> Fit {
         let port = self.port.is_some() && found.port.is_some() && self.port != found.port;
         if self.vni != found.vni || self.gbp != found.gbp || port {
@@ -35,12 +35,12 @@ impl VxlanSpec {
         if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
     }
 
-    /// What can be changed while the interface exists.
+    /// The properties that can be changed while the interface exists.
     pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
         (self.local, self.lower, self.learning)
     }
 
-    /// Whether it is the same tunnel end: the VNI and the port identify one in the kernel.
+    /// Whether it is the same tunnel endpoint. The kernel identifies one by VNI and port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
         (self.vni, self.port.unwrap_or(PORT)) == (other.vni, other.port.unwrap_or(PORT))
     }

@@ -1,4 +1,4 @@
-//! What the kernel's messages say: pure, one function a kind of message.
+//! Decodes kernel messages. Pure, one function for each kind of message.
 
 use super::uapi::*;
 use super::vxlan;
@@ -10,14 +10,14 @@ use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A link as the kernel describes it.
+/// A link, decoded from a message.
 pub(super) struct SeenLink {
     pub index: u32,
     pub name: LinkName,
     pub spec: LinkSpec,
 }
 
-/// A route as a message tells it.
+/// A route, decoded from a message.
 pub(super) struct SeenRoute {
     pub net: IpNet,
     pub metric: u32,
@@ -48,7 +48,7 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     Some(SeenLink { index, name, spec })
 }
 
-/// What IFLA_INET6_CONF, an array of numbers, says of accept_ra.
+/// The value of accept_ra in IFLA_INET6_CONF, an array of numbers.
 fn accept_ra(families: &[u8]) -> Option<bool> {
     let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
     wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
@@ -68,13 +68,13 @@ pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<
     if message.kind != RTM_NEWADDR || wire::u8_at(body, 0)? != family || wire::u32_at(body, 4)? != index {
         return None;
     }
-    // A point-to-point link has both: IFA_ADDRESS is the far end.
+    // A point-to-point link has both: IFA_ADDRESS is the remote end.
     let of = |wanted| wire::attrs(body, IFADDRMSG).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| wire::ip(value));
     let ip = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
     Some((IpNet::new(ip, wire::u8_at(body, 1)?).ok()?, wire::u8_at(body, 3)?))
 }
 
-/// A neighbour or an FDB entry as a message tells it.
+/// A neighbour or an FDB entry, decoded from a message.
 pub(super) struct SeenNeighbor {
     pub family: u8,
     pub index: u32,
@@ -106,7 +106,7 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
     Some(seen)
 }
 
-/// A route of any table, or the answer to a look-up.
+/// A route of any table, or the answer to a lookup.
 pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     let body = message.body;
     if message.kind != RTM_NEWROUTE {
@@ -133,12 +133,12 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
             RTA_GATEWAY => spec.via = wire::ip(value),
             RTA_PRIORITY => metric = wire::u32_at(value, 0)?,
             RTA_TABLE => table = wire::u32_at(value, 0)?,
-            // A gateway of the other family; nothing of ours has one, but it is a gateway.
+            // A gateway of the other family. Our routes have none, but others may.
             RTA_VIA => spec.via = wire::ip(value.get(RTVIA_ADDR..)?),
             _ => {}
         }
     }
-    // We make no routes for a type of service, and a cached copy is not a route.
+    // Our routes have no type of service, and a cached copy is not a route.
     let plain = tos == 0 && table == u32::from(RT_TABLE_MAIN) && flags & RTM_F_CLONED == 0;
     Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, plain, spec })
 }

@@ -1,21 +1,21 @@
-//! What an errno means for an operation, and what to do about it.
+//! The meaning of each errno for an operation, and its remedy.
 
 use super::socket::Answer;
-use crate::kernel::{Failure, OpError};
+use crate::kernel::{FailureKind, OpError};
 use crate::object::{Key, Op, Value};
 use ipnet::IpNet;
 use std::io;
 
-/// An operation that failed.
-pub(super) fn failed(op: &Op, failure: Failure, why: String) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), failure, why }
+/// An operation's error.
+pub(super) fn failed(op: &Op, kind: FailureKind, why: String) -> OpError {
+    OpError { verb: op.verb(), key: *op.key(), kind, why }
 }
 
-/// The errno policy, all of it.
-pub(super) fn judge(op: &Op, answer: &Answer) -> Option<OpError> {
+/// Turns the kernel's answer into an error. The complete errno policy.
+pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
-        Answer::Lost => return Some(failed(op, Failure::Other, "the kernel did not answer; it is looked at again".to_owned())),
+        Answer::Lost => return Some(failed(op, FailureKind::Other, "the kernel did not answer; the next pass checks the result".to_owned())),
         Answer::Refused(code, words) => (*code, words.trim()),
     };
     let said = match (io::Error::from_raw_os_error(code), words) {
@@ -23,30 +23,31 @@ pub(super) fn judge(op: &Op, answer: &Answer) -> Option<OpError> {
         (error, words) => format!("{error}: {words}"),
     };
     let (failure, remedy) = match (op, op.key(), code) {
-        // What is to go is gone.
+        // The object is already gone.
         (Op::Delete(..), _, libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENXIO) => return None,
         (Op::Add(..), Key::Address(..), libc::EEXIST) => return None,
-        (_, _, libc::EPERM) => (Failure::Unsupported, "; CAP_NET_ADMIN is needed in this network namespace".to_owned()),
-        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
-            (Failure::Unsupported, format!("; IPv6 is switched off there: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"))
-        }
+        (_, _, libc::EPERM) => (FailureKind::Unsupported, "; CAP_NET_ADMIN is needed in this network namespace".to_owned()),
+        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => (
+            FailureKind::Unsupported,
+            format!("; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"),
+        ),
         (Op::Add(..), Key::Route(net, _), libc::EEXIST) => {
-            (Failure::Conflict, format!("; a route to {net} that is not ours is in the way (ip route show {net}): it is left alone, remove it"))
+            (FailureKind::Conflict, format!("; another route to {net} already exists: find it with `ip route show {net}` and remove it"))
         }
-        (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (Failure::Conflict, gateway_text(op)),
+        (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (FailureKind::Conflict, gateway_text(op)),
         (_, Key::Link(name), libc::EOPNOTSUPP) => (
-            Failure::Unsupported,
+            FailureKind::Unsupported,
             format!(
-                "; {name} needs the kernel module vxlan (modprobe vxlan; some distributions ship it apart, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
+                "; {name} needs the kernel module vxlan (modprobe vxlan; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
             ),
         ),
         (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (
-            Failure::Conflict,
+            FailureKind::Conflict,
             format!(
                 "; another vxlan interface or program uses the VNI and UDP port of {name}: find it with `ip -d link show type vxlan` and `ss -ulpn`, or set another Port or VNI in the Backend"
             ),
         ),
-        _ => (Failure::Other, String::new()),
+        _ => (FailureKind::Other, String::new()),
     };
     Some(failed(op, failure, said + &remedy))
 }
@@ -61,7 +62,10 @@ fn gateway_text(op: &Op) -> String {
                 )
             }
             Some(via) => {
-                format!("; the way to {via} has to be {}: is it up, and does no other route send {via} elsewhere (ip route get {via})?", route.dev)
+                format!(
+                    "; {via} must be reachable over {}: check that it is up and that no other route to {via} takes precedence (ip route get {via})",
+                    route.dev
+                )
             }
             None => String::new(),
         },
@@ -79,7 +83,7 @@ mod tests {
     use std::net::IpAddr;
 
     #[test]
-    fn each_errno_has_its_meaning() {
+    fn errnos_map_to_kinds_and_remedies() {
         let name = LinkName::parse("flannel.1").unwrap();
         let net: IpNet = "10.244.2.0/24".parse().unwrap();
         let via: IpAddr = "192.168.56.2".parse().unwrap();
@@ -87,25 +91,25 @@ mod tests {
             RouteSpec { via: Some(via), dev: LinkName::parse("eth0").unwrap(), onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
         let kind = LinkKind::Vxlan(VxlanSpec { vni: 1, port: None, local: None, lower: 2, learning: false, gbp: false });
         let link = Value::Link(Box::new(LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None }));
-        let refused = |op: Op, code| judge(&op, &Answer::Refused(code, "words".to_owned()));
+        let refused = |op: Op, code| op_error(&op, &Answer::Refused(code, "words".to_owned()));
         let key = Key::Route(net, 0);
         for code in [libc::ESRCH, libc::ENOENT, libc::ENODEV, libc::EADDRNOTAVAIL] {
             assert!(refused(Op::Delete(key, Value::Route(route)), code).is_none());
             assert!(refused(Op::Add(key, Value::Route(route)), code).is_some());
         }
         for (op, code, failure, part) in [
-            (Op::Add(key, Value::Route(route)), libc::EEXIST, Failure::Conflict, "not ours is in the way"),
-            (Op::Add(key, Value::Route(route)), libc::ENETUNREACH, Failure::Conflict, "192.168.56.2 is not on the network of eth0"),
-            (Op::Add(Key::Link(name), link.clone()), libc::EOPNOTSUPP, Failure::Unsupported, "modprobe vxlan"),
-            (Op::Add(Key::Link(name), link.clone()), libc::EEXIST, Failure::Conflict, "VNI and UDP port of flannel.1"),
-            (Op::Replace(Key::Link(name), link), libc::EADDRINUSE, Failure::Conflict, "VNI and UDP port of flannel.1"),
-            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::EPERM, Failure::Unsupported, "CAP_NET_ADMIN"),
-            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::ENOMEM, Failure::Other, "words"),
-            (Op::Add(Key::Address(name, "fd00::/128".parse().unwrap()), Value::Address), libc::EACCES, Failure::Unsupported, "disable_ipv6=0"),
+            (Op::Add(key, Value::Route(route)), libc::EEXIST, FailureKind::Conflict, "another route to 10.244.2.0/24 already exists"),
+            (Op::Add(key, Value::Route(route)), libc::ENETUNREACH, FailureKind::Conflict, "192.168.56.2 is not on the network of eth0"),
+            (Op::Add(Key::Link(name), link.clone()), libc::EOPNOTSUPP, FailureKind::Unsupported, "modprobe vxlan"),
+            (Op::Add(Key::Link(name), link.clone()), libc::EEXIST, FailureKind::Conflict, "VNI and UDP port of flannel.1"),
+            (Op::Replace(Key::Link(name), link), libc::EADDRINUSE, FailureKind::Conflict, "VNI and UDP port of flannel.1"),
+            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::EPERM, FailureKind::Unsupported, "CAP_NET_ADMIN"),
+            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::ENOMEM, FailureKind::Other, "words"),
+            (Op::Add(Key::Address(name, "fd00::/128".parse().unwrap()), Value::Address), libc::EACCES, FailureKind::Unsupported, "disable_ipv6=0"),
         ] {
             let error = refused(op, code).unwrap();
-            assert!(error.failure == failure && error.to_string().contains(part), "{error}");
+            assert!(error.kind == failure && error.to_string().contains(part), "{error}");
         }
-        assert!(judge(&Op::Add(key, Value::Route(route)), &Answer::Lost).is_some());
+        assert!(op_error(&Op::Add(key, Value::Route(route)), &Answer::Lost).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The switch for transmit checksums of a device, through the old ethtool call: netlink's has no fixed name for it.
+//! Transmit checksum offload of a device, through the ethtool ioctl: the netlink feature has no fixed name.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;
@@ -16,12 +16,12 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Whether the device is trusted with transmit checksums.
+/// Whether transmit checksums are left to the device.
 pub fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
-/// Turns transmit checksums of the device on or off.
+/// Switches transmit checksum offload of the device.
 pub fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
     call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }

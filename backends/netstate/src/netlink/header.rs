@@ -1,4 +1,4 @@
-//! The fixed parts of requests, as the kernel's headers lay them out.
+//! The fixed headers of requests, as laid out in the kernel's header files.
 
 /// struct ifinfomsg
 pub fn link_header(index: u32) -> [u8; 16] {

@@ -1,4 +1,4 @@
-//! Links made, changed and removed. What is particular to a kind stands in a file of its own.
+//! Creates, changes and deletes links. What is specific to a kind is in a file of its own.
 
 use super::decode::SeenLink;
 use super::errno::failed;
@@ -7,7 +7,7 @@ use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool, vxlan};
-use crate::kernel::{Failure, OpError};
+use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
@@ -18,11 +18,15 @@ impl NetlinkKernel {
         match op {
             Op::Add(_, Value::Link(spec)) => {
                 let Some(message) = creation(name, spec) else {
-                    return Some(failed(op, Failure::Unsupported, format!("a {} device is made by the program that opens it", spec.kind.name())));
+                    return Some(failed(
+                        op,
+                        FailureKind::Unsupported,
+                        format!("a {} device is created by the program that opens it", spec.kind.name()),
+                    ));
                 };
                 if let Some(error) = self.one(op, message).await {
-                    // Our own device under another name is in the way of a second one.
-                    let back = error.failure == Failure::Conflict && self.rename_back(name, spec).await;
+                    // Our own device, renamed, may be in the way of a new one.
+                    let back = error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
                     return if back { self.change_link(name, spec, op).await } else { Some(error) };
                 }
                 self.finish_link(name, spec, op).await
@@ -33,18 +37,16 @@ impl NetlinkKernel {
                 self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why = format!(
-                    "there is an interface of that name, of kind {}, that is not ours: rename or delete it (ip link delete {name})",
-                    spec.kind.name()
-                );
-                Some(failed(op, Failure::Conflict, why))
+                let why =
+                    format!("an interface of this name and of kind {} already exists: rename or delete it (ip link delete {name})", spec.kind.name());
+                Some(failed(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
         }
     }
 
-    /// Gives our device its name again after somebody renamed it: the identity of the tunnel and the MAC tell that it is ours. Whether that
-    /// was done.
+    /// Renames our device back if it was renamed. It is recognised by the tunnel's identity and the MAC. Returns whether
+    /// it was renamed.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
@@ -55,20 +57,20 @@ impl NetlinkKernel {
         let renaming = || Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str());
         let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
         if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
-            // Before Linux 6.2 an interface is renamed only while it is down; its routes go with that, and come back with the next pass.
+            // Before Linux 6.2 an interface can be renamed only while it is down. Its routes are lost and come back with the next pass.
             let down = Message::new(RTM_NEWLINK, 0, &flagged(found.index, false));
             answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
         }
         let done = answer == Some(Answer::Done);
         if done {
-            tracing::warn!("somebody renamed {name} to {}: it has its name back", found.name);
+            tracing::warn!("{name} had been renamed to {}; renamed it back", found.name);
         }
         done
     }
 
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         let links = self.links_by_name(&[name]).await.unwrap_or_default();
-        let Some(found) = links.get(&name) else { return Some(failed(op, Failure::Other, "it has vanished".to_owned())) };
+        let Some(found) = links.get(&name) else { return Some(failed(op, FailureKind::Other, "the interface no longer exists".to_owned())) };
         let header = link_header(found.index);
         if let Some(message) = change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
             && let Some(error) = self.one(op, message).await
@@ -88,24 +90,24 @@ impl NetlinkKernel {
         self.finish_link(name, spec, op).await
     }
 
-    /// What is not an attribute of the link's message, and up last: packets then find everything in place.
+    /// Sets what is not an attribute of the link message. Bringing the link up comes last, so that packets find everything in place.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"), if accept { "1" } else { "0" })
             && self.fixed_ra.insert(name)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; left as it is", u8::from(accept));
+            tracing::warn!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged", u8::from(accept));
         }
         if let Some(on) = spec.checksum_offload
             && let Err(error) = ethtool::set_tx_checksum(name, on)
             && self.fixed_checksum.insert(name)
         {
-            tracing::warn!("cannot switch the checksum offload of {name}: {error}; left as it is");
+            tracing::warn!("cannot set the checksum offload of {name}: {error}; leaving it unchanged");
         }
         let index = match self.links_by_name(&[name]).await {
             Ok(mut links) => links.remove(&name)?.index,
-            Err(problem) => return Some(failed(op, Failure::Other, problem.why)),
+            Err(problem) => return Some(failed(op, FailureKind::Other, problem.why)),
         };
         self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up))).await
     }
@@ -114,7 +116,7 @@ impl NetlinkKernel {
 /// The header that brings a link up or down.
 fn flagged(index: u32, up: bool) -> [u8; 16] {
     let mut header = link_header(index);
-    // ifi_flags and ifi_change: the one bit that says "up".
+    // ifi_flags and ifi_change: IFF_UP.
     for (at, value) in [(8, u8::from(up)), (12, 1)] {
         if let Some(place) = header.get_mut(if cfg!(target_endian = "little") { at } else { at + 3 }) {
             *place = value;
@@ -123,7 +125,7 @@ fn flagged(index: u32, up: bool) -> [u8; 16] {
     header
 }
 
-/// The request for a new link; none for a kind that is not made by request.
+/// The request that creates a link. None for kinds that are not created by request.
 fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, name.as_str())
@@ -138,7 +140,7 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     }
 }
 
-/// The request that changes what belongs to the kind; none where that is as it should be.
+/// The request that changes the properties of the kind. None if nothing has to change.
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),

@@ -1,4 +1,4 @@
-//! What the kernel holds, asked with filtered dumps: one a kind, and only of our links.
+//! Reads the kernel state with filtered dumps, one for each kind of object, of our links only.
 
 use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
 use super::header::{address_header, link_header, neighbor_header, route_header};
@@ -7,7 +7,7 @@ use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool};
 use crate::cleanup::Inventory;
-use crate::kernel::{Facts, Found, KernelError};
+use crate::kernel::{ExistingState, Facts, KernelError};
 use crate::link::LinkKind;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Value};
@@ -21,7 +21,7 @@ use std::net::IpAddr;
 type Links = BTreeMap<LinkName, SeenLink>;
 
 impl NetlinkKernel {
-    pub(super) async fn read_all(&mut self, scope: &Scope) -> Result<Found, KernelError> {
+    pub(super) async fn read_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut links = self.links_by_name(&scope.links).await?;
         for (name, link) in &mut links {
             if self.fixed_ra.contains(name) {
@@ -31,10 +31,10 @@ impl NetlinkKernel {
                 link.spec.checksum_offload = ethtool::tx_checksum(*name).ok();
             }
         }
-        // Somebody else's link that has our name is none of ours, and nothing on it.
+        // A link of another kind under our name is not ours, nor are the objects on it.
         let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
         self.links = ours.map(|link| (link.name, link.index)).collect();
-        let mut found = Found::default();
+        let mut found = ExistingState::default();
         for (name, link) in links {
             let vxlan = matches!(link.spec.kind, LinkKind::Vxlan(_));
             let foreign = matches!(link.spec.kind, LinkKind::Other(_));
@@ -56,13 +56,13 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Links by their names; a name that no link has is missing in the answer.
+    /// Links by name. Missing links are not in the result.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names.iter().map(|name| Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())).collect();
         Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
     }
 
-    /// All links, whoever made them.
+    /// All links, including those of others.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
@@ -100,13 +100,13 @@ impl NetlinkKernel {
         });
         match problem {
             None => Ok(links),
-            Some(why) => Err(KernelError { what: "look at network interfaces".to_owned(), why }),
+            Some(why) => Err(KernelError { what: "list network interfaces".to_owned(), why }),
         }
     }
 
     async fn addresses(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
         for (net, _) in self.addresses_of(index, family).await? {
-            // Of a former network only the form that we write: an operator's address of a whole subnet is none of ours.
+            // In a former network, only an address in the form that we write is ours. An operator's address with a subnet mask is not.
             let former = net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
             if scope.covers_ip(&net.addr()) || former {
                 into.set(Key::Address(name, net), Value::Address);
@@ -147,7 +147,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    async fn routes(&mut self, scope: &Scope, family: u8, found: &mut Found) -> Result<(), KernelError> {
+    async fn routes(&mut self, scope: &Scope, family: u8, found: &mut ExistingState) -> Result<(), KernelError> {
         let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
         let underlay = self.underlay.0;
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
@@ -155,7 +155,7 @@ impl NetlinkKernel {
         let all = self.requests.dump("list routes", request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
             let Some(seen) = route(message).filter(|seen| seen.plain) else { return };
             if !scope.covers(&seen.net) {
-                // The mark alone is not enough: another network's daemon on this host has the same.
+                // The protocol number alone is not enough: the daemon of another network on this host uses the same.
                 let place = ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind == RouteKind::Blackhole;
                 if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
                     list.push(seen);
@@ -164,7 +164,7 @@ impl NetlinkKernel {
             }
             let marked = seen.spec.protocol == scope.protocol || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
             if marked || seen.spec.protocol == BOOT {
-                // A replacement hits the first of several equal destinations: behind somebody else's, ours cannot be touched.
+                // A replacement affects the first of several equal routes. Ours cannot be replaced if it comes after another.
                 if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
                     list.push(seen);
                 }
@@ -175,7 +175,7 @@ impl NetlinkKernel {
         let (list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
         for mut seen in list {
-            // IPv6 keeps a blackhole on `lo`; nobody named that.
+            // For IPv6 the kernel shows blackhole routes on `lo`.
             let nowhere = seen.spec.kind == RouteKind::Blackhole;
             seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
@@ -188,7 +188,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Names of links by index: ours and the underlay's are known, others are looked up.
+    /// The names of links by index. Unknown ones are looked up.
     async fn names(&mut self, indices: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, LinkName>, KernelError> {
         let mut names: BTreeMap<u32, LinkName> = self.links.iter().map(|(name, index)| (*index, *name)).collect();
         names.insert(self.underlay.0, self.underlay.1);
@@ -198,9 +198,9 @@ impl NetlinkKernel {
         Ok(names)
     }
 
-    pub(super) async fn gather(&mut self, underlay: &Underlay, asks: &[IpAddr]) -> Result<Facts, KernelError> {
+    pub(super) async fn gather(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
         if self.underlay.0 != underlay.index {
-            // Answers about another link are none about this one.
+            // Answers about another link do not apply to this one.
             self.on_link.clear();
         }
         let mut now = underlay.clone();
@@ -212,26 +212,26 @@ impl NetlinkKernel {
         } else {
             self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
         }
-        self.asking = !asks.is_empty();
-        self.on_link = self.on_link_of(asks, underlay.index).await;
-        Ok(Facts { underlay: now, on_link: self.on_link.clone(), conceded: BTreeMap::new() })
+        self.asking = !queries.is_empty();
+        self.on_link = self.on_link_of(queries, underlay.index).await;
+        Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
     }
 
-    /// Which of the addresses are reached over that link without a gateway.
-    pub(super) async fn on_link_of(&mut self, asks: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
-        let requests = asks.iter().map(|ip| {
+    /// The addresses that the link reaches without a gateway.
+    pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
+        let requests = queries.iter().map(|ip| {
             let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *ip)
         });
         let mut near = BTreeSet::new();
         let answers = self.requests.batch(requests.collect(), LOOKUPS, |which, message| {
             let direct = route(message).is_some_and(|seen| seen.spec.via.is_none() && seen.oif == index && seen.spec.kind == RouteKind::Unicast);
-            if let (true, Some(ip)) = (direct, asks.get(which)) {
+            if let (true, Some(ip)) = (direct, queries.get(which)) {
                 near.insert(*ip);
             }
         });
         let answers = answers.await;
-        let failed = asks.iter().zip(&answers).filter(|(_, answer)| **answer != Answer::Done).map(|(ip, _)| *ip);
+        let failed = queries.iter().zip(&answers).filter(|(_, answer)| **answer != Answer::Done).map(|(ip, _)| *ip);
         near.extend(failed.filter(|ip| self.on_link.contains(ip)));
         near
     }

@@ -1,4 +1,4 @@
-//! Requests over a netlink socket: dumps that are whole or repeated, batches with every acknowledgement counted, a deadline on all.
+//! Requests over a netlink socket: dumps that are complete or repeated, batches in which every acknowledgement counts, deadlines for all.
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
@@ -9,26 +9,26 @@ use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Requests in one sendto. Acknowledgements are queued while the kernel is still inside sendmsg: more of them than the
-/// receive buffer holds are lost without a word.
+/// Requests in one sendto. The kernel queues acknowledgements while sendmsg still runs, and silently drops those that do not fit the
+/// receive buffer.
 pub const BATCH: usize = 128;
-/// Look-ups in one sendto: the kernel takes a page for each answer.
+/// Lookups in one sendto. The kernel allocates a page for each answer.
 pub const LOOKUPS: usize = 48;
-/// A whole answer takes milliseconds; the routing lock may be held by others for seconds.
+/// An answer takes milliseconds, but others may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// How often an interrupted dump is repeated.
+/// The number of attempts at an interrupted dump.
 const DUMP_TRIES: u32 = 8;
 const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM: usize = 64 << 10;
 
-/// The fate of one request of a batch.
+/// The result of one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done.
+    /// It succeeded.
     Done,
-    /// Refused with this errno and the kernel's words.
+    /// The kernel refused it with this errno and message.
     Refused(i32, String),
-    /// No answer in time: whether it was done is unknown.
+    /// No answer in time. Whether it took effect is unknown.
     Lost,
 }
 
@@ -43,17 +43,17 @@ impl Requests {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the kernel gives none.
+    /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         let socket = open(0).map_err(|error| failed("open a netlink socket", &error))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Asks for a dump and hands every message to `each`. What was handed over before an error must be thrown away by the caller,
-    /// who gets `begin` called before each attempt.
+    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that nothing of an interrupted
+    /// dump remains.
     ///
     /// # Errors
-    /// When the kernel refuses, does not answer, or goes on interrupting.
+    /// The kernel refuses, does not answer, or keeps interrupting the dump.
     pub async fn dump<S>(
         &mut self,
         what: &str,
@@ -66,9 +66,9 @@ impl Requests {
             match timeout(DEADLINE, self.dump_once(request(), |message| each(&mut state, message))).await {
                 Ok(Ok(true)) => return Ok(state),
                 Ok(Ok(false)) => tokio::time::sleep(Duration::from_millis(1 << attempt)).await,
-                // The link, or the whole table, is not there: so there is nothing in it.
+                // Without the link or table, there is nothing to dump.
                 Ok(Err(error)) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(begin()),
-                // What the socket could not hold is lost; the dump is asked for again.
+                // The socket buffer overflowed. The dump is repeated.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(failed(what, &error)),
                 Err(_) => return Err(KernelError { what: what.to_owned(), why: "the kernel does not answer".to_owned() }),
@@ -77,7 +77,7 @@ impl Requests {
         Err(KernelError { what: what.to_owned(), why: format!("interrupted by changes {DUMP_TRIES} times in a row") })
     }
 
-    /// Whether the dump came through uninterrupted.
+    /// Whether the dump was complete.
     async fn dump_once(&mut self, request: Message, mut each: impl FnMut(&Received<'_>)) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
@@ -91,7 +91,7 @@ impl Requests {
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE => {
-                        // An error in the middle of a dump comes here.
+                        // An error in the middle of a dump is reported here.
                         let code = message.body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
                         return if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(whole) };
                     }
@@ -106,7 +106,7 @@ impl Requests {
         }
     }
 
-    /// Sends the messages, at most `chunk` at a time, and returns what became of each; `each` sees what came beside the verdicts.
+    /// Sends the messages in chunks and returns the result of each. `each` receives the messages other than acknowledgements.
     pub async fn batch(&mut self, messages: Vec<Message>, chunk: usize, mut each: impl FnMut(usize, &Received<'_>)) -> Vec<Answer> {
         let mut answers = vec![Answer::Lost; messages.len()];
         let mut messages = messages.into_iter();
@@ -136,7 +136,7 @@ impl Requests {
                     let code = error.raw_os_error().unwrap_or(libc::EIO);
                     part.iter_mut().filter(|answer| **answer == Answer::Lost).for_each(|answer| *answer = Answer::Refused(code, String::new()));
                 }
-                // Never sent again blindly: the next pass reads what is there.
+                // Never resent blindly: the next pass reads the actual state.
                 Err(_) => return answers,
             }
         }
@@ -168,39 +168,39 @@ impl Requests {
     }
 }
 
-/// A socket for notices.
+/// A socket for notifications.
 pub struct Notices {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
 impl Notices {
-    /// Opens a socket that hears these groups (a mask of RTMGRP_*).
+    /// Opens a socket that joins these groups (a mask of RTMGRP_*).
     ///
     /// # Errors
-    /// When the kernel gives none.
+    /// The kernel provides no socket.
     pub fn open(groups: u32) -> Result<Self, KernelError> {
-        let socket = open(groups).map_err(|error| failed("listen to the kernel's notices", &error))?;
+        let socket = open(groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Returns once a notice concerns us, or notices were lost.
+    /// Returns after a relevant notification, or after notifications were lost.
     ///
     /// # Cancel safety
-    /// A datagram is taken and judged without a point where the future can be dropped between.
+    /// A datagram is received and evaluated without a point at which the future can be dropped.
     pub async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {
                 Ok(()) if wire::messages(&self.buffer).any(|message| concerns(&message)) => return,
                 Ok(()) => {}
-                // ENOBUFS: notices were lost; anything may have changed. No other error is known here; a pause keeps it harmless.
+                // ENOBUFS: notifications were lost, so anything may have changed. No other error is expected; the pause avoids a busy loop.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return,
                 Err(_) => return tokio::time::sleep(Duration::from_secs(1)).await,
             }
         }
     }
 
-    /// Takes everything that has come; whether a notice among it concerns us, or notices were lost.
+    /// Consumes all queued notifications. True if one was relevant, or if some were lost.
     pub fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {
@@ -219,10 +219,10 @@ fn open(groups: u32) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
     let inner = socket.socket_mut();
     if nix::sys::socket::setsockopt(inner, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
-        // Without CAP_NET_ADMIN the limit of net.core.rmem_max holds.
+        // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
         inner.set_rx_buf_sz(RECEIVE_BUFFER as u32)?;
     }
-    // Old kernels lack these; answers are then longer, and dumps are filtered here.
+    // Older kernels lack these options. Answers are then longer, and dumps are filtered here.
     let _ = (inner.set_cap_ack(true), inner.set_ext_ack(true), inner.set_netlink_get_strict_chk(true));
     inner.bind(&SocketAddr::new(0, groups))?;
     Ok(socket)

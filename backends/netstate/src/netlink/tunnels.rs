@@ -1,4 +1,4 @@
-//! Who else uses a UDP port of this host: the far ends of other vxlan interfaces, whoever made them.
+//! The remote ends of other vxlan interfaces on this host that use the same UDP port.
 
 use super::decode::{SeenLink, link, neighbor};
 use super::header::neighbor_header;
@@ -20,15 +20,15 @@ impl Tunnels {
     /// Opens the sockets in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the kernel gives none.
+    /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self { notices: Notices::open(RTMGRP_LINK | RTMGRP_NEIGH)?, requests: Requests::open()? })
     }
 
-    /// The addresses to which vxlan interfaces of this port send, by permanent FDB entries; the interfaces in `own` do not count.
+    /// The addresses to which vxlan interfaces of this port send, from permanent FDB entries. Interfaces in `own` are skipped.
     ///
     /// # Errors
-    /// When they could not be listed whole.
+    /// A list is incomplete.
     pub async fn destinations(&mut self, port: u16, own: &[String]) -> Result<BTreeSet<IpAddr>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let links = self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));

@@ -1,4 +1,4 @@
-//! Numbers of the kernel's interface, under the names that its headers give them.
+//! Constants of the kernel interface, named as in its header files.
 
 /// linux/rtnetlink.h: message types.
 pub const RTM_NEWLINK: u16 = 16;
@@ -13,10 +13,10 @@ pub const RTM_GETROUTE: u16 = 26;
 pub const RTM_NEWNEIGH: u16 = 28;
 pub const RTM_DELNEIGH: u16 = 29;
 pub const RTM_GETNEIGH: u16 = 30;
-/// A type's removal follows its addition.
+/// The removal type follows the addition type.
 pub const DELETION: u16 = 1;
 
-/// linux/rtnetlink.h: groups of notices.
+/// linux/rtnetlink.h: notification groups.
 pub const RTMGRP_LINK: u32 = 0x1;
 pub const RTMGRP_NEIGH: u32 = 0x4;
 pub const RTMGRP_IPV4_IFADDR: u32 = 0x10;
@@ -28,7 +28,7 @@ pub const RTMGRP_IPV6_ROUTE: u32 = 0x400;
 pub const NLMSG_NOOP: u16 = 1;
 pub const NLMSG_ERROR: u16 = 2;
 pub const NLMSG_DONE: u16 = 3;
-/// linux/netlink.h: flags of messages, and those of a request that adds.
+/// linux/netlink.h: message flags, and flags of requests that add.
 pub const NLM_F_REQUEST: u16 = 1;
 pub const NLM_F_ACK: u16 = 4;
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -37,12 +37,12 @@ pub const NLM_F_REPLACE: u16 = 0x100;
 pub const NLM_F_EXCL: u16 = 0x200;
 pub const NLM_F_CREATE: u16 = 0x400;
 
-/// linux/socket.h: families. FDB entries are neighbours of the bridge's.
+/// linux/socket.h: address families. FDB entries are neighbours of family AF_BRIDGE.
 pub const AF_INET: u8 = 2;
 pub const AF_BRIDGE: u8 = 7;
 pub const AF_INET6: u8 = 10;
 
-/// linux/if_link.h: attributes of a link.
+/// linux/if_link.h: link attributes.
 pub const IFLA_ADDRESS: u16 = 1;
 pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_MTU: u16 = 4;
@@ -52,12 +52,12 @@ pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_INET6_CONF: u16 = 2;
-/// linux/ipv6.h: where accept_ra stands in the array of IFLA_INET6_CONF.
+/// linux/ipv6.h: the index of accept_ra in IFLA_INET6_CONF.
 pub const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
 pub const IFF_UP: u32 = 1;
 
-/// linux/if_link.h: attributes of a vxlan link.
+/// linux/if_link.h: vxlan link attributes.
 pub const IFLA_VXLAN_ID: u16 = 1;
 pub const IFLA_VXLAN_LINK: u16 = 3;
 pub const IFLA_VXLAN_LOCAL: u16 = 4;
@@ -68,19 +68,19 @@ pub const IFLA_VXLAN_UDP_ZERO_CSUM6_TX: u16 = 19;
 pub const IFLA_VXLAN_UDP_ZERO_CSUM6_RX: u16 = 20;
 pub const IFLA_VXLAN_GBP: u16 = 23;
 
-/// linux/if_addr.h: attributes and flags of an address.
+/// linux/if_addr.h: address attributes and flags.
 pub const IFA_ADDRESS: u16 = 1;
 pub const IFA_LOCAL: u16 = 2;
 pub const IFA_F_NODAD: u8 = 2;
 
-/// linux/neighbour.h: attributes, states and flags of a neighbour.
+/// linux/neighbour.h: neighbour attributes, states and flags.
 pub const NDA_DST: u16 = 1;
 pub const NDA_LLADDR: u16 = 2;
 pub const NDA_IFINDEX: u16 = 8;
 pub const NUD_PERMANENT: u16 = 0x80;
 pub const NTF_SELF: u8 = 2;
 
-/// linux/rtnetlink.h: attributes of a route.
+/// linux/rtnetlink.h: route attributes.
 pub const RTA_DST: u16 = 1;
 pub const RTA_OIF: u16 = 4;
 pub const RTA_GATEWAY: u16 = 5;

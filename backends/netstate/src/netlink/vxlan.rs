@@ -1,15 +1,15 @@
-//! What messages say of vxlan links.
+//! Messages about vxlan links.
 
 use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, VxlanSpec};
 
-/// A request for a link without an identifier, which no kernel grants.
+/// A request for a link without a VNI, which every kernel refuses.
 pub(super) fn without_identifier() -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG]).nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND))
 }
 
-/// Adds what makes a new link a vxlan tunnel end.
+/// Adds the attributes of a new vxlan link.
 pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     link_info(message, |m| {
         let mut m = changeable(m, spec);
@@ -19,12 +19,12 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
         if spec.gbp {
             m = m.attr(IFLA_VXLAN_GBP, &[]);
         }
-        // Checksums over IPv6 stay required.
+        // UDP checksums over IPv6 stay required.
         m.attr(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, &[0]).attr(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, &[0])
     })
 }
 
-/// Adds what changes an existing tunnel end; nothing where all of that is as it should be.
+/// Adds the attributes that change an existing vxlan link. None if nothing has to change.
 pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
     (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
 }
@@ -33,7 +33,7 @@ fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message
     message.nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data))
 }
 
-/// What can be changed while the device exists, and the VNI, which the kernel wants to see again.
+/// The attributes that can be changed while the device exists, and the VNI, which the kernel requires again.
 fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     let message = message.number(IFLA_VXLAN_ID, spec.vni).number(IFLA_VXLAN_LINK, spec.lower).attr(IFLA_VXLAN_LEARNING, &[u8::from(spec.learning)]);
     match spec.local {
@@ -42,7 +42,7 @@ fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     }
 }
 
-/// Reads what the kernel tells of a tunnel end.
+/// Decodes the attributes of a vxlan link.
 pub(super) fn decode(data: &[u8]) -> VxlanSpec {
     let mut spec = VxlanSpec { vni: 0, port: None, local: None, lower: 0, learning: false, gbp: false };
     for (kind, value) in wire::attrs(data, 0) {

@@ -1,4 +1,4 @@
-//! Which of the kernel's notices concern us.
+//! Filters the kernel's notifications for relevant ones.
 
 use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
 use super::uapi::*;
@@ -10,15 +10,15 @@ use crate::scope::Scope;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// What decides whether a notice concerns us.
+/// Decides whether a notification is relevant.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
     pub asking: bool,
-    /// Who was found on-link.
+    /// Addresses that were found on-link.
     pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
-    /// What the kernel holds of ours as far as we know, while we know it.
+    /// Our objects in the kernel, if they are known.
     pub known: Option<&'a KernelState>,
 }
 
@@ -28,34 +28,35 @@ impl Watched<'_> {
             RTM_NEWLINK | RTM_DELLINK => link(&Received { kind: RTM_NEWLINK, ..*message })
                 .is_some_and(|link| link.index == self.underlay.0 || self.is_ours(link.index) || self.scope.links.contains(&link.name)),
             RTM_NEWADDR | RTM_DELADDR => wire::u32_at(message.body, 4).is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
-            // Neighbours of pods are on other links; what is learned from traffic is not permanent and no address of ours.
+            // Neighbours of pods are on other links. Learned entries are neither permanent nor inside our networks.
             RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received { kind: RTM_NEWNEIGH, ..*message }).is_some_and(|seen| {
                 self.is_ours(seen.index)
                     && (seen.permanent() || self.replaces(&seen) || seen.family != AF_BRIDGE && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
                     && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
             }),
             RTM_NEWROUTE | RTM_DELROUTE => route(&Received { kind: RTM_NEWROUTE, ..*message }).filter(|seen| seen.plain).is_some_and(|seen| {
-                // Routes to single pods come and go with them.
+                // Routes to single pods come and go with the pods.
                 let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
                 let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
                 let covered = seen.spec.protocol != RTPROT_KERNEL && self.scope.covers(&seen.net) && (ours || !pod);
-                covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE) // An answer may change with it; inside our networks, where the nodes are there, too.
+                // A route outside our networks may change an on-link answer. So may one inside them, if the nodes are there too.
+                covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
                     || self.asking && (!self.scope.covers(&seen.net) || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
             }),
             _ => false,
         }
     }
 
-    /// Whether an FDB entry that was learned stands where one of ours should.
+    /// Whether a learned FDB entry took the place of one of ours.
     fn replaces(&self, seen: &SeenNeighbor) -> bool {
         let ours = self.links.iter().find(|(_, index)| *index == seen.index).zip(seen.mac).map(|((name, _), mac)| Key::Fdb(*name, mac));
         seen.family == AF_BRIDGE && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
-    /// Whether a notice says of a neighbour or an FDB entry what is known of it.
+    /// Whether a notification about a neighbour or an FDB entry matches the known state.
     fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
         let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else { return false };
-        // One that is not permanent is none of ours, whatever was there before.
+        // An entry that is not permanent is not ours.
         let added = added && seen.permanent();
         match (seen.family, seen.mac, seen.dst) {
             (AF_BRIDGE, Some(mac), dst) => self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).as_ref(), added),

@@ -1,10 +1,10 @@
-//! Netlink's bytes: messages built, datagrams taken apart. Pure; garbage yields nothing and never panics.
+//! Netlink encoding: building messages and parsing datagrams. Pure. Malformed input yields nothing and never panics.
 //!
-//! Only what we ask for is looked at: an attribute of some newer kernel, or of somebody else's link, cannot make a dump unreadable.
+//! Only known attributes are parsed: an attribute of a newer kernel or of another link cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Length of a message's header.
+/// The length of a message header.
 pub const HEADER: usize = 16;
 
 /// A message under construction.
@@ -43,14 +43,14 @@ impl Message {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a text with its terminating zero.
+    /// Appends a text with a terminating zero.
     pub fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.attr(kind, &bytes)
     }
 
-    /// Appends an attribute that holds attributes.
+    /// Appends a nested attribute.
     pub fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let start = self.0.len();
         self.push(kind | NESTED, &[]);
@@ -60,7 +60,7 @@ impl Message {
         this
     }
 
-    /// The bytes, numbered.
+    /// The bytes, with a sequence number.
     pub fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
@@ -87,7 +87,7 @@ impl Message {
     }
 }
 
-/// Marks an attribute that holds attributes (NLA_F_NESTED).
+/// The flag of nested attributes (NLA_F_NESTED).
 const NESTED: u16 = 0x8000;
 
 /// One message of a datagram.
@@ -97,13 +97,13 @@ pub struct Received<'a> {
     pub kind: u16,
     /// Its flags.
     pub flags: u16,
-    /// The number of the request that it answers.
+    /// The sequence number of the request that it answers.
     pub sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub body: &'a [u8],
 }
 
-/// The messages of a datagram; ends at the first that is cut off.
+/// The messages of a datagram, up to the first truncated one.
 pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
@@ -115,7 +115,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     })
 }
 
-/// The attributes behind a header of `skip` bytes: type without flags, and value.
+/// The attributes after a header of `skip` bytes: type without flags, and value.
 pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -127,7 +127,7 @@ pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of an attribute inside another's value.
+/// The value of a nested attribute.
 pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
@@ -140,7 +140,7 @@ pub fn ip(value: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
 }
 
-/// A text that ends with a zero.
+/// A zero-terminated text.
 pub fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
@@ -150,20 +150,20 @@ pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
-/// The number of two bytes at an offset, in the host's order.
+/// The 16-bit number at an offset, in host byte order.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// The number of four bytes at an offset, in the host's order.
+/// The 32-bit number at an offset, in host byte order.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// The errno of an answer of type NLMSG_ERROR, 0 for an acknowledgement, and the kernel's own words where it has any.
+/// The errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message, if any.
 pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
-    // NETLINK_CAP_ACK: the header of the request only, then attributes; 1 is NLMSGERR_ATTR_MSG.
+    // NETLINK_CAP_ACK: only the header of the request, then attributes; 1 is NLMSGERR_ATTR_MSG.
     let words = attrs(body, 4 + HEADER).find(|(kind, _)| *kind == 1).map(|(_, value)| text(value).to_owned());
     Some((code.saturating_neg(), words.unwrap_or_default()))
 }

@@ -1,12 +1,12 @@
-//! Operations turned into messages, in batches.
+//! Turns operations into messages and sends them in batches.
 
 use super::NetlinkKernel;
-use super::errno::{failed, judge};
+use super::errno::{failed, op_error};
 use super::header::{address_header, neighbor_header, route_header};
 use super::socket::{Answer, BATCH};
 use super::uapi::*;
 use super::wire::Message;
-use crate::kernel::{Failure, OpError};
+use crate::kernel::{FailureKind, OpError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{RouteKind, RouteSpec};
@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// How many operations are turned into messages at a time; bounds memory, not what the kernel sees.
+/// The number of operations turned into messages at a time. Limits memory, not what the kernel sees.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -36,12 +36,12 @@ impl NetlinkKernel {
             let (messages, sent): (Vec<Message>, Vec<&Op>) =
                 now.iter().filter_map(|op| message(op, &indices).map(|message| (message, op)).map_err(|error| errors.extend(error)).ok()).unzip();
             let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
-            errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| judge(op, &answer)));
+            errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
         }
         errors
     }
 
-    /// The links that the operations name; one that cannot be looked up is missing.
+    /// The indices of the links that the operations use. Links that cannot be found are missing.
     async fn indices(&mut self, ops: &[Op]) -> Indices {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
@@ -52,7 +52,7 @@ impl NetlinkKernel {
     /// Sends one message for an operation.
     pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
         let answer = self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
-        judge(op, &answer)
+        op_error(op, &answer)
     }
 }
 
@@ -65,11 +65,11 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// The message of an operation; `Err(None)` where nothing has to be done.
+/// The message for an operation. `Err(None)` if nothing has to be done.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<OpError>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
-        _ => Some(failed(op, Failure::Other, format!("there is no interface {name}"))),
+        _ => Some(failed(op, FailureKind::Other, format!("interface {name} does not exist"))),
     };
     let index = |name: LinkName| indices.get(&name).copied().ok_or_else(|| missing(name));
     let (value, kind, flags) = match op {
@@ -78,7 +78,7 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<OpError>> {
         Op::Delete(_, value) => (value, DELETION, 0),
         Op::Refuse(..) => return Err(None),
     };
-    // On our own link a learned or failed entry may be in the way; it is nobody's.
+    // A learned or failed entry may be in the way on our own link. It has no owner and is overwritten.
     let over = if kind == 0 { NLM_F_CREATE | NLM_F_REPLACE } else { 0 };
     match (op.key(), value) {
         (Key::Address(name, net), Value::Address) => Ok(address_message(RTM_NEWADDR + kind, flags, net, index(*name)?)),
@@ -101,7 +101,7 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<OpError>> {
 
 fn address_message(kind: u16, flags: u16, net: &IpNet, index: u32) -> Message {
     let mut header = address_header(family(&net.addr()), net.prefix_len(), index);
-    // Nobody else can have this address, and a tentative one cannot be used.
+    // No other host can have this address, and a tentative address cannot be used.
     if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
         *place = IFA_F_NODAD;
     }
@@ -121,7 +121,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     rest_of_route(Message::new(RTM_NEWROUTE, flags, &header), net, metric, route, oif)
 }
 
-/// Names everything that is known of the route, its protocol first: nobody else's is hit.
+/// Includes everything known about the route, its protocol number above all, so that no other route is deleted.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() { RT_SCOPE_NOWHERE } else { 0 };
     let kind = if route.kind == RouteKind::Blackhole { RTN_BLACKHOLE } else { RTN_UNSPEC };

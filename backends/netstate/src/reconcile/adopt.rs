@@ -1,4 +1,4 @@
-//! Routes that Go flannel left, taken over in place.
+//! Routes that Go flannel left are adopted in place.
 
 use crate::blackhole;
 use crate::kernel::Facts;
@@ -7,9 +7,9 @@ use crate::route::RouteSpec;
 use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable, Subnets};
 
-/// Takes over routes that Go flannel left: to exactly a leased subnet, over the underlay to that peer's address or on a flannel
-/// device, and wanted. They are replaced in place, so that no packet misses them. A blackhole for exactly our own subnet makes
-/// way for ours, once that is there; where none is wanted it cannot be told from an operator's, and stays.
+/// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
+/// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
+/// none, it stays: it cannot be told apart from an operator's.
 pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
     if leftovers.is_empty() {
         return;
@@ -17,7 +17,7 @@ pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Ke
     let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
-        if blackhole::is_left_over(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
+        if blackhole::is_go_flannels(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
         let Some(public) = peers.get(net) else { continue };

@@ -1,11 +1,11 @@
-//! How the reconciler stands: written by its loop, read by whoever wants to know.
+//! The progress of the reconciler: written by its loop, read by others.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// How the reconciler stands.
+/// The progress of the reconciler.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(super) passes: AtomicU64,
@@ -16,25 +16,25 @@ pub struct Progress {
     pub(super) trouble: Mutex<String>,
 }
 
-/// How the reconciler stood when it was asked.
+/// The progress of the reconciler at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Passes made.
+    /// Completed passes.
     pub passes: u64,
-    /// Operations that changed the kernel.
+    /// Successful operations.
     pub writes: u64,
-    /// Operations that failed.
+    /// Failed operations.
     pub failures: u64,
-    /// Operations that undid somebody else's change.
+    /// Operations that reverted a change of another program.
     pub repairs: u64,
-    /// Whether the kernel is as wanted.
+    /// Whether the kernel is in the desired state.
     pub in_step: bool,
-    /// What is wrong at present, for people; empty while in step.
+    /// The current problem, in words. Empty while the kernel is in sync.
     pub trouble: String,
 }
 
 impl Progress {
-    /// How it stands now.
+    /// The current progress.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             passes: self.passes.load(Relaxed),

@@ -1,4 +1,4 @@
-//! What the loop tells people: counters, the present trouble, and log lines of which no fault can make a flood.
+//! The counters, the current problem and the log lines of the loop. Log lines are rate-limited.
 
 use super::progress::Progress;
 use crate::kernel::{KernelError, OpError};
@@ -10,35 +10,35 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the same trouble is logged.
-const AGAIN: Duration = Duration::from_secs(60);
-/// How many repairs of one object within a minute are a fight.
-const FIGHT: u32 = 5;
-/// How many objects are looked at for fights: a fight over more shows in those, too.
+/// The interval at which the same problem is logged again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// The number of repairs of one object within a minute that count as a conflict.
+const CONFLICT_REPAIRS: u32 = 5;
+/// The number of objects tracked for conflicts. A conflict over more objects shows in these too.
 const WATCHED: usize = 64;
 
-/// The loop's voice.
+/// Reports what the loop does.
 #[derive(Default)]
 pub struct Report {
     progress: Arc<Progress>,
-    said: Option<(String, Instant)>,
+    logged: Option<(String, Instant)>,
     repaired: BTreeMap<Key, (u32, Instant)>,
-    repair_said: Option<Instant>,
-    unsaid: usize,
+    repair_logged: Option<Instant>,
+    unlogged: usize,
 }
 
 impl Report {
-    /// How the loop stands, shared.
+    /// The progress, shared with readers.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
-    /// A pass begins.
+    /// Counts a pass.
     pub fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
-    /// Operations were applied.
+    /// Counts and logs operations.
     pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: bool, routes: impl FnOnce() -> usize) {
         let done = ops.len().saturating_sub(errors.len());
         self.progress.writes.fetch_add(done as u64, Relaxed);
@@ -61,41 +61,44 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(added, changed, removed, other, "{} routes to peers; the kernel was brought in step", routes());
+        tracing::info!(added, changed, removed, other, "kernel state updated: {} routes to peers", routes());
     }
 
-    /// Whether somebody undoes what we repair, again and again.
-    pub fn fighting(&self) -> bool {
-        self.repaired.values().any(|(times, last)| *times >= FIGHT && last.elapsed() < AGAIN / 6)
+    /// Whether another program keeps undoing our repairs.
+    pub fn has_conflict(&self) -> bool {
+        self.repaired.values().any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
     }
 
     fn repairs(&mut self, ops: &[Op], done: usize) {
         let now = Instant::now();
-        self.repaired.retain(|_, (_, last)| now.duration_since(*last) < AGAIN);
+        self.repaired.retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
         for op in ops.iter().take(WATCHED) {
             if self.repaired.len() >= WATCHED && !self.repaired.contains_key(op.key()) {
                 continue;
             }
             let (times, last) = self.repaired.entry(*op.key()).or_insert((0, now));
             (*times, *last) = (*times + 1, now);
-            if *times == FIGHT {
-                tracing::warn!("somebody keeps undoing it: {} had to be repaired {FIGHT} times within a minute; who else manages it?", op.key());
+            if *times == CONFLICT_REPAIRS {
+                tracing::warn!(
+                    "another program keeps changing the {}: it was repaired {CONFLICT_REPAIRS} times within a minute; stop that program from managing it",
+                    op.key()
+                );
             }
         }
-        self.unsaid += done;
-        // The first repair is told at once, a series every ten seconds.
-        if self.repair_said.is_none_or(|last| now.duration_since(last) >= AGAIN / 6) {
-            tracing::warn!("repaired what somebody else changed: {}", summary(ops, self.unsaid));
-            self.repair_said = Some(now);
-            self.unsaid = 0;
+        self.unlogged += done;
+        // The first repair is logged at once, further ones every ten seconds.
+        if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6) {
+            tracing::warn!("repaired changes made by another program: {}", summary(ops, self.unlogged));
+            self.repair_logged = Some(now);
+            self.unlogged = 0;
         }
     }
 
-    /// The state after a pass.
+    /// Reports the state after a pass.
     pub fn state(&mut self, errors: &[OpError], held: bool) {
         let mut trouble = String::new();
         if held {
-            trouble.push_str("many routes have no lease any more and are kept for a minute; ");
+            trouble.push_str("many routes without a lease are kept for a minute; ");
         }
         for error in errors.iter().take(3) {
             let _ = write!(trouble, "{error}; ");
@@ -103,30 +106,30 @@ impl Report {
         if errors.len() > 3 {
             let _ = write!(trouble, "and {} more; ", errors.len() - 3);
         }
-        self.tell(trouble.trim_end_matches("; ").to_owned(), errors.is_empty());
+        self.set_problem(trouble.trim_end_matches("; ").to_owned(), errors.is_empty());
     }
 
-    /// The kernel could not be read.
+    /// Reports that the kernel could not be read.
     pub fn unreadable(&mut self, error: &KernelError) {
         self.progress.failures.fetch_add(1, Relaxed);
-        self.tell(error.to_string(), false);
+        self.set_problem(error.to_string(), false);
     }
 
-    fn tell(&mut self, trouble: String, in_step: bool) {
+    fn set_problem(&mut self, trouble: String, in_step: bool) {
         self.progress.in_step.store(in_step, Relaxed);
         if trouble.is_empty() {
-            if self.said.take().is_some() {
-                tracing::info!("the kernel is in step again");
+            if self.logged.take().is_some() {
+                tracing::info!("the kernel is in sync again");
             }
-        } else if self.said.as_ref().is_none_or(|(last, at)| *last != trouble || at.elapsed() >= AGAIN) {
-            tracing::warn!("not as it should be: {trouble}");
-            self.said = Some((trouble.clone(), Instant::now()));
+        } else if self.logged.as_ref().is_none_or(|(last, at)| *last != trouble || at.elapsed() >= REPEAT_INTERVAL) {
+            tracing::warn!("the kernel is not in sync: {trouble}");
+            self.logged = Some((trouble.clone(), Instant::now()));
         }
         *self.progress.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = trouble;
     }
 }
 
-/// The operations in words: how many of each kind, and the first of them.
+/// Describes operations: the number of each kind, with the first object.
 fn summary(ops: &[Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {

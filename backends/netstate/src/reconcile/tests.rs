@@ -1,4 +1,4 @@
-//! The laws of the loop against the fake kernel, with time at rest.
+//! The laws of the loop, tested with the fake kernel and a paused clock.
 
 use super::*;
 use crate::fake::FakeKernel;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use subnet_lease::{Addresses, Kinds, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
 
-/// A plan with one route a lease: what host-gw is.
+/// A plan with one route for each lease, like host-gw.
 struct Routes {
     scope: Scope,
     own: Subnets,
@@ -80,7 +80,7 @@ fn underlay() -> Underlay {
     Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
 }
 
-/// What `f` sees of a running loop; time is paused, so that "a while" costs nothing.
+/// A running loop. The clock is paused, so waiting takes no time.
 struct Running {
     leases: watch::Sender<Arc<LeaseTable>>,
     underlay: watch::Sender<Underlay>,
@@ -108,7 +108,7 @@ async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) ->
 }
 
 impl Running {
-    async fn a_while(&self) {
+    async fn wait(&self) {
         sleep(Duration::from_secs(30)).await;
     }
 
@@ -118,7 +118,7 @@ impl Running {
     }
 
     fn want(&self) -> KernelState {
-        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), conceded: BTreeMap::new() };
+        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: BTreeMap::new() };
         Desired::whole(&routes(), &self.leases.borrow(), &facts).state
     }
 }
@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn any_finite_faults_end_in_step_and_silence(
+    fn the_loop_converges_after_any_finite_faults(
         first in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
         second in proptest::collection::btree_map(2u8..12, 2u8..20, 0..8),
         mut faults in proptest::collection::vec(any::<bool>(), 0..40),
@@ -140,16 +140,16 @@ proptest! {
     ) {
         paused(async move {
             let kernel = FakeKernel::default();
-            // Joining may fail for good when reading never works; that is another test.
+            // If reads always fail, joining fails too. Another test covers that.
             faults.truncate(40);
             let running = start(&kernel, table(first)).await;
             kernel.world().faults = faults.into();
             running.leases.send_replace(Arc::new(table(second)));
             for n in vandal {
-                kernel.disturb(|world| { world.state.0.remove(&key(n)); });
+                kernel.modify(|world| { world.state.0.remove(&key(n)); });
                 sleep(Duration::from_millis(30)).await;
             }
-            // The guard keeps what a first pass would delete for a minute.
+            // A first pass may delay deletions for a minute.
             sleep(Duration::from_secs(300)).await;
             assert_eq!(kernel.world().state, running.want());
             assert!(running.progress.in_step.load(Relaxed));
@@ -161,56 +161,56 @@ proptest! {
     }
 }
 
-/// Somebody else's doing between or during runs.
+/// What may happen between or during runs.
 #[derive(Clone, Copy, Debug)]
-enum Doing {
-    /// The daemon starts anew, with the flag or without.
+enum Event {
+    /// The daemon restarts, with or without the flag.
     Restart(bool),
     /// Our blackhole route is deleted.
     Delete,
-    /// Go flannel's blackhole route is there again.
+    /// Go flannel's blackhole route is added again.
     Go,
     /// The next calls fail.
     Fail(u8),
 }
 
-fn doing() -> impl Strategy<Value = Doing> {
-    prop_oneof![any::<bool>().prop_map(Doing::Restart), Just(Doing::Delete), Just(Doing::Go), (1u8..4).prop_map(Doing::Fail)]
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![any::<bool>().prop_map(Event::Restart), Just(Event::Delete), Just(Event::Go), (1u8..4).prop_map(Event::Fail)]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn the_blackhole_is_there_exactly_with_the_flag(peers in proptest::collection::btree_map(2u8..12, 2u8..20, 0..4), doings in proptest::collection::vec(doing(), 0..8)) {
+    fn the_blackhole_exists_exactly_with_the_flag(peers in proptest::collection::btree_map(2u8..12, 2u8..20, 0..4), events in proptest::collection::vec(event(), 0..8)) {
         paused(async move {
             let kernel = FakeKernel::default();
             let (ours, gos) = (Key::Route(subnets(1).nets().next().unwrap(), blackhole::METRIC), key(1));
             let dead = |protocol| RouteSpec { via: None, dev: LinkName::default(), onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol };
-            // An operator's, to another destination.
+            // An operator's route to another destination.
             kernel.world().leftovers.insert(key(50), dead(3));
             let (mut flag, mut left) = (false, false);
             let mut running = start(&kernel, table(peers.clone())).await;
-            for doing in doings {
-                match doing {
-                    Doing::Restart(with) => {
+            for event in events {
+                match event {
+                    Event::Restart(with) => {
                         flag = with;
                         running.end().await;
                         kernel.world().faults.clear();
                         running = start_with(&kernel, table(peers.clone()), with).await;
                     }
-                    Doing::Delete => kernel.disturb(|world| { world.state.0.remove(&ours); }),
-                    Doing::Go => {
+                    Event::Delete => kernel.modify(|world| { world.state.0.remove(&ours); }),
+                    Event::Go => {
                         left = true;
-                        kernel.disturb(|world| { world.leftovers.insert(gos, dead(3)); });
+                        kernel.modify(|world| { world.leftovers.insert(gos, dead(3)); });
                     }
-                    Doing::Fail(times) => kernel.disturb(|world| world.faults.extend(vec![true; usize::from(times)])),
+                    Event::Fail(times) => kernel.modify(|world| world.faults.extend(vec![true; usize::from(times)])),
                 }
-                running.a_while().await;
+                running.wait().await;
                 left &= !flag;
                 let world = kernel.world();
                 prop_assert_eq!(world.state.0.get(&ours).cloned(), flag.then(|| Value::Route(dead(241))));
-                prop_assert_eq!(world.leftovers.contains_key(&gos), left, "replaced with the flag, not touched without it");
+                prop_assert_eq!(world.leftovers.contains_key(&gos), left, "replaced with the flag, left alone without it");
                 prop_assert!(world.leftovers.contains_key(&key(50)));
                 prop_assert_eq!(world.state.len(), peers.len() + usize::from(flag));
             }
@@ -221,49 +221,49 @@ proptest! {
 }
 
 #[test]
-fn repairs_are_told_apart_from_changes() {
+fn repairs_are_counted_apart_from_changes() {
     paused(async {
         let kernel = FakeKernel::default();
         let running = start(&kernel, table([(2, 2), (3, 3)])).await;
-        running.a_while().await;
+        running.wait().await;
         running.leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
-        running.a_while().await;
+        running.wait().await;
         assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (3, 0));
-        kernel.disturb(|world| {
+        kernel.modify(|world| {
             world.state.0.remove(&key(3));
         });
-        running.a_while().await;
+        running.wait().await;
         assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (4, 1));
         running.end().await;
     });
 }
 
 #[test]
-fn changes_of_leases_need_no_look_at_the_kernel() {
+fn lease_changes_need_no_read_of_the_kernel() {
     paused(async {
         let kernel = FakeKernel::default();
         let running = start(&kernel, table([(2, 2), (3, 3)])).await;
-        running.a_while().await;
+        running.wait().await;
         let (reads, passes) = (kernel.world().reads, running.progress.passes.load(Relaxed));
         for n in 4..40 {
             running.leases.send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
-            running.a_while().await;
+            running.wait().await;
             assert_eq!(kernel.world().state, running.want());
         }
         assert_eq!((kernel.world().reads, running.progress.passes.load(Relaxed) - passes), (reads, 36));
-        // Who changes something meanwhile is noticed, before a change or after.
-        kernel.disturb(|world| {
+        // Changes by others are noticed, before or after a change of leases.
+        kernel.modify(|world| {
             world.state.0.remove(&key(5));
         });
         running.leases.send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
-        running.a_while().await;
+        running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         assert!(kernel.world().reads > reads);
-        // What cannot be applied is looked at, and from then on nothing is taken for granted.
+        // After a failed operation the kernel is read again.
         let reads = kernel.world().reads;
         kernel.world().faults = vec![true].into();
         running.leases.send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
-        running.a_while().await;
+        running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         assert!(kernel.world().reads > reads && running.progress.in_step.load(Relaxed));
         running.end().await;
@@ -271,36 +271,36 @@ fn changes_of_leases_need_no_look_at_the_kernel() {
 }
 
 #[test]
-fn what_an_unreadable_lease_has_goes_with_its_key() {
+fn objects_of_an_unreadable_lease_are_removed_with_its_key() {
     paused(async {
         let kernel = FakeKernel::default();
         start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
-        // Whoever starts while it is unreadable knows no more of it than its key.
+        // A loop that starts now knows only the key of the unreadable lease.
         let blank = |peers: Vec<(u8, u8)>| LeaseTable::of(table(peers).shared_leases().cloned().collect::<Vec<_>>(), [subnets(3)].into());
         let running = start(&kernel, blank(vec![(2, 2)])).await;
-        running.a_while().await;
+        running.wait().await;
         running.leases.send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
-        running.a_while().await;
+        running.wait().await;
         assert!(kernel.world().state.0.contains_key(&key(3)));
         running.leases.send_replace(Arc::new(table([(2, 2), (4, 4)])));
-        running.a_while().await;
+        running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         running.end().await;
     });
 }
 
 #[test]
-fn a_burst_of_changes_is_few_passes() {
+fn a_burst_of_changes_takes_few_passes() {
     paused(async {
         let kernel = FakeKernel::default();
         let running = start(&kernel, table([])).await;
-        running.a_while().await;
+        running.wait().await;
         let before = running.progress.passes.load(Relaxed);
         for n in 0..5000u32 {
             running.leases.send_replace(Arc::new(table((2..60).map(|peer| (peer, u8::try_from(n % 200).unwrap() + 2)))));
             tokio::task::yield_now().await;
         }
-        running.a_while().await;
+        running.wait().await;
         assert!(running.progress.passes.load(Relaxed) - before <= 4);
         assert_eq!(kernel.world().state, running.want());
         running.end().await;
@@ -308,16 +308,16 @@ fn a_burst_of_changes_is_few_passes() {
 }
 
 #[test]
-fn a_conflict_waits_without_hurting_others_and_ends_with_its_cause() {
+fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().foreign.insert(key(3));
         let running = start(&kernel, table([(2, 2), (3, 3), (4, 4)])).await;
-        running.a_while().await;
+        running.wait().await;
         assert_eq!(kernel.world().state.len(), 2);
         assert!(running.progress.trouble.lock().unwrap().contains("10.244.3.0/24"));
         assert!(!running.progress.in_step.load(Relaxed));
-        // Five seconds is the longest pause between attempts.
+        // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
         assert_eq!(kernel.world().state, running.want());
@@ -327,17 +327,17 @@ fn a_conflict_waits_without_hurting_others_and_ends_with_its_cause() {
 }
 
 #[test]
-fn a_first_pass_that_would_delete_much_waits_a_minute() {
+fn a_first_pass_delays_many_deletions_for_a_minute() {
     paused(async {
         let kernel = FakeKernel::default();
         start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
         let running = start(&kernel, table((2..12).map(|n| (n, 100)))).await;
         sleep(Duration::from_secs(55)).await;
-        assert_eq!(kernel.world().state.len(), 20, "nothing is deleted");
-        assert!(kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)), "but what is there is brought up to date");
+        assert_eq!(kernel.world().state.len(), 20, "nothing is deleted yet");
+        assert!(kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)), "existing routes are updated");
         sleep(Duration::from_secs(6)).await;
         assert_eq!(kernel.world().state, running.want());
-        // Later deletions do not wait: the feed's hold-down has seen to them.
+        // Later deletions are not delayed: the feed has its own hold-down.
         running.leases.send_replace(Arc::new(table([])));
         sleep(Duration::from_secs(1)).await;
         assert_eq!(kernel.world().state.len(), 0);
@@ -346,7 +346,7 @@ fn a_first_pass_that_would_delete_much_waits_a_minute() {
 }
 
 #[test]
-fn a_first_pass_waits_no_longer_than_it_must() {
+fn a_first_pass_stops_waiting_once_few_deletions_remain() {
     paused(async {
         let kernel = FakeKernel::default();
         start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
@@ -354,7 +354,7 @@ fn a_first_pass_waits_no_longer_than_it_must() {
         sleep(Duration::from_secs(5)).await;
         running.leases.send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(kernel.world().state, running.want(), "two of twenty are no reason to wait");
+        assert_eq!(kernel.world().state, running.want(), "two of twenty deletions are not delayed");
         running.end().await;
     });
 }
@@ -366,14 +366,14 @@ fn a_warm_start_writes_nothing() {
         start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
         let writes = kernel.world().writes;
         let running = start(&kernel, table((2..22).map(|n| (n, n)))).await;
-        running.a_while().await;
+        running.wait().await;
         assert_eq!((kernel.world().writes, running.progress.writes.load(Relaxed)), (writes, 0));
         running.end().await;
     });
 }
 
 #[test]
-fn the_underlays_mtu_goes_out() {
+fn the_underlays_mtu_is_announced() {
     paused(async {
         let kernel = FakeKernel::default();
         let mut running = start(&kernel, table([])).await;
@@ -385,27 +385,27 @@ fn the_underlays_mtu_goes_out() {
 }
 
 #[test]
-fn a_fight_is_no_hot_loop() {
+fn a_conflict_is_not_a_hot_loop() {
     paused(async {
         let kernel = FakeKernel::default();
         let running = start(&kernel, table([(2, 2)])).await;
-        running.a_while().await;
+        running.wait().await;
         let before = running.progress.passes.load(Relaxed);
         for _ in 0..1000 {
-            kernel.disturb(|world| {
+            kernel.modify(|world| {
                 world.state.0.remove(&key(2));
             });
             sleep(Duration::from_millis(10)).await;
         }
         assert!(running.progress.passes.load(Relaxed) - before < 80, "{}", running.progress.passes.load(Relaxed) - before);
-        running.a_while().await;
+        running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         running.end().await;
     });
 }
 
 #[test]
-fn a_kernel_that_cannot_be_read_fails_the_start() {
+fn an_unreadable_kernel_fails_the_start() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().faults = vec![true; 100].into();

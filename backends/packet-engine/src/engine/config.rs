@@ -1,22 +1,22 @@
-//! What an engine is made of.
+//! The configuration of an engine.
 
 use crate::features::Features;
 use crate::framing::Framing;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What an engine is made of.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The TUN device's name.
     pub device: String,
-    /// What stands before packets on the wire.
+    /// The encapsulation of packets.
     pub framing: Framing,
-    /// The UDP port, here and at peers.
+    /// The UDP port, of this node and of peers.
     pub port: u16,
-    /// Whether the source port tells flows apart; otherwise it is `port`.
+    /// Whether flows use different source ports. If not, the source port is `port`.
     pub spread: bool,
-    /// How packets are moved.
+    /// How packets are read and sent.
     pub features: Features,
-    /// The tunnel's own addresses, from which pods are told of errors.
+    /// The tunnel's own addresses, the source of ICMP errors to pods.
     pub sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
 }

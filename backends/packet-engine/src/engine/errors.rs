@@ -1,4 +1,4 @@
-//! ICMP errors to pods, sent as this host's own packets: what is written to the TUN with an address of ours would be taken for forged.
+//! ICMP errors to pods, sent as packets of this host. Written to the TUN device, packets with our own address would count as forged.
 
 use crate::counters::{Counters, add};
 use crate::icmp;
@@ -9,10 +9,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
-/// IPPROTO_RAW: the packet brings its own header.
+/// IPPROTO_RAW: the packet includes its own IP header.
 const RAW: i32 = 255;
 
-/// Sends errors, a few a second.
+/// Sends ICMP errors at a limited rate.
 pub struct Errors {
     sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     sockets: (Option<Socket>, Option<Socket>),
@@ -21,7 +21,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// From these addresses, which are the tunnel's own.
+    /// Uses these addresses, which are the tunnel's own, as sources.
     pub fn new(sources: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> Self {
         let open = |domain| Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(RAW)));
         let socket = |wanted: bool, domain| {
@@ -30,9 +30,7 @@ impl Errors {
             }
             open(domain)
                 .inspect_err(|error| {
-                    tracing::warn!(
-                        "pods are not told of packets that cannot be carried (a raw socket: {error}): give flanneld the capability CAP_NET_RAW"
-                    );
+                    tracing::warn!("cannot send ICMP errors to pods: no raw socket: {error}; give flanneld the capability CAP_NET_RAW");
                 })
                 .ok()
         };
@@ -40,7 +38,7 @@ impl Errors {
         Self { sources, sockets, buckets: Buckets::new(rand::random()), began: Instant::now() }
     }
 
-    /// Tells the sender of `packet`, if it may be told and not too much has been said already.
+    /// Sends an error to the sender of `packet`, unless that is not allowed or the rate limit is reached.
     pub fn tell(&mut self, kind: Icmp, packet: &[u8], header: &Header, counters: &Counters) {
         let (source, socket) = match header.source {
             IpAddr::V4(_) => (self.sources.0.map(IpAddr::V4), &self.sockets.0),

@@ -1,4 +1,4 @@
-//! From the peers to the TUN device: receive what waits, judge each packet, merge, write.
+//! From the peers to the TUN device: receive what is waiting, check each packet, merge, write.
 
 use super::config::EngineConfig;
 use super::io::{Device, Port};
@@ -16,19 +16,19 @@ use crate::table::Table;
 use crate::tun::{Offload, Tun};
 use crate::verdict::inbound;
 use crate::virtio::{Gso, VnetHeader};
-use crate::{ecn, unfinished};
+use crate::{ecn, partial_checksum};
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Receipts a call while they hold many datagrams each: more would not fit the processor's cache.
+/// The receipts in one call while each holds many datagrams. More would not fit the CPU cache.
 const GATHERED: usize = 8;
-/// From this average on, in bytes, receipts count as holding many datagrams.
+/// From this average size on, receipts count as holding many datagrams.
 const LONG: usize = 8192;
 
-/// What was written.
+/// The packets that were written.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -37,7 +37,7 @@ struct Written {
 }
 
 impl Written {
-    /// One more write.
+    /// Adds one write.
     fn add(&mut self, packets: usize, bytes: usize) {
         self.packets += packets;
         self.bytes += bytes;
@@ -45,10 +45,10 @@ impl Written {
     }
 }
 
-/// So many refusals of merged packets that are taken one by one mean that the kernel cannot do it.
+/// After this many refused merged packets that succeed one by one, the kernel is taken not to support merging.
 const REFUSALS: usize = 3;
 
-/// The work of one thread.
+/// The receiving side of one queue, which runs in a thread.
 pub struct Inward<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
@@ -58,14 +58,14 @@ pub struct Inward<D = Tun, P = Socket> {
     pub wake: Arc<Wake>,
 }
 
-/// What one thread keeps between batches.
+/// The state that a thread keeps between batches.
 pub(super) struct State {
     merger: Merger,
     log: LogLimit,
-    /// Super-packets are written where the kernel takes them.
+    /// Whether super-packets are written, if the kernel accepts them.
     pub(super) merging: bool,
     refusals: usize,
-    /// A merged packet in one piece, and the headers of what it is cut into.
+    /// A merged packet in one piece, and the headers of its segments.
     scratch: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl State {
 }
 
 impl<D: Device, P: Port> Inward<D, P> {
-    /// Works until the wake.
+    /// Runs until the wake.
     pub fn run(self) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
@@ -90,7 +90,7 @@ impl<D: Device, P: Port> Inward<D, P> {
                 Ok(count) => {
                     backoff.worked();
                     let bytes = self.batch(count, &mut receiver, table.load(), &mut state);
-                    // Small packets, or a kernel that gathers nothing: more receipts make up for it.
+                    // Small packets, or a kernel without GRO: receive more at once.
                     most = if bytes / count.max(1) >= LONG { GATHERED.min(features.batch) } else { features.batch };
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -101,9 +101,9 @@ impl<D: Device, P: Port> Inward<D, P> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     add(&self.counters.received.errors, 1);
-                    if let Some(times) = state.log.note("receive", 1) {
+                    if let Some(times) = state.log.count("receive", 1) {
                         let (device, port) = (&self.config.device, self.config.port);
-                        tracing::warn!("{device}: cannot receive from UDP port {port}: {error}; it is tried again ({times} times)");
+                        tracing::warn!("{device}: cannot receive from UDP port {port}: {error}; retrying ({times} times)");
                     }
                     backoff.failed(&self.wake);
                 }
@@ -111,7 +111,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         }
     }
 
-    /// Moves what was received; how many bytes that were.
+    /// Processes a batch and returns its size in bytes.
     pub(super) fn batch(&self, count: usize, receiver: &mut Receiver, table: &Table, state: &mut State) -> usize {
         add(&self.counters.received.batches, 1);
         state.merger.clear();
@@ -121,7 +121,7 @@ impl<D: Device, P: Port> Inward<D, P> {
                 bytes += receipt.at.len();
                 self.receipt(&receipt, receiver.buffer(), table, state);
             } else {
-                // Of no family that has packets.
+                // Not from an IP address.
                 self.counters.received.dropped(Reason::Malformed);
             }
         }
@@ -129,13 +129,13 @@ impl<D: Device, P: Port> Inward<D, P> {
         bytes
     }
 
-    /// Judges all datagrams of a receipt.
+    /// Checks all datagrams of a receipt.
     fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, state: &mut State) {
         let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
         if receipt.truncated {
             return self.dropped(Reason::Truncated, receipt.from, datagrams, &mut state.log, &[]);
         }
-        // A stranger's datagrams are not even looked at.
+        // Datagrams from unknown senders are not inspected at all.
         if table.checks != Checks::Off && !table.knows(receipt.from) {
             return self.dropped(Reason::UnknownPeer, receipt.from, datagrams, &mut state.log, &[]);
         }
@@ -147,10 +147,10 @@ impl<D: Device, P: Port> Inward<D, P> {
             match self.judge(start..end, receipt, buffer, table) {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
-                    // One datagram may hold a super-packet of the sender's kernel.
-                    let size = if gathered { Some(receipt.segment) } else { unfinished::tcp_segment(packet, &header, table.mtu) };
+                    // A single datagram may hold a super-packet of the sender's kernel.
+                    let size = if gathered { Some(receipt.segment) } else { partial_checksum::tcp_segment(packet, &header, table.mtu) };
                     match size {
-                        Some(size) => state.merger.offer_whole(buffer, at, &header, size),
+                        Some(size) => state.merger.offer_super_packet(buffer, at, &header, size),
                         None => state.merger.offer(buffer, at, &header),
                     }
                 }
@@ -163,15 +163,15 @@ impl<D: Device, P: Port> Inward<D, P> {
         }
     }
 
-    /// Whether what looks like many datagrams is one that holds a super-packet of UDP, gathered by its sender.
+    /// Whether a receipt that looks like many datagrams is a single one with a UDP super-packet, which the sender gathered.
     fn is_gathered(&self, receipt: &Receipt, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(receipt.at.clone()) else { return false };
         let Ok(inner) = self.config.framing.strip(datagram) else { return false };
         let Some(packet) = datagram.get(inner).filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len()) else { return false };
-        Header::parse(packet).is_ok_and(|header| unfinished::udp_gathered(packet, &header, receipt.segment))
+        Header::parse(packet).is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, receipt.segment))
     }
 
-    /// Where the packet of a datagram lies, if it is let in.
+    /// The range of the packet in a datagram, if it is accepted.
     #[inline]
     fn judge(&self, at: Range<usize>, receipt: &Receipt, buffer: &mut [u8], table: &Table) -> Result<(Range<usize>, Header), Reason> {
         let datagram = buffer.get_mut(at.clone()).ok_or(Reason::Short)?;
@@ -186,12 +186,12 @@ impl<D: Device, P: Port> Inward<D, P> {
         Ok((at.start + inner.start..at.start + inner.end, header))
     }
 
-    /// Writes what was merged.
+    /// Writes the merged packets.
     fn write(&self, buffer: &mut [u8], state: &mut State) {
         state.merger.arrange();
         let mut written = Written::default();
-        for turn in 0..state.merger.groups().len() {
-            let index = state.merger.turn(turn);
+        for position in 0..state.merger.groups().len() {
+            let index = state.merger.group_at(position);
             let vnet = state.merger.finish(index, buffer);
             self.group(index, &vnet, buffer, state, &mut written);
         }
@@ -199,13 +199,13 @@ impl<D: Device, P: Port> Inward<D, P> {
         add(&self.counters.received.bytes, written.bytes);
         add(&self.counters.received.units, written.units);
         if state.refusals >= REFUSALS && state.merging {
-            tracing::warn!("{}: the kernel refuses merged packets: they are written one by one from now on", self.config.device);
+            tracing::warn!("{}: the kernel refuses merged packets; writing packets one by one from now on", self.config.device);
             state.merging = false;
             state.merger = Merger::new(false, false);
         }
     }
 
-    /// Writes a group as it is, or packet by packet where the kernel does not take it so.
+    /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
     fn group(&self, index: usize, vnet: &VnetHeader, buffer: &mut [u8], state: &mut State, written: &mut Written) {
         let Some(group) = state.merger.groups().get(index) else { return };
         let (count, offload) = (group.count(), self.tun.offload());
@@ -219,10 +219,10 @@ impl<D: Device, P: Port> Inward<D, P> {
             let Err(error) = self.put(vnet, group.ranges().filter_map(|range| buffer.get(range.clone()))) else {
                 return written.add(count, group.bytes());
             };
-            // It may be the offload that is refused, or so much memory at once.
+            // The kernel refused either the offload or so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
             if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
-                return self.lost(&error, count, &mut state.log);
+                return self.count_lost(&error, count, &mut state.log);
             }
         }
         let State { scratch, log, .. } = state;
@@ -237,7 +237,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         state.refusals += usize::from(refused && count > 1 && lost == 0);
     }
 
-    /// Writes what is in a packet that the kernel does not take as it is: with its checksum completed, and as single packets. How many of `count` were lost.
+    /// Writes a packet that the kernel does not accept as it is: with a complete checksum, and as single packets. Returns the number of lost ones.
     fn one_by_one(&self, packet: &mut [u8], vnet: &VnetHeader, count: usize, log: &mut LogLimit, written: &mut Written) -> usize {
         let plain = VnetHeader::default();
         let done = Header::parse(packet).and_then(|header| split(vnet, &header, packet));
@@ -246,7 +246,7 @@ impl<D: Device, P: Port> Inward<D, P> {
             Ok(Split::Whole) => match self.put(&plain, std::iter::once(&*packet)) {
                 Ok(()) => written.add(count, packet.len()),
                 Err(error) => {
-                    self.lost(&error, count, log);
+                    self.count_lost(&error, count, log);
                     lost = count;
                 }
             },
@@ -263,7 +263,7 @@ impl<D: Device, P: Port> Inward<D, P> {
                     match self.put(&plain, [head, payload].into_iter()) {
                         Ok(()) => written.add(1, head.len() + payload.len()),
                         Err(error) => {
-                            self.lost(&error, 1, log);
+                            self.count_lost(&error, 1, log);
                             lost += 1;
                         }
                     }
@@ -277,7 +277,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         lost
     }
 
-    /// Writes one packet, or super-packet, in pieces.
+    /// Writes one packet or super-packet from several parts.
     fn put<'a>(&self, vnet: &VnetHeader, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let head = vnet.bytes();
         let mut slices = [IoSlice::new(&[]); SEGMENTS + 2];
@@ -298,23 +298,23 @@ impl<D: Device, P: Port> Inward<D, P> {
         }
     }
 
-    /// Counts packets that the TUN device did not take.
+    /// Counts and logs packets that the TUN device did not accept.
     #[cold]
-    fn lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
+    fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
         self.counters.received.dropped_many(Reason::WriteFailed, count);
-        if let Some(times) = log.note("write", count) {
+        if let Some(times) = log.count("write", count) {
             tracing::warn!("{}: cannot write a packet: {error} ({times} packets)", self.config.device);
         }
     }
 
-    /// Counts packets that are dropped, and tells of them. `datagram` is what was looked into.
+    /// Counts and logs dropped packets. `datagram` is empty if it was not inspected.
     #[cold]
     fn dropped(&self, reason: Reason, from: IpAddr, times: usize, log: &mut LogLimit, datagram: &[u8]) {
         self.counters.received.dropped_many(reason, times);
-        let Some(times) = log.note(reason.as_str(), times) else { return };
+        let Some(times) = log.count(reason.as_str(), times) else { return };
         let inner = self.config.framing.strip(datagram).ok().and_then(|at| Header::parse(datagram.get(at)?).ok());
-        let inner = inner.map_or(String::new(), |header| format!(", {} to {} inside", header.source, header.destination));
+        let inner = inner.map_or(String::new(), |header| format!(", inner {} to {}", header.source, header.destination));
         let (device, hint) = (&self.config.device, reason.hint());
-        tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last such line)", reason.as_str());
+        tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)", reason.as_str());
     }
 }

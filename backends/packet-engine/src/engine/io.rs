@@ -1,4 +1,4 @@
-//! What the threads of an engine read from and write to, as far as it can fail: tests put errors in its place.
+//! The devices and sockets that the engine's threads use, as traits, so that tests can inject errors.
 
 use crate::socket::{Message, Piece, Receiver, Sender, Socket};
 use crate::tun::{Offload, Tun};
@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 /// A queue of the TUN device.
 pub trait Device: AsFd {
-    /// What the kernel granted.
+    /// The offloads that the kernel granted.
     fn offload(&self) -> Offload;
     /// Reads a packet.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
@@ -33,9 +33,9 @@ impl Device for Tun {
 
 /// A UDP socket.
 pub trait Port: AsFd {
-    /// Receives what waits.
+    /// Receives what is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
-    /// Sends messages: how many, and why not the next.
+    /// Sends messages. Returns how many were sent, and the error of the next.
     fn send(&self, sender: &mut Sender, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>);
 }
 

@@ -1,12 +1,12 @@
-//! What goes wrong with packets, in the log: the first of each kind, then at most one line a minute with the number.
+//! Rate-limited logging of packet errors: the first of each kind, then at most one line a minute with the count.
 
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(60);
-/// The clock is not read for each of a flood.
+/// The clock is read only once for this many errors.
 const STRIDE: u64 = 256;
 
-/// One thread's log.
+/// The limits of one thread.
 #[derive(Default)]
 pub struct LogLimit {
     kinds: Vec<Kind>,
@@ -19,8 +19,8 @@ struct Kind {
 }
 
 impl LogLimit {
-    /// Counts `times` of a kind; what to log now, if anything.
-    pub fn note(&mut self, name: &'static str, times: usize) -> Option<u64> {
+    /// Counts occurrences of a kind. Returns the number to log, if a line is due.
+    pub fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
             self.kinds.push(Kind { name, since: 0, last: Instant::now() });
@@ -28,8 +28,8 @@ impl LogLimit {
         };
         let before = kind.since;
         kind.since += times;
-        let look = before == 0 || before / STRIDE != kind.since / STRIDE;
-        (look && kind.last.elapsed() >= PAUSE).then(|| {
+        let check = before == 0 || before / STRIDE != kind.since / STRIDE;
+        (check && kind.last.elapsed() >= PAUSE).then(|| {
             kind.last = Instant::now();
             std::mem::take(&mut kind.since)
         })
@@ -41,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_told_and_a_flood_is_not() {
+    fn the_first_error_is_logged_and_a_flood_is_not() {
         let mut log = LogLimit::default();
-        assert_eq!(log.note("a", 3), Some(3));
-        assert!((0..10_000).all(|_| log.note("a", 1).is_none()));
-        assert_eq!(log.note("b", 1), Some(1));
+        assert_eq!(log.count("a", 3), Some(3));
+        assert!((0..10_000).all(|_| log.count("a", 1).is_none()));
+        assert_eq!(log.count("b", 1), Some(1));
         for kind in &mut log.kinds {
             kind.last = kind.last.checked_sub(PAUSE).unwrap();
         }
-        assert_eq!((0..STRIDE).find_map(|_| log.note("a", 1)), Some(10_000 + STRIDE - 10_000 % STRIDE));
+        assert_eq!((0..STRIDE).find_map(|_| log.count("a", 1)), Some(10_000 + STRIDE - 10_000 % STRIDE));
     }
 }

@@ -1,11 +1,11 @@
-//! From the TUN device to the peers: read what waits, split it, gather it by peer and size, send it.
+//! From the TUN device to the peers: read what is waiting, split it, gather it by peer and size, send it.
 
 use super::config::EngineConfig;
 use super::errors::Errors;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
 use super::read_backoff::ReadBackoff;
-use super::send_error::{Remedy, hint, kind, remedy};
+use super::send_error::{SendAction, action_for, hint, kind};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::flow_schedule::{self, FlowSchedule};
@@ -25,54 +25,54 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Room for one packet as it is read: the longest there is, and its virtio header.
+/// Room for one packet: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// No more is read once there are so many bytes: the processor's cache has to hold them, and who comes last waits for all of them.
+/// The bytes after which reading stops. A batch has to fit the CPU cache, and its last packet waits for all of it.
 const BUDGET: usize = 512 << 10;
-/// The kernel takes so many datagrams a send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// The most datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
-/// Room for the made headers of one packet.
+/// Room for the generated headers of one packet.
 const MADE: usize = HEADERS + framing::VXLAN;
-/// A batch is sent before it grows beyond this many pieces.
+/// A batch is sent before it has more pieces than this.
 const PIECES: usize = 4096;
-/// How long a send waits for room, in milliseconds, before it is given up.
-const PATIENCE: u16 = 100;
-/// So many refusals of segmented sends that succeed one by one mean that the kernel, or the driver, cannot do it.
+/// How long a send waits for room in the socket, in milliseconds.
+const SEND_TIMEOUT: u16 = 100;
+/// After this many refused segmented sends that succeed one by one, the kernel or driver is taken not to support them.
 const REFUSALS: usize = 3;
 
-/// The work of one thread.
+/// The sending side of one queue, which runs in a thread.
 pub struct Outward<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
-    /// By which packets leave; a flow always by the same.
+    /// The sockets that send. A flow always uses the same one.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
 
-/// What is gathered to be sent.
+/// The messages to be sent.
 #[derive(Default)]
 struct Gathered {
     messages: Vec<Message>,
     pieces: Vec<Piece>,
     made: Vec<u8>,
     used: usize,
-    /// Whether the last message takes no more: a shorter datagram ends it.
+    /// Whether the last message is complete: a shorter datagram ends it.
     ended: bool,
 }
 
-/// One datagram that is to be sent.
+/// A datagram to be sent.
 #[derive(Clone, Copy)]
 struct Datagram {
     to: SocketAddr,
     ecn: u8,
     socket: usize,
-    /// All pieces together.
+    /// The size of all pieces.
     bytes: usize,
 }
 
-/// What one thread keeps between batches.
+/// The state that a thread keeps between batches.
 pub(super) struct State {
     schedule: FlowSchedule,
     gathered: Gathered,
@@ -98,7 +98,7 @@ impl State {
 }
 
 impl<D: Device, P: Port> Outward<D, P> {
-    /// Works until the wake.
+    /// Runs until the wake.
     pub fn run(self) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
@@ -109,7 +109,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         while !self.wake.called() {
             let error = self.read(features.batch, &mut buffer, &mut lengths);
             if let Some(error) = error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
-                self.unread(error, &mut state.log);
+                self.read_failed(error, &mut state.log);
                 if lengths.is_empty() {
                     backoff.failed(&self.wake);
                     continue;
@@ -126,12 +126,12 @@ impl<D: Device, P: Port> Outward<D, P> {
         }
     }
 
-    /// Moves what was read.
+    /// Processes a batch.
     pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
         add(&self.counters.sent.batches, 1);
         self.arrange(buffer, lengths, &mut state.schedule);
-        for turn in 0..lengths.len() {
-            let index = state.schedule.unit(turn);
+        for position in 0..lengths.len() {
+            let index = state.schedule.unit_at(position);
             let length = lengths.get(index).copied().unwrap_or(0);
             self.packet(index * SLOT, length, buffer, table, state);
             if state.gathered.pieces.len() >= PIECES {
@@ -141,7 +141,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         self.flush(buffer, state);
     }
 
-    /// Reads what waits, `most` packets at most, each into a slot of its own; why it stopped before.
+    /// Reads at most `most` waiting packets, each into its own slot. Returns the error that stopped it.
     pub(super) fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) -> Option<io::Error> {
         lengths.clear();
         let mut bytes = 0;
@@ -159,23 +159,23 @@ impl<D: Device, P: Port> Outward<D, P> {
         None
     }
 
-    /// A read failed.
+    /// Counts and logs a failed read.
     #[cold]
-    pub(super) fn unread(&self, error: &io::Error, log: &mut LogLimit) {
+    pub(super) fn read_failed(&self, error: &io::Error, log: &mut LogLimit) {
         add(&self.counters.sent.errors, 1);
-        // The device is gone: who makes it anew tells it, and starts another thread.
+        // The device was deleted. The code that creates it again logs that and starts new threads.
         if error.raw_os_error() == Some(libc::EBADFD) {
             return;
         }
-        if let Some(times) = log.note("read", 1) {
-            tracing::warn!("{}: cannot read from the TUN device: {error}; it is tried again ({times} times)", self.config.device);
+        if let Some(times) = log.count("read", 1) {
+            tracing::warn!("{}: cannot read from the TUN device: {error}; retrying ({times} times)", self.config.device);
         }
     }
 
-    /// Settles whose packets are sent first.
+    /// Determines the order in which packets are sent.
     fn arrange(&self, buffer: &[u8], lengths: &[usize], schedule: &mut FlowSchedule) {
         schedule.clear();
-        if lengths.len() < 2 || lengths.iter().sum::<usize>() < flow_schedule::WORTH {
+        if lengths.len() < 2 || lengths.iter().sum::<usize>() < flow_schedule::MIN_BYTES {
             return;
         }
         let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
@@ -185,10 +185,10 @@ impl<D: Device, P: Port> Outward<D, P> {
             let slot = match Header::parse(packet) {
                 Ok(header) if header.fragment == Fragment::No => flow::slot(packet, &header),
                 Ok(_) => {
-                    schedule.fix();
+                    schedule.keep_order();
                     0
                 }
-                // It is dropped, whenever.
+                // It will be dropped, so its position does not matter.
                 Err(_) => 0,
             };
             schedule.count(slot, *length);
@@ -197,7 +197,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         schedule.arrange();
     }
 
-    /// Judges a packet and gathers what comes out of it.
+    /// Checks a packet and gathers the resulting datagrams.
     fn packet(&self, at: usize, length: usize, buffer: &mut [u8], table: &Table, state: &mut State) {
         let sent = &self.counters.sent;
         let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
@@ -215,7 +215,7 @@ impl<D: Device, P: Port> Outward<D, P> {
             Ok(split) => split,
             Err(reason) => return sent.dropped(reason),
         };
-        // A super-packet counts as the packets that it stands for, whatever becomes of it.
+        // A super-packet counts as the packets that it consists of, whatever happens to it.
         let (segment, count) = if let Split::Segments(segments) = &split { (Some(segments.full()), segments.count()) } else { (None, 1) };
         let dropped = |reason| sent.dropped_many(reason, count);
         let peer = match outbound(&header, packet, table, segment) {
@@ -223,8 +223,8 @@ impl<D: Device, P: Port> Outward<D, P> {
             Outbound::Drop(reason) => return dropped(reason),
             Outbound::Reply(kind, reason) => {
                 state.errors.tell(kind, packet, &header, &self.counters);
-                if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.note(reason.as_str(), count)).flatten() {
-                    tracing::info!("{}: no node has the subnet of {} ({times} packets)", self.config.device, header.destination);
+                if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.count(reason.as_str(), count)).flatten() {
+                    tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, header.destination);
                 }
                 return dropped(reason);
             }
@@ -262,7 +262,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         }
     }
 
-    /// Writes what stands in front of a packet behind what has been made; its length.
+    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns their length.
     #[inline]
     fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
         if gathered.made.len() < gathered.used + MADE {
@@ -272,7 +272,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         self.config.framing.write(peer.mac, header.version == Version::V6, room)
     }
 
-    /// By which socket a flow leaves.
+    /// The socket of a flow.
     #[inline]
     fn socket(&self, header: &Header, packet: &[u8]) -> usize {
         if self.sockets.len() <= 1 {
@@ -281,7 +281,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         (flow::hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
-    /// Sends what is gathered.
+    /// Sends the gathered messages.
     fn flush(&self, buffer: &[u8], state: &mut State) {
         let messages = std::mem::take(&mut state.gathered.messages);
         let mut rest = messages.as_slice();
@@ -291,7 +291,7 @@ impl<D: Device, P: Port> Outward<D, P> {
             let Some((now, behind)) = rest.split_at_checked(run) else { break };
             let (done, error) = self.send(now, state, buffer);
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
-            sent.iter().for_each(|message| self.went(message));
+            sent.iter().for_each(|message| self.count_sent(message));
             let Some(failed) = left.first() else {
                 rest = behind;
                 tries = 0;
@@ -300,15 +300,15 @@ impl<D: Device, P: Port> Outward<D, P> {
             rest = rest.get(sent.len()..).unwrap_or_default();
             tries = if sent.is_empty() { tries } else { 0 };
             let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
-            match remedy(&error, failed.count > 1, tries) {
-                Remedy::Again => tries += 1,
-                Remedy::Wait if self.room(failed.socket) => tries += 1,
-                Remedy::Singly => {
+            match action_for(&error, failed.count > 1, tries) {
+                SendAction::Retry => tries += 1,
+                SendAction::Wait if self.wait_for_room(failed.socket) => tries += 1,
+                SendAction::SendSingly => {
                     self.one_by_one(failed, &error, state, buffer);
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
-                Remedy::Wait | Remedy::Drop => {
-                    self.lost(failed, &error, &mut state.log);
+                SendAction::Wait | SendAction::Drop => {
+                    self.count_lost(failed, &error, &mut state.log);
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
             }
@@ -317,43 +317,43 @@ impl<D: Device, P: Port> Outward<D, P> {
         state.gathered.clear();
     }
 
-    /// Hands messages of one socket to the kernel: how many it took, and why not the next.
+    /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next.
     fn send(&self, messages: &[Message], state: &mut State, buffer: &[u8]) -> (usize, Option<io::Error>) {
         let State { sender, gathered, .. } = state;
         let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
         socket.map_or((0, None), |socket| socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer))
     }
 
-    /// Counts what the kernel took.
+    /// Counts a sent message.
     #[inline]
-    fn went(&self, message: &Message) {
+    fn count_sent(&self, message: &Message) {
         let sent = &self.counters.sent;
         add(&sent.units, 1);
         add(&sent.packets, message.count);
         add(&sent.bytes, message.bytes.saturating_sub(message.count * self.config.framing.overhead()));
     }
 
-    /// Counts what it did not take, and tells of it.
+    /// Counts and logs a message that was not sent.
     #[cold]
-    fn lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
+    fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
         self.counters.sent.dropped_many(Reason::SendFailed, message.count);
-        if let Some(times) = log.note(kind(error), message.count) {
+        if let Some(times) = log.count(kind(error), message.count) {
             tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.config.device, message.to, hint(error));
         }
     }
 
-    /// Waits a moment for room in the socket.
-    fn room(&self, socket: usize) -> bool {
+    /// Waits briefly for room in the socket.
+    fn wait_for_room(&self, socket: usize) -> bool {
         let Some(socket) = self.sockets.get(socket) else { return false };
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT), PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
-        let ready = poll(&mut polled, PollTimeout::from(PATIENCE)).unwrap_or(0);
+        let ready = poll(&mut polled, PollTimeout::from(SEND_TIMEOUT)).unwrap_or(0);
         ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
-    /// Sends the datagrams of a message each by itself.
+    /// Sends each datagram of a message separately.
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
-        tracing::debug!("a segmented send of {} x {} bytes to {}: {error}", message.count, message.segment, message.to);
+        tracing::debug!("segmented send of {} x {} bytes to {} failed: {error}", message.count, message.segment, message.to);
         let mut lost = false;
         let mut from = message.pieces.start;
         while from < message.pieces.end {
@@ -367,31 +367,31 @@ impl<D: Device, P: Port> Outward<D, P> {
             lost |= !self.single(&one, state, buffer);
             from = to;
         }
-        // What is too long one by one as well says nothing about segmented sends.
+        // A datagram that is too long on its own says nothing about segmented sends.
         if !lost && error.raw_os_error() != Some(libc::EMSGSIZE) {
             state.refusals += 1;
             if state.refusals == REFUSALS && state.gso {
-                tracing::warn!("{}: datagrams are sent one by one from now on: UDP_SEGMENT: {error}", self.config.device);
+                tracing::warn!("{}: sending datagrams one by one from now on: UDP_SEGMENT failed: {error}", self.config.device);
                 state.gso = false;
             }
         }
     }
 
-    /// Sends one datagram; whether the kernel took it.
+    /// Sends one datagram. Returns whether it was sent.
     fn single(&self, one: &Message, state: &mut State, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
             let (done, error) = self.send(std::slice::from_ref(one), state, buffer);
             if done > 0 {
-                self.went(one);
+                self.count_sent(one);
                 return true;
             }
             let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
-            match remedy(&error, false, tries) {
-                Remedy::Again => tries += 1,
-                Remedy::Wait if self.room(one.socket) => tries += 1,
+            match action_for(&error, false, tries) {
+                SendAction::Retry => tries += 1,
+                SendAction::Wait if self.wait_for_room(one.socket) => tries += 1,
                 _ => {
-                    self.lost(one, &error, &mut state.log);
+                    self.count_lost(one, &error, &mut state.log);
                     return false;
                 }
             }
@@ -422,7 +422,7 @@ impl Gathered {
         }
     }
 
-    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits there, or begins another.
+    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits, or starts a new one.
     #[inline]
     fn add(&mut self, datagram: Datagram, from: usize, gso: bool) {
         let end = self.pieces.len();

@@ -1,41 +1,41 @@
-//! How a thread waits: for something to read, and after errors, of which a lasting one must not keep a processor busy.
+//! How a thread waits: for something to read, and after errors, so that a lasting error does not keep a CPU busy.
 
 use super::wake::Wake;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-/// The longest pause between two tries, in milliseconds.
+/// The longest pause between two attempts, in milliseconds.
 const LONGEST: u16 = 1000;
 
-/// One thread's backoff.
+/// The backoff of one thread.
 #[derive(Default)]
 pub struct ReadBackoff {
     /// Failures since the last success.
     failures: u32,
-    /// Whether the file was reported as ready without anything to read.
-    odd: bool,
+    /// Whether the file was ready without anything to read.
+    spurious: bool,
 }
 
 impl ReadBackoff {
-    /// Something was read.
+    /// A read succeeded.
     #[inline]
     pub fn worked(&mut self) {
         self.failures = 0;
-        self.odd = false;
+        self.spurious = false;
     }
 
-    /// Nothing waits: waits until something can be read, or an error be fetched; false at the wake.
+    /// Nothing to read: waits for data or an error. False after the wake.
     pub fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
-        if self.odd {
-            // It was ready, and there was nothing.
+        if self.spurious {
+            // The file was ready, but there was nothing to read.
             self.failed(wake);
         }
         let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN), PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) => {
                 let [file, _] = polled;
-                self.odd = !file.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
+                self.spurious = !file.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
             }
             Err(Errno::EINTR) => {}
             Err(_) => self.failed(wake),
@@ -43,20 +43,20 @@ impl ReadBackoff {
         !wake.called()
     }
 
-    /// Reading failed: pauses, unless it is the first time, the longer the more often. The wake ends a pause.
+    /// A read failed: pauses, except after the first failure, and longer after each one. The wake ends a pause.
     pub fn failed(&mut self, wake: &Wake) {
         let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);
         if pause > 0 {
-            wake.rest(pause);
+            wake.sleep(pause);
         }
     }
 }
 
-/// Milliseconds to wait after so many failures before this one.
+/// The pause in milliseconds after this many earlier failures.
 fn pause(failures: u32) -> u16 {
     match failures {
-        // What ICMP tells of a send, or one odd packet: the next call is another.
+        // An ICMP error about an earlier send, or a single bad packet. The next call may succeed.
         0 => 0,
         1..=10 => (1 << (failures - 1)).min(LONGEST),
         _ => LONGEST,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_lasts_is_waited_for_and_a_success_ends_that() {
+    fn a_lasting_error_causes_pauses_until_a_success() {
         let wake = Wake::new().unwrap();
         let mut backoff = ReadBackoff::default();
         let begin = Instant::now();
@@ -85,17 +85,17 @@ mod tests {
         assert!(begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32));
         backoff.worked();
         assert_eq!(backoff.failures, 0);
-        // The wake ends the longest pause.
+        // The wake also ends the longest pause.
         backoff.failures = 1_000_000;
-        wake.now();
+        wake.wake();
         backoff.failed(&wake);
         assert!(!backoff.idle(&EventFd::new().unwrap(), &wake));
     }
 
     #[test]
-    fn a_file_that_is_ready_without_anything_to_read_is_waited_for() {
+    fn a_file_that_is_ready_without_data_causes_pauses() {
         let wake = Wake::new().unwrap();
-        // A pipe whose other end is closed: POLLHUP and no POLLIN.
+        // A pipe with its other end closed: POLLHUP without POLLIN.
         let (read, write) = nix::unistd::pipe().unwrap();
         drop(write);
         let mut backoff = ReadBackoff::default();

@@ -1,5 +1,5 @@
-//! The law of the engine: every packet that is read is delivered, or counted by a reason, whatever fails at whichever read, write or send. And what fails for
-//! long is not tried without a pause.
+//! The law of the engine: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting
+//! errors do not cause a busy loop.
 
 use super::inward::{self, Inward};
 use super::io::{Device, Port};
@@ -12,7 +12,7 @@ use crate::socket::{Message, Piece, Receiver, Sender};
 use crate::split::tests::{Recipe, recipe};
 use crate::split::{Split, split};
 use crate::table::Checks;
-use crate::table::{Networks, Peer, Settings};
+use crate::table::{Networks, Peer, TableSettings};
 use crate::tun::Offload;
 use crate::virtio::{self, Gso, VnetHeader};
 use nix::sys::eventfd::EventFd;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const MTU: u16 = 1450;
 const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
 
-/// What happens at each call, one after the other; then everything works.
+/// The results of calls, in order. After the last one, all calls succeed.
 type Script = Mutex<VecDeque<i32>>;
 
 fn next(script: &Script) -> io::Result<()> {
@@ -40,32 +40,32 @@ fn next(script: &Script) -> io::Result<()> {
     }
 }
 
-/// A TUN device on tape.
-struct Tape {
+/// A fake TUN device.
+struct FakeTun {
     event: EventFd,
     offload: Offload,
     reads: Mutex<VecDeque<Result<Vec<u8>, i32>>>,
     faults: Script,
-    /// Each write that worked.
+    /// The successful writes.
     written: Mutex<Vec<Vec<u8>>>,
-    /// Super-packets are refused, as some kernels do.
+    /// Whether super-packets are refused, as some kernels do.
     refuses: bool,
 }
 
-impl Tape {
+impl FakeTun {
     fn new(offload: Offload, reads: Vec<Result<Vec<u8>, i32>>, faults: Vec<i32>) -> Arc<Self> {
         let (reads, faults) = (Mutex::new(reads.into()), Mutex::new(faults.into()));
         Arc::new(Self { event: EventFd::new().unwrap(), offload, reads, faults, written: Mutex::default(), refuses: false })
     }
 }
 
-impl AsFd for Tape {
+impl AsFd for FakeTun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
-impl Device for Tape {
+impl Device for FakeTun {
     fn offload(&self) -> Offload {
         self.offload
     }
@@ -88,21 +88,21 @@ impl Device for Tape {
     }
 }
 
-/// A UDP socket that takes what the script says.
-struct Line {
+/// A fake UDP socket that follows the script.
+struct FakeSocket {
     event: EventFd,
     faults: Script,
     /// Packets, bytes.
     taken: Mutex<(usize, usize)>,
 }
 
-impl AsFd for Line {
+impl AsFd for FakeSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
-impl Port for Line {
+impl Port for FakeSocket {
     fn receive(&self, _: &mut Receiver, _: usize) -> io::Result<usize> {
         next(&self.faults)?;
         Err(io::ErrorKind::WouldBlock.into())
@@ -122,10 +122,10 @@ impl Port for Line {
 }
 
 fn table(own: bool) -> Table {
-    // The recipes' sources are the peer's, and their destinations ours; or the other way round.
+    // The recipes' sources are the peer's and their destinations ours, or the other way round.
     let nets = [("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"), ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64")];
     let [(peer4, peer6), (own4, own6)] = if own { nets } else { [nets[1], nets[0]] };
-    let settings = Settings {
+    let settings = TableSettings {
         networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fc00::/7".parse().unwrap()) },
         own: Networks { v4: Some(own4.parse().unwrap()), v6: Some(own6.parse().unwrap()) },
         checks: Checks::Strict,
@@ -142,18 +142,18 @@ fn config() -> Arc<EngineConfig> {
     Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: (None, None) })
 }
 
-fn inward<P: Port>(tun: &Arc<Tape>, socket: Arc<P>) -> Inward<Tape, P> {
+fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
     Inward { config: config(), tun: tun.clone(), socket, table, counters: Arc::default(), wake }
 }
 
-fn outward(tun: &Arc<Tape>, faults: Vec<i32>) -> (Outward<Tape, Line>, Arc<Line>) {
-    let line = Arc::new(Line { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
+fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
+    let line = Arc::new(FakeSocket { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
     (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, counters: Arc::default(), wake }, line)
 }
 
-/// A receiving socket of ours on loopback, and one that sends to it.
+/// One of our receiving sockets on loopback, and a socket that sends to it.
 fn loopback() -> (Socket, UdpSocket) {
     let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = bound.local_addr().unwrap();
@@ -181,58 +181,58 @@ fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     }
 }
 
-/// A datagram that comes in, and for how many packets it stands.
+/// An incoming datagram, and the number of packets that it consists of.
 #[derive(Clone, Debug)]
-enum Came {
+enum Incoming {
     Packet(Recipe),
-    Unfinished(Recipe),
-    /// A super-packet of the peer's kernel; of UDP with its segments' size.
+    Partial(Recipe),
+    /// A super-packet of the peer's kernel; for UDP with the segment size.
     Super(Recipe, usize),
     Damaged(Recipe, usize),
     Noise(Vec<u8>),
 }
 
-fn came() -> impl Strategy<Value = Came> {
+fn incoming() -> impl Strategy<Value = Incoming> {
     let stream = |recipe: Recipe| Recipe { flags: 0x10, ..recipe };
     prop_oneof![
-        4 => recipe(1400).prop_map(move |recipe| Came::Packet(stream(recipe))),
-        4 => recipe(1300).prop_map(move |recipe| Came::Unfinished(stream(recipe))),
-        1 => (recipe(9000), 200usize..1300).prop_map(|(recipe, size)| Came::Super(recipe, size)),
-        1 => (recipe(1400), any::<usize>()).prop_map(|(recipe, at)| Came::Damaged(recipe, at)),
-        1 => vec(any::<u8>(), 0..60).prop_map(Came::Noise),
+        4 => recipe(1400).prop_map(move |recipe| Incoming::Packet(stream(recipe))),
+        4 => recipe(1300).prop_map(move |recipe| Incoming::Partial(stream(recipe))),
+        1 => (recipe(9000), 200usize..1300).prop_map(|(recipe, size)| Incoming::Super(recipe, size)),
+        1 => (recipe(1400), any::<usize>()).prop_map(|(recipe, at)| Incoming::Damaged(recipe, at)),
+        1 => vec(any::<u8>(), 0..60).prop_map(Incoming::Noise),
     ]
 }
 
-/// Sends it; how many packets that are.
-fn send(from: &UdpSocket, came: &Came) -> usize {
+/// Sends it and returns the number of packets.
+fn send(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
-        Came::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
-        Came::Unfinished(recipe) => from.send(&recipe.partial()).map(|_| 1).unwrap(),
-        Came::Super(recipe, size) => {
+        Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
+        Incoming::Partial(recipe) => from.send(&recipe.partial()).map(|_| 1).unwrap(),
+        Incoming::Super(recipe, size) => {
             let packet = recipe.partial();
             let headers = packet.len() - recipe.payload.len();
             if recipe.tcp {
                 from.send(&packet).unwrap();
-                // What fits the MTU is one packet.
+                // A packet within the MTU stays one packet.
                 return if packet.len() > usize::from(MTU) { recipe.payload.len().div_ceil(usize::from(MTU) - headers) } else { 1 };
             }
-            // The kernel tells the inner segments' size as it tells that of datagrams that it gathered.
+            // The kernel reports the inner segment size as if it had gathered datagrams.
             let size = *size;
             if packet.len() <= size {
                 return from.send(&packet).map(|_| 1).unwrap();
             }
             let (iov, segment) = ([IoSlice::new(&packet)], size as u16);
             sendmsg::<()>(from.as_raw_fd(), &iov, &[ControlMessage::UdpGsoSegments(&segment)], MsgFlags::empty(), None).unwrap();
-            // If nothing but headers go beyond one segment, these are two broken datagrams.
+            // If only headers go beyond one segment, these are two malformed datagrams.
             if recipe.payload.len() > size { recipe.payload.len().div_ceil(size) } else { packet.len().div_ceil(size) }
         }
-        Came::Damaged(recipe, at) => {
+        Incoming::Damaged(recipe, at) => {
             let mut packet = recipe.packet();
             let at = at % packet.len();
             packet[at] ^= 0x55;
             from.send(&packet).map(|_| 1).unwrap()
         }
-        Came::Noise(bytes) => from.send(bytes).map(|_| 1).unwrap(),
+        Incoming::Noise(bytes) => from.send(bytes).map(|_| 1).unwrap(),
     }
 }
 
@@ -253,11 +253,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_comes_in_is_delivered_or_counted(all in vec((came(), any::<bool>()), 1..30), faults in vec(fault(), 0..40), offload in offload()) {
+    fn incoming_packets_are_delivered_or_counted(all in vec((incoming(), any::<bool>()), 1..30), faults in vec(fault(), 0..40), offload in offload()) {
         let (socket, from) = loopback();
-        let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
-        stranger.connect(from.peer_addr().unwrap()).unwrap();
-        let tape = Tape::new(offload, Vec::new(), faults);
+        let unknown = UdpSocket::bind("127.0.0.2:0").unwrap();
+        unknown.connect(from.peer_addr().unwrap()).unwrap();
+        let tape = FakeTun::new(offload, Vec::new(), faults);
         let inward = inward(&tape, Arc::new(socket));
         let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(offload), Receiver::new(64));
         let mut read = 0;
@@ -266,7 +266,7 @@ proptest! {
             if *follows {
                 continue;
             }
-            stranger.send(&[0; 20]).unwrap();
+            unknown.send(&[0; 20]).unwrap();
             read += 1;
             while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
                 inward.batch(count, &mut receiver, &table, &mut state);
@@ -280,13 +280,13 @@ proptest! {
         prop_assert_eq!(count(&counted.packets), delivered.len());
         prop_assert_eq!(count(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
         prop_assert_eq!(read, delivered.len() + counted.all_drops() as usize, "{:?}", counted);
-        // No packet that is too long for the pods was made of a super-packet.
-        let longest = all.iter().map(|(came, _)| if let Came::Packet(recipe) | Came::Damaged(recipe, _) = came { recipe.packet().len() } else { 0 }).max();
+        // No packet made from a super-packet exceeds the pods' MTU.
+        let longest = all.iter().map(|(came, _)| if let Incoming::Packet(recipe) | Incoming::Damaged(recipe, _) = came { recipe.packet().len() } else { 0 }).max();
         prop_assert!(delivered.iter().all(|packet| packet.len() <= longest.unwrap_or(0).max(usize::from(MTU))));
     }
 
     #[test]
-    fn what_goes_out_is_delivered_or_counted(
+    fn outgoing_packets_are_sent_or_counted(
         all in vec(prop_oneof![
             8 => (recipe(20_000), 400usize..1380, any::<bool>()).prop_map(|(recipe, size, routed)| Ok((recipe, size, routed))),
             1 => vec(any::<u8>(), 0..60).prop_map(|noise| Err(Ok(noise))),
@@ -299,7 +299,7 @@ proptest! {
         for one in all {
             reads.push(match one {
                 Ok((recipe, size, routed)) => {
-                    // What goes to no node's subnet is dropped as the packets that it stands for.
+                    // Super-packets to no node's subnet are dropped as the packets that they consist of.
                     let recipe = Recipe { payload: recipe.payload, ..recipe };
                     let count = recipe.payload.len().div_ceil(size);
                     read += count;
@@ -320,7 +320,7 @@ proptest! {
                 }
             });
         }
-        let tape = Tape::new(ALL, reads, Vec::new());
+        let tape = FakeTun::new(ALL, reads, Vec::new());
         let (outward, line) = outward(&tape, faults);
         let (table, mut state) = (outward.table.load_full(), outward::State::new(&outward.config));
         let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
@@ -331,7 +331,7 @@ proptest! {
             }
             match error {
                 Some(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Some(error) => outward.unread(&error, &mut Default::default()),
+                Some(error) => outward.read_failed(&error, &mut Default::default()),
                 None => {}
             }
         }
@@ -343,11 +343,11 @@ proptest! {
     }
 }
 
-/// A kernel that takes no merged packets (Linux 6.1 and 6.6 of some releases): what was merged is written one by one, and soon nothing is merged.
+/// A kernel that refuses merged packets (some releases of Linux 6.1 and 6.6): they are written one by one, and soon nothing is merged.
 #[test]
-fn what_is_refused_merged_is_written_one_by_one() {
+fn refused_merged_packets_are_written_one_by_one() {
     let (socket, from) = loopback();
-    let mut tape = Tape::new(ALL, Vec::new(), Vec::new());
+    let mut tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     Arc::get_mut(&mut tape).unwrap().refuses = true;
     let inward = inward(&tape, Arc::new(socket));
     let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(ALL), Receiver::new(64));
@@ -377,13 +377,13 @@ fn what_is_refused_merged_is_written_one_by_one() {
     assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
 }
 
-/// A lasting error: each try is counted, and the pauses between them grow; here up to 32 ms.
+/// A lasting error: each attempt is counted, and the pauses grow, here up to 32 ms.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 
 #[test]
-fn a_device_that_cannot_be_read_is_not_read_all_the_time() {
-    let tape = Tape::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
+fn an_unreadable_device_causes_no_busy_loop() {
+    let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
     let (outward, _) = outward(&tape, Vec::new());
     let (wake, counters, begin) = (outward.wake.clone(), outward.counters.clone(), Instant::now());
     let thread = std::thread::spawn(move || outward.run());
@@ -392,16 +392,16 @@ fn a_device_that_cannot_be_read_is_not_read_all_the_time() {
         std::thread::yield_now();
     }
     assert!(begin.elapsed() >= PAUSES, "{:?}", begin.elapsed());
-    wake.now();
+    wake.wake();
     thread.join().unwrap();
     assert_eq!(count(&counters.sent.errors), TRIES);
 }
 
 #[test]
-fn a_socket_that_cannot_be_read_is_not_read_all_the_time() {
+fn an_unreadable_socket_causes_no_busy_loop() {
     let faults = Mutex::new(vec![libc::ENETDOWN; TRIES].into());
-    let line = Arc::new(Line { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
-    let inward = inward(&Tape::new(ALL, Vec::new(), Vec::new()), line);
+    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
+    let inward = inward(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
     let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
     let thread = std::thread::spawn(move || inward.run());
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -409,7 +409,7 @@ fn a_socket_that_cannot_be_read_is_not_read_all_the_time() {
         std::thread::yield_now();
     }
     assert!(begin.elapsed() >= PAUSES, "{:?}", begin.elapsed());
-    wake.now();
+    wake.wake();
     thread.join().unwrap();
     assert_eq!(count(&counters.received.errors), TRIES);
 }

@@ -1,39 +1,39 @@
-//! What ends the waiting and the work of all threads of an engine.
+//! The signal that ends all threads of an engine, even while they wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Once woken it stays awake.
+/// A signal that stays set once it is given.
 pub struct Wake {
     event: nix::sys::eventfd::EventFd,
     called: AtomicBool,
 }
 
 impl Wake {
-    /// Asleep.
+    /// A signal that is not given yet.
     ///
     /// # Errors
-    /// When the process has no file left.
+    /// The process has no file descriptors left.
     pub fn new() -> nix::Result<Self> {
         use nix::sys::eventfd::{EfdFlags, EventFd};
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self { event, called: AtomicBool::new(false) })
     }
 
-    /// Wakes all that wait.
-    pub fn now(&self) {
+    /// Gives the signal.
+    pub fn wake(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);
     }
 
-    /// Waits so many milliseconds, or until it is called.
-    pub fn rest(&self, milliseconds: u16) {
+    /// Waits for some milliseconds, or until the signal.
+    pub fn sleep(&self, milliseconds: u16) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut polled = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut polled, PollTimeout::from(milliseconds));
     }
 
-    /// Whether it was called: for threads that never wait, because there is always work.
+    /// Whether the signal was given, for threads that never wait because they always have work.
     #[inline]
     pub fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)

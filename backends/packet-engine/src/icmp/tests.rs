@@ -34,7 +34,7 @@ fn answer(icmp: Icmp, offender: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What the answer says by an independent reader, with all checksums looked at.
+/// Parses the reply with an independent reader and checks all checksums.
 fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
     let header = Header::parse(answer).unwrap();
     assert_eq!((header.ttl, header.source, header.fragment), (64, ours(&header), Fragment::No));
@@ -52,7 +52,7 @@ fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
 }
 
 #[test]
-fn what_is_said_to_whom() {
+fn errors_go_to_the_sender() {
     let rows =
         [(Icmp::NetUnreachable, (3, 0, 0), (1, 0, 0)), (Icmp::TimeExceeded, (11, 0, 0), (3, 0, 0)), (Icmp::TooBig(1472), (3, 4, 1472), (2, 0, 1472))];
     for (icmp, v4, v6) in rows {
@@ -93,7 +93,7 @@ fn etherparse_reads_the_same() {
 }
 
 #[test]
-fn as_much_is_quoted_as_fits() {
+fn the_quote_fills_the_message() {
     for payload in [0, 1, 8, 500, 519, 520, 521, 549, 1400, 60_000] {
         let (v4, v6) = (udp(payload), udp_v6(payload));
         let (said, said_v6) = (answer(Icmp::TimeExceeded, &v4).unwrap(), answer(Icmp::TimeExceeded, &v6).unwrap());
@@ -104,8 +104,8 @@ fn as_much_is_quoted_as_fits() {
 }
 
 #[test]
-fn too_little_room_is_none() {
-    // What must be quoted at least: the header and 8 bytes, or all there is.
+fn too_little_room_gives_no_reply() {
+    // The minimum quote is the header and 8 bytes, or all of a shorter packet.
     for (offender, headers, least) in [(udp(100), 28, 28), (udp_v6(100), 48, 48), (udp(0), 28, 28), (udp_v6(0), 48, 48)] {
         let header = Header::parse(&offender).unwrap();
         for room in 0..300 {
@@ -127,7 +127,7 @@ fn no_errors_about_errors() {
     assert_eq!(answered, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18, 42, 43]);
     let answered: Vec<u8> = (0..=255).filter(|kind| with(udp_v6(12), 6, 58, *kind)).collect();
     assert_eq!(answered, (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>());
-    // Where the type would be, the packet ends.
+    // The packet ends before the type.
     for (mut packet, at, protocol, len_at) in [(udp(0), 9, 1, 3), (udp_v6(0), 6, 58, 5)] {
         packet.truncate(packet.len() - 8);
         packet[at] = protocol;
@@ -146,7 +146,7 @@ fn an_error_behind_extension_headers_is_one() {
         answer(Icmp::TimeExceeded, &packet).is_some()
     };
     assert_eq!([with(58, 128), with(58, 1), with(58, 3), with(17, 1)], [true, false, false, true]);
-    // A chain that is too long to be followed may end in one.
+    // A chain that is too long to follow may end in an error.
     let mut long = udp_v6(100);
     long[6] = 60;
     (0..10).for_each(|n| long[40 + n * 8..48 + n * 8].copy_from_slice(&[60, 0, 1, 4, 0, 0, 0, 0]));
@@ -154,7 +154,7 @@ fn an_error_behind_extension_headers_is_one() {
 }
 
 #[test]
-fn only_about_first_fragments() {
+fn no_errors_about_later_fragments() {
     let v4 = |flags: u16| {
         let mut packet = udp(16);
         packet[6..8].copy_from_slice(&flags.to_be_bytes());
@@ -173,8 +173,8 @@ fn only_about_first_fragments() {
 
 #[test]
 fn only_between_hosts() {
-    let odd = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "169.254.1.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"];
-    for ip in odd {
+    let not_hosts = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "169.254.1.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"];
+    for ip in not_hosts {
         for at in [12, 16] {
             let mut packet = udp(8);
             packet[at..at + 4].copy_from_slice(&ip.parse::<Ipv4Addr>().unwrap().octets());
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn any_answer_is_a_right_packet(
+    fn every_reply_is_a_valid_packet(
         mut offender in (any::<bool>(), 0usize..1500).prop_map(|(v4, len)| if v4 { udp(len) } else { udp_v6(len) }),
         changes in vec((0usize..60, any::<u8>()), 0..6),
         icmp in proptest::sample::select(ALL.to_vec()),
@@ -229,7 +229,7 @@ proptest! {
             let (to, .., quote) = read(&out[..len]);
             prop_assert_eq!(to, header.source);
             prop_assert!(offender.starts_with(&quote) && quote.len() >= offender.len().min(header.header_len + 8));
-            // And is itself not to be answered.
+            // And it must not be replied to.
             let again = Header::parse(&out[..len]).unwrap();
             prop_assert_eq!(reply(icmp, &out[..len], &again, ours(&again), &mut [0; 1500]), None);
         }

@@ -1,4 +1,4 @@
-//! What is merged, what never is, and that nothing is lost, invented, or overtaken within its flow.
+//! What is merged, what never is, and that no packet is lost, invented or overtaken within its flow.
 
 use super::super::split::tests::{Recipe, recipe};
 use super::*;
@@ -15,7 +15,7 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     buffer
 }
 
-/// How many packets each group holds.
+/// The number of packets in each group.
 fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
     offer(&mut merger, packets);
@@ -26,7 +26,7 @@ fn tcp(sequence: u32, length: usize) -> Recipe {
     Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: 1, payload: vec![5; length] }
 }
 
-/// A packet with something changed, its TCP checksum right again.
+/// A packet with one change and a correct TCP checksum.
 fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
     let mut packet = recipe.packet();
     packet[at] = value;
@@ -59,7 +59,7 @@ fn a_stream_is_merged_until_it_ends() {
 }
 
 #[test]
-fn what_differs_stays_alone() {
+fn packets_that_differ_are_not_merged() {
     let first = tcp(0, 1000);
     let second = tcp(1000, 1000);
     assert_eq!(counts(&[first.packet(), second.packet()]), [2]);
@@ -75,10 +75,10 @@ fn what_differs_stays_alone() {
     assert_eq!(counts(&[first.packet(), tcp(2000, 1000).packet()]), [1, 1], "a gap");
     assert_eq!(counts(&[first.packet(), first.packet()]), [1, 1], "a repetition");
     let acknowledgement = Recipe { payload: Vec::new(), ..second.clone() };
-    assert_eq!(counts(&[first.packet(), acknowledgement.packet(), second.packet()]), [1, 1, 1], "nothing overtakes");
+    assert_eq!(counts(&[first.packet(), acknowledgement.packet(), second.packet()]), [1, 1, 1], "no packet is overtaken");
     let mut wrong = second.packet();
     wrong[60] ^= 1;
-    assert_eq!(counts(&[first.packet(), wrong]), [1, 1], "a wrong checksum is not made right");
+    assert_eq!(counts(&[first.packet(), wrong]), [1, 1], "a wrong checksum is not corrected");
     let mut fragment = second.packet();
     fragment[6] = 0x20;
     assert_eq!(counts(&[first.packet(), fragment, second.packet()]), [1, 1, 1]);
@@ -90,25 +90,25 @@ fn what_differs_stays_alone() {
 }
 
 #[test]
-fn a_few_bytes_are_written_before_a_stream() {
+fn small_flows_are_written_before_a_stream() {
     let stream: Vec<_> = (0..60).map(|n| tcp(n * 1400, 1400).packet()).collect();
     let answer = Recipe { tcp: false, ..tcp(0, 40) }.packet();
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
         offer(&mut merger, packets);
         merger.arrange();
-        (0..merger.groups().len()).map(|turn| merger.turn(turn)).collect::<Vec<_>>()
+        (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
     };
     let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
     assert_eq!(turns(&packets), [2, 0, 1]);
     let mut fragment = answer;
     fragment[6] = 0x20;
     packets.push(fragment);
-    assert_eq!(turns(&packets), [0, 1, 2, 3], "whose the fragment is nobody knows");
+    assert_eq!(turns(&packets), [0, 1, 2, 3], "the flow of a fragment is unknown");
 }
 
 #[test]
-fn what_is_not_to_be_merged_is_not() {
+fn disabled_merging_merges_nothing() {
     let stream = [tcp(0, 100).packet(), tcp(100, 100).packet()];
     let mut merger = Merger::new(false, true);
     offer(&mut merger, &stream);
@@ -117,16 +117,16 @@ fn what_is_not_to_be_merged_is_not() {
     assert!(merger.groups().is_empty());
 }
 
-/// The packet as a kernel hands it over that left the checksum to a network card.
-fn unfinish(packet: &[u8]) -> Vec<u8> {
+/// The packet as a kernel passes it on that left the checksum to a network card.
+fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
-    let sum = checksum::fold(unfinished::pseudo(&packet, &header).unwrap());
-    put(&mut packet, header.transport + unfinished::field(header.protocol).unwrap(), sum).unwrap();
+    let sum = checksum::fold(partial_checksum::pseudo(&packet, &header).unwrap());
+    put(&mut packet, header.transport + partial_checksum::field(header.protocol).unwrap(), sum).unwrap();
     packet
 }
 
-/// The single packets that a group stands for.
+/// The single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     use super::super::split::{Split, split};
     let mut packet: Vec<u8> = group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
@@ -143,7 +143,7 @@ fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// A packet as its flow, what orders it there, and its payload.
+/// The flow of a packet, its position in it, and its payload.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
@@ -154,13 +154,13 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Checksums that are left unfinished make no difference: what comes out is complete, and nothing is merged less.
+    /// Partial checksums make no difference: the results are complete, and nothing is merged less.
     #[test]
-    fn unfinished_or_not_it_is_merged(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
+    fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
         let singles = recipe.singles(size);
         prop_assume!(singles.len() <= 64);
-        let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { unfinish(single) } else { single.clone() }).collect();
+        let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { with_partial_checksum(single) } else { single.clone() }).collect();
         let mut merger = Merger::new(true, true);
         let mut buffer = offer(&mut merger, &came);
         prop_assert_eq!(merger.groups().len(), 1);
@@ -169,24 +169,24 @@ proptest! {
         let vnet = merger.finish(0, &mut buffer);
         let found = out(&vnet, &merger.groups()[0], &buffer);
         prop_assert_eq!(&found, &singles);
-        // Nothing is merged: each is completed for itself.
+        // Without merging, each checksum is completed.
         let mut merger = Merger::new(false, false);
         let mut buffer = offer(&mut merger, &came);
         for (index, single) in singles.iter().enumerate() {
             let vnet = merger.finish(index, &mut buffer);
-            prop_assert_eq!(vnet.needs_csum, came[index] == unfinish(single));
+            prop_assert_eq!(vnet.needs_csum, came[index] == with_partial_checksum(single));
             prop_assert_eq!(out(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
         }
     }
 
-    /// A super-packet goes on as it came, and stands for its segments; nothing joins it.
+    /// A super-packet is passed on as a whole and counts as its segments. Nothing is merged with it.
     #[test]
     fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
         let packet = recipe.partial();
         let after = Recipe { sequence: recipe.sequence.wrapping_add(recipe.payload.len() as u32), ..recipe.clone() }.packet();
         let mut buffer = [packet.clone(), after.clone()].concat();
         let mut merger = Merger::new(true, true);
-        merger.offer_whole(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
+        merger.offer_super_packet(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
         merger.offer(&buffer, packet.len()..buffer.len(), &Header::parse(&after).unwrap());
         prop_assert_eq!(merger.groups().len(), 2);
         let singles = recipe.singles(size);
@@ -196,20 +196,20 @@ proptest! {
         prop_assert_eq!(out(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
-    /// Merged, written by turns and split again, each flow's packets are what they were, in their order.
+    /// Merged, scheduled and split again, the packets of each flow are the same, in the same order.
     #[test]
-    fn each_flow_is_what_it_was(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
+    fn each_flow_keeps_its_packets_and_order(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
         let mut next = [[0u32; 4]; 3];
         let packets: Vec<Vec<u8>> = recipes.into_iter().map(|(recipe, flow, follows)| {
             let kind = usize::from(recipe.ipv6) * 2 + usize::from(recipe.tcp);
             let place = &mut next[usize::from(flow)][kind];
             let sequence = if follows { *place } else { recipe.sequence };
             *place = sequence.wrapping_add(recipe.payload.len() as u32);
-            // IPv4 identifiers of a merged packet count on from the first.
+            // The IPv4 identifiers of a merged packet are consecutive.
             let recipe = Recipe { sequence, options: 0, flags: recipe.flags & 0x18, ..recipe };
             let mut packet = recipe.packet();
             let port = if recipe.ipv6 { 41 } else { 21 };
-            // Another port, in the checksum too.
+            // Another port, also in the checksum.
             let at = port + if recipe.tcp { 15 } else { 5 };
             let sum = checksum::update(u16::from_be_bytes([packet[at], packet[at + 1]]), u16::from_be_bytes([packet[port - 1], packet[port]]), u16::from_be_bytes([packet[port - 1], flow]));
             packet[port] = flow;
@@ -220,8 +220,8 @@ proptest! {
         let mut buffer = offer(&mut merger, &packets);
         let mut out: Vec<Vec<u8>> = Vec::new();
         merger.arrange();
-        for turn in 0..merger.groups().len() {
-            let index = merger.turn(turn);
+        for position in 0..merger.groups().len() {
+            let index = merger.group_at(position);
             let vnet = merger.finish(index, &mut buffer);
             let group = &merger.groups()[index];
             let mut packet = buffer[group.first.clone()].to_vec();
@@ -238,7 +238,7 @@ proptest! {
                 }
             }
         }
-        // The identifier is the one thing that merging forgets.
+        // Merging loses only the identifier.
         let bare = |packets: &[Vec<u8>]| {
             let mut all: Vec<(Vec<u8>, Vec<u8>)> = packets.iter().map(|packet| {
                 let mut packet = packet.clone();

@@ -4,7 +4,7 @@ use etherparse::{IpSlice, PacketBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The chain of extension headers read with no regard to speed: protocol, offset, fragment.
+/// A simple parser of extension headers: protocol, offset, fragment.
 fn slow_chain(packet: &[u8], protocol: u8, at: usize, followed: usize, fragment: Fragment) -> Option<(u8, usize, Fragment)> {
     if ![0, 43, 44, 51, 60, 135, 139, 140].contains(&protocol) || fragment == Fragment::Later {
         return Some((protocol, at, fragment));
@@ -41,7 +41,7 @@ fn slow_chain(packet: &[u8], protocol: u8, at: usize, followed: usize, fragment:
     slow_chain(packet, rest[0], at + len, followed + 1, fragment)
 }
 
-/// The whole header, field by field.
+/// A simple parser of the whole header.
 fn slow(packet: &[u8]) -> Result<Header, Reason> {
     if packet.len() < 20 {
         return Err(Reason::Short);
@@ -105,7 +105,7 @@ fn v6(next: u8, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A chain of extension headers of the given kinds and length bytes, and what follows it.
+/// A chain of extension headers with the given kinds and length bytes, and the payload.
 fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for (n, (kind, len)) in headers.iter().enumerate() {
@@ -117,7 +117,7 @@ fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
         let at = body.len();
         body.resize(at + bytes, 0);
         body[at] = headers.get(n + 1).map_or(last, |(kind, _)| *kind);
-        // A fragment's second byte is reserved, and its third and fourth are the offset and the flag.
+        // In a fragment header the second byte is reserved, and the third and fourth are offset and flag.
         body[at + 1] = *len;
     }
     body.extend(payload);
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn as_the_slow_parser(mut packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), cut in prop_oneof![9 => Just(0usize), 1 => 1usize..60]) {
+    fn equals_the_simple_parser(mut packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), cut in prop_oneof![9 => Just(0usize), 1 => 1usize..60]) {
         for (at, value) in changes {
             if !packet.is_empty() {
                 let at = at.index(packet.len());
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn one_hop_less_and_no_more(packet in packets()) {
+    fn only_the_ttl_is_decremented(packet in packets()) {
         let mut after = packet.clone();
         decrement_ttl(&mut after);
         let Ok(header) = Header::parse(&packet) else {
@@ -169,14 +169,14 @@ proptest! {
     }
 
     #[test]
-    fn a_right_checksum_stays_right(mut packet in vec(any::<u8>(), 20..60), ecn: u8) {
+    fn a_correct_checksum_stays_correct(mut packet in vec(any::<u8>(), 20..60), ecn: u8) {
         packet[0] = 0x45;
         packet[10..12].fill(0);
         let right = checksum(sum(&packet[..20], 0)).to_be_bytes();
         packet[10..12].copy_from_slice(&right);
         set_ecn(&mut packet, ecn);
         decrement_ttl(&mut packet);
-        // Bit by bit what a fresh calculation gives.
+        // Equal to a newly calculated checksum.
         let patched = [packet[10], packet[11]];
         packet[10..12].fill(0);
         prop_assert_eq!(patched, checksum(sum(&packet[..20], 0)).to_be_bytes());
@@ -254,7 +254,7 @@ fn every_length_and_version_of_junk() {
 }
 
 #[test]
-fn lengths_that_lie() {
+fn wrong_lengths() {
     let mut packet = vec![0; 28];
     (packet[0], packet[3]) = (0x45, 28);
     assert!(Header::parse(&packet).is_ok());
@@ -264,16 +264,16 @@ fn lengths_that_lie() {
         let want = if change == "version" { Reason::Short } else { Reason::Malformed };
         assert_eq!(Header::parse(&packet), Err(want), "{change}");
     }
-    // A jumbogram: no payload length, but a hop-by-hop header with the jumbo option.
+    // A jumbogram has no payload length, but a hop-by-hop header with the jumbo option.
     let mut jumbo = v6(0, &[6, 0, 0xc2, 4, 0, 1, 0, 0]);
     (jumbo[4], jumbo[5]) = (0, 0);
     assert_eq!(Header::parse(&jumbo), Err(Reason::Malformed));
-    // Nothing at all after the header is a packet.
+    // A header without payload is a packet.
     assert_eq!(Header::parse(&v6(59, &[])).unwrap().protocol, 59);
 }
 
 #[test]
-fn extension_headers_are_followed_so_far() {
+fn extension_headers_are_followed_to_a_limit() {
     let parsed = |headers: &[(u8, u8)]| {
         let header = Header::parse(&chain(headers, 17, &[0; 8])).unwrap();
         (header.protocol, header.transport, header.fragment)
@@ -285,7 +285,7 @@ fn extension_headers_are_followed_so_far() {
     assert_eq!(parsed(&[(60, 63)]), (17, 40 + 512, Fragment::No));
     assert_eq!(parsed(&[(60, 64)]), (OPAQUE, 40, Fragment::No));
     assert_eq!(parsed(&[(0, 0), (60, 63)]), (OPAQUE, 48, Fragment::No));
-    // A header that ends after the packet does, where it is followed.
+    // An extension header that ends beyond the packet, at a position that is followed.
     assert_eq!(Header::parse(&v6(60, &[17, 1, 0, 0, 0, 0, 0, 0])), Err(Reason::Malformed));
     assert_eq!(Header::parse(&v6(60, &[17, 0, 0, 0, 0, 0, 0])), Err(Reason::Malformed));
 }
@@ -298,7 +298,7 @@ fn fragments() {
         packet[6..8].copy_from_slice(&flags.to_be_bytes());
         Header::parse(&packet).unwrap().fragment
     };
-    // Don't-fragment and the reserved bit do not matter.
+    // The don't-fragment bit and the reserved bit are ignored.
     for bits in [0, 0x4000, 0x8000] {
         assert_eq!([v4(bits), v4(bits | 0x2000), v4(bits | 1), v4(bits | 0x2001)], [Fragment::No, Fragment::First, Fragment::Later, Fragment::Later]);
     }
@@ -309,13 +309,13 @@ fn fragments() {
     };
     assert_eq!(v6(0, 0), (Fragment::No, 17, 56));
     assert_eq!(v6(0, 1), (Fragment::First, 17, 56));
-    // What follows is no header but data.
+    // Data follows, not a header.
     assert_eq!(v6(1, 0), (Fragment::Later, 60, 48));
     assert_eq!(v6(1, 1), (Fragment::Later, 60, 48));
 }
 
 #[test]
-fn what_is_so_already_is_left_alone() {
+fn unchanged_fields_leave_the_packet_alone() {
     for sum in [0, 0xff] {
         let mut packet = vec![0x45; 20];
         packet[10..12].fill(sum);
@@ -326,7 +326,7 @@ fn what_is_so_already_is_left_alone() {
 }
 
 #[test]
-fn no_hop_is_never_many() {
+fn an_expired_ttl_does_not_wrap() {
     for (mut packet, at) in [(vec![0x45; 20], 8), (v6(59, &[]), 7)] {
         packet[at] = 1;
         decrement_ttl(&mut packet);

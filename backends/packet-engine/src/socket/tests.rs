@@ -1,4 +1,4 @@
-//! The socket against a real kernel, over loopback: every message arrives whole, from whom and how it was sent.
+//! The socket with a real kernel, over loopback: every message arrives complete, with its sender and ECN field.
 
 use super::*;
 
@@ -18,10 +18,10 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<Receipt> {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("nothing came");
+    panic!("nothing was received");
 }
 
-/// All datagrams of some receipts, each with its ECN field.
+/// The datagrams of receipts, each with its ECN field.
 fn datagrams(receiver: &mut Receiver, receipts: &[Receipt]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     receipts.iter().flat_map(|receipt| buffer[receipt.at.clone()].chunks(receipt.segment.max(1)).map(|part| (part.to_vec(), receipt.ecn))).collect()
@@ -35,7 +35,7 @@ fn messages_arrive_as_they_were_sent() {
             let made = [1; 10];
             let read: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
             let piece = |made, at, len| Piece { made, at, len };
-            // Three datagrams of 1010, 1010 and 510 bytes in one send, and a lone one with a congestion mark.
+            // Three datagrams of 1010, 1010 and 510 bytes in one send, and a single one with a congestion mark.
             let pieces = [
                 piece(true, 0, 10),
                 piece(false, 0, 1000),
@@ -65,7 +65,7 @@ fn messages_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_told_and_the_rest_is_sent() {
+fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let features = Features::mmsg();
     let (from, socket, to) = pair(&features, "127.0.0.1");
     let read = vec![0; 100_000];

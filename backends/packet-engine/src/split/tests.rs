@@ -1,11 +1,11 @@
-//! What comes out of a super-packet is what its sender would have sent as single packets.
+//! The packets split from a super-packet are those that the sender would have sent as single packets.
 
 use super::super::merge::Merger;
 use super::*;
 use crate::reason::Reason;
 use proptest::prelude::*;
 
-/// What a packet is made of; the tests of merging build theirs of it too.
+/// The parameters of a packet. The tests of merging use them too.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub ipv6: bool,
@@ -26,7 +26,7 @@ impl Recipe {
         self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
     }
 
-    /// The packet with right checksums.
+    /// The packet with correct checksums.
     pub fn packet(&self) -> Vec<u8> {
         let total = self.headers() + self.payload.len();
         let length = total - self.transport();
@@ -70,7 +70,7 @@ impl Recipe {
         out
     }
 
-    /// The packet as the kernel hands it over: the checksum field holds the pseudo header's sum.
+    /// The packet as the kernel passes it on, with a partial checksum.
     pub fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
@@ -101,7 +101,7 @@ impl Recipe {
         }
     }
 
-    /// The single packets that this one stands for, cut every `size` bytes.
+    /// The single packets of this super-packet, with `size` bytes of payload each.
     pub fn singles(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
@@ -151,12 +151,12 @@ proptest! {
     fn a_partial_checksum_is_completed(recipe in recipe(1500)) {
         let vnet = VnetHeader { gso: Gso::None, gso_size: 0, ..recipe.vnet(0) };
         prop_assert_eq!(all(&vnet, &mut recipe.partial()), Ok(vec![recipe.packet()]));
-        prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "and a complete one is left alone");
+        prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
-    /// Split, sent and merged again, a super-packet is what it was.
+    /// Split, sent and merged again, a super-packet is the same.
     #[test]
-    fn merged_again_it_is_what_it_was(recipe in recipe(20_000), size in 400usize..1500) {
+    fn splitting_and_merging_is_lossless(recipe in recipe(20_000), size in 400usize..1500) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
         let singles = recipe.singles(size);
         prop_assume!(singles.len() <= 64);
@@ -178,13 +178,13 @@ proptest! {
         } else {
             prop_assert_eq!(vnet, recipe.vnet(size));
             prop_assert_eq!(&packet, &recipe.partial());
-            prop_assert_eq!(all(&vnet, &mut packet), Ok(singles), "and split once more it is the same again");
+            prop_assert_eq!(all(&vnet, &mut packet), Ok(singles), "split again, it is the same");
         }
     }
 
-    /// Whatever the header says and the packet holds: an answer, and never more bytes than there were.
+    /// Any header with any packet gives a result, with no more bytes than before.
     #[test]
-    fn nothing_makes_it_fall(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
+    fn no_input_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;
         head[1] = kind;
         let length = packet.len() as u16;
@@ -204,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn a_header_that_lies_is_refused() {
+fn wrong_virtio_headers_are_refused() {
     let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 9, payload: vec![7; 3000] };
     let right = recipe.vnet(1000);
     for wrong in [VnetHeader { gso_size: 0, ..right }, VnetHeader { gso: Gso::Udp, ..right }, VnetHeader { gso: Gso::Tcp6, ..right }] {

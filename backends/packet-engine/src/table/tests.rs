@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> TableSettings {
+    TableSettings {
         networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
         own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
         checks: Checks::Cluster,
@@ -27,7 +27,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Every subnet is asked; the longest prefix wins, and of equal ones the last.
+/// A simple lookup over all subnets: the longest prefix wins, and of equal ones the last.
 fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
     peers.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len()).map(|(_, peer)| peer)
 }
@@ -36,7 +36,7 @@ fn is_flat(table: &Table) -> [bool; 2] {
     [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
 }
 
-/// Addresses at and around the ends of the subnets.
+/// Addresses at and next to the ends of the subnets.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
     let mut probes = vec![ip("0.0.0.0"), ip("255.255.255.255"), ip("::"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")];
     for (net, _) in peers {
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn sizes_that_differ_but_lie_near(subnets in vec((0u32..1 << 14, 18u8..=32), 0..20), subnets_v6 in vec((0u128..1 << 18, 46u8..=64), 0..20)) {
+    fn different_sizes_close_together(subnets in vec((0u32..1 << 14, 18u8..=32), 0..20), subnets_v6 in vec((0u128..1 << 18, 46u8..=64), 0..20)) {
         let v4 = subnets.iter().map(|(n, prefix)| net4(0x0a05_0000 | n, *prefix));
         let v6 = subnets_v6.iter().map(|(n, prefix)| net6((0xfd00_0005 << 32 | n) << 64, *prefix));
         let table = check(v4.chain(v6).collect(), (0..200).map(|n| IpAddr::V4((0x0a05_0000 + n * 83).into())).collect())?;
@@ -116,15 +116,15 @@ proptest! {
 }
 
 #[test]
-fn far_apart_is_sorted_and_found() {
+fn distant_subnets_use_sorted_lists() {
     let nets = vec![net4(0x0a00_0000, 32), net4(0x0aff_ff00, 24), net4(0x0a80_0000, 9), net6(1 << 127, 128), net6(1, 128), net6(1 << 126, 3)];
     let table = check(nets, vec![]).unwrap();
     assert_eq!(is_flat(&table), [false, false]);
 }
 
 #[test]
-fn the_array_has_an_end() {
-    // 2^20 subnets of 16 addresses in a /8 are just not too many.
+fn the_array_size_is_limited() {
+    // 2^20 subnets of 16 addresses in a /8 just fit.
     let ends = |last: u32| is_flat(&check(vec![net4(0x0a00_0000, 28), net4(last, 28)], vec![]).unwrap())[0];
     assert!(ends(0x0aff_fff0));
     assert!(!ends(0x0b00_0000));
@@ -140,7 +140,7 @@ fn no_peers_no_routes() {
 
 #[test]
 fn a_peer_inside_a_subnet_is_refused() {
-    // Inside its own, inside another's, inside ours; the network itself may hold nodes.
+    // Inside its own, another peer's or our subnet. The network itself may contain nodes.
     let nets: Vec<IpNet> =
         ["10.5.2.0/24", "10.5.3.0/24", "fd00:5:0:4::/64", "10.5.5.0/24", "10.5.6.0/24", "10.5.7.0/24"].map(|net| net.parse().unwrap()).into();
     let addresses = ["192.168.0.2", "10.5.3.7", "[fd00:5::1]", "[::ffff:10.5.2.9]", "10.5.1.9", "10.5.99.9"];
@@ -157,9 +157,9 @@ fn a_peer_inside_a_subnet_is_refused() {
 }
 
 #[test]
-fn the_last_of_equal_subnets_counts() {
+fn the_last_of_equal_subnets_wins() {
     let net: IpNet = "10.5.2.0/24".parse().unwrap();
-    // Host bits are no matter either.
+    // Host bits are ignored.
     let table = Table::build(settings(), [(net, peer("192.168.0.2")), ("10.5.2.77/24".parse().unwrap(), peer("192.168.0.3"))]);
     assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.3")));
 }
@@ -172,9 +172,9 @@ fn mapped_addresses_are_the_v4_ones() {
 }
 
 #[test]
-fn the_last_address_of_a_subnet_means_all_of_it() {
+fn the_last_address_of_a_subnet_is_its_broadcast() {
     let judge = |own: &str, ip: &str| {
-        let settings = Settings { own: Networks { v4: Some(own.parse().unwrap()), v6: None }, ..settings() };
+        let settings = TableSettings { own: Networks { v4: Some(own.parse().unwrap()), v6: None }, ..settings() };
         Table::build(settings, []).is_broadcast(ip.parse().unwrap())
     };
     assert!(judge("10.5.1.0/24", "10.5.1.255") && judge("10.5.1.0/30", "10.5.1.3"));

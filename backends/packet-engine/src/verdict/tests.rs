@@ -1,6 +1,6 @@
 use super::*;
 use crate::packet::Fragment;
-use crate::table::{Networks, Settings};
+use crate::table::{Networks, TableSettings};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Node 2 has two leases, node 3 one, node 4 is a Go node that carries no IPv6.
+/// Node 2 has two leases, node 3 has one, and node 4 runs Go flannel and does not accept IPv6.
 const LEASES: [(&str, &str, bool); 7] = [
     ("10.5.2.0/24", "192.168.0.2", true),
     ("fd00:5:0:2::/64", "192.168.0.2", true),
@@ -28,12 +28,12 @@ const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
 
 fn build(checks: Checks, routed: bool) -> Table {
     let both = |nets: [&str; 2]| Networks { v4: Some(nets[0].parse().unwrap()), v6: Some(nets[1].parse().unwrap()) };
-    let settings = Settings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285 };
+    let settings = TableSettings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285 };
     let peer = |address: &str, carries_v6| Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false };
     Table::build(settings, LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))))
 }
 
-/// The tables of all settings, built once.
+/// The tables of all settings, built only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
@@ -58,7 +58,7 @@ fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
 }
 
-/// Every rule by a scan over the leases.
+/// A simple implementation that scans the leases for every rule.
 fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, checks: Checks) -> Result<(), Reason> {
     let mapped = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
@@ -91,13 +91,13 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into()));
     let near_v6 = (0u128..10, 0u128..4).prop_map(|(subnet, host)| IpAddr::V6((0xfd00_0005 << 96 | subnet << 64 | host).into()));
     let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
-    let odd = (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| match net(range) {
+    let martian = (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| match net(range) {
         IpNet::V4(net) => IpAddr::V4((net.network().to_bits() | bits as u32 & net.hostmask().to_bits()).into()),
         IpNet::V6(net) => IpAddr::V6((net.network().to_bits() | bits & net.hostmask().to_bits()).into()),
     });
     let any_v4 = any::<u32>().prop_map(|bits| IpAddr::V4(bits.into()));
     let any_v6 = any::<u128>().prop_map(|bits| IpAddr::V6(bits.into()));
-    prop_oneof![4 => near, 4 => near_v6, 2 => nodes, 2 => odd, 1 => any_v4, 1 => any_v6]
+    prop_oneof![4 => near, 4 => near_v6, 2 => nodes, 2 => martian, 1 => any_v4, 1 => any_v6]
 }
 
 fn senders() -> impl Strategy<Value = IpAddr> {
@@ -117,13 +117,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn inbound_as_the_slow_checker(source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks()) {
+    fn inbound_equals_the_simple_checker(source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks()) {
         let want = slow_inbound(source, destination, from, ttl, checks);
         prop_assert_eq!(inbound(&header(source, destination, ttl, 100), from, table(checks, true)), want);
     }
 
     #[test]
-    fn outbound_as_the_slow_checker(
+    fn outbound_equals_the_simple_checker(
         destination in addresses(), ttl in 0u8..4, len in 1400usize..1500, segment in proptest::option::of(1400usize..1500), routed: bool, checks in checks(),
     ) {
         let table = table(checks, routed);
@@ -145,13 +145,13 @@ proptest! {
     }
 
     #[test]
-    fn martians_as_the_list_has_them(ip in addresses()) {
+    fn martians_are_those_of_the_list(ip in addresses()) {
         prop_assert_eq!(martian(&ip), slow_martian(&ip));
     }
 }
 
 #[test]
-fn martians_end_where_they_end() {
+fn martian_ranges_have_exact_ends() {
     let martians = [
         "0.0.0.0",
         "0.255.255.255",
@@ -203,9 +203,9 @@ fn martians_end_where_they_end() {
 }
 
 #[test]
-fn who_may_send_what() {
+fn allowed_sources_by_sender() {
     let judge = |checks, source, from| inbound(&header(ip(source), ip("10.5.1.9"), 64, 100), ip(from), table(checks, true));
-    // Source, sender, then what cluster and strict say.
+    // The source, the sender, and the results with cluster and strict checks.
     let rows = [
         ("10.5.2.9", "192.168.0.2", Ok(()), Ok(())),
         ("10.5.20.9", "192.168.0.2", Ok(()), Ok(())),
@@ -223,16 +223,16 @@ fn who_may_send_what() {
         assert_eq!((judge(Checks::Cluster, source, from), judge(Checks::Strict, source, from)), (cluster, strict), "{source} from {from}");
         assert_eq!(judge(Checks::Off, source, from), Ok(()));
     }
-    // Off leaves the TTL.
+    // Without checks the TTL still counts.
     for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
         assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
     }
 }
 
 #[test]
-fn nobody_else_sends_from_our_subnets() {
+fn peers_cannot_send_from_our_subnets() {
     let judge = |own: &str, lease: &str| {
-        let settings = Settings {
+        let settings = TableSettings {
             networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: None },
             own: Networks { v4: Some(own.parse().unwrap()), v6: None },
             checks: Checks::Cluster,
@@ -245,7 +245,7 @@ fn nobody_else_sends_from_our_subnets() {
         let ours = net(own).addr();
         inbound(&header(ours, ours, 64, 100), ip("192.168.0.2"), &table)
     };
-    // Not where the network has moved away from our lease, and not where a peer's lease is over ours.
+    // Not if the network no longer contains our lease, and not if a peer's lease contains ours.
     assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
     assert_eq!(judge("10.5.1.0/24", "10.5.0.0/20"), Err(Reason::Spoofed));
 }
@@ -253,7 +253,7 @@ fn nobody_else_sends_from_our_subnets() {
 #[test]
 fn a_node_inside_the_network_sends_as_itself() {
     let judge = |checks, source: &str| {
-        let settings = Settings {
+        let settings = TableSettings {
             networks: Networks { v4: Some("192.168.0.0/16".parse().unwrap()), v6: None },
             own: Networks { v4: Some("192.168.1.0/24".parse().unwrap()), v6: None },
             checks,
@@ -284,7 +284,7 @@ fn only_our_subnets_are_reached() {
 }
 
 #[test]
-fn every_reason_has_its_place_and_label() {
+fn every_reason_has_an_index_and_a_label() {
     let labels: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(labels.len(), Reason::ALL.len());
     assert!(Reason::ALL.iter().enumerate().all(|(n, reason)| reason.index() == n));

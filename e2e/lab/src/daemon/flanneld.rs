@@ -153,7 +153,7 @@ impl Flanneld {
         Ok(Flanneld { process, netns: host.netns().clone(), subnet_file, started, health, foreign: options.binary.is_some() })
     }
 
-    /// Waits until it is ready and has written `subnet.env`; tells how long that took from its start.
+    /// Waits until it is ready and has written `subnet.env`; returns how long that took from its start.
     ///
     /// # Errors
     /// When it ends, or is not ready in time; the error holds the end of its log.

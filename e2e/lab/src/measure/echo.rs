@@ -1,4 +1,4 @@
-//! Whom a receiver sees: UDP packets that are answered with the address and port they came from.
+//! Whose packets a receiver sees: UDP packets that are answered with the address and port they came from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;

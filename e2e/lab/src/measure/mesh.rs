@@ -29,7 +29,7 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on every way; tells how long that took.
+    /// Waits until packets sent from now on arrive on every way; returns how long that took.
     ///
     /// # Errors
     /// When none arrives on some way before the deadline; the error names it.

@@ -116,7 +116,7 @@ impl PingMatrix {
         pairs.filter(|(from, to)| self.answer(from.0, to.0).is_none()).map(|(from, to)| (from.1.as_str(), to.1.as_str())).collect()
     }
 
-    /// Demands that each pod reaches each other pod.
+    /// Fails unless each pod reaches each other pod.
     ///
     /// # Errors
     /// When one does not; the error shows the matrix.

@@ -57,7 +57,7 @@ impl ProbeReport {
         self.passages.iter().find(|passage| passage.sent >= time && passage.received.is_some()).map(|passage| passage.sent)
     }
 
-    /// Demands that nothing was lost, and nothing arrived that should not.
+    /// Fails when a packet was lost, or one arrived that should not.
     ///
     /// # Errors
     /// When something was; the error is the account.

@@ -54,7 +54,7 @@ pub fn remove_of_process() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
 
-/// Removes what dead processes left behind; tells how many labs that were.
+/// Removes what dead processes left behind; returns how many labs that were.
 ///
 /// # Errors
 /// When a namespace or a folder resists.
@@ -62,7 +62,7 @@ pub fn remove_stale() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
 
-/// Removes every lab whose process has ended, whether it was kept on purpose or killed; tells how many that were.
+/// Removes every lab whose process has ended, whether it was kept on purpose or killed; returns how many that were.
 ///
 /// # Errors
 /// When a process, a namespace or a folder resists.

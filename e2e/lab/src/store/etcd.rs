@@ -194,7 +194,7 @@ impl Etcd {
         self.wait(member)
     }
 
-    /// Ends all members, and begins anew from a snapshot, as an operator does after a disaster.
+    /// Ends all members and restores the cluster from a snapshot, as an operator does after a disaster.
     ///
     /// # Errors
     /// When the snapshot cannot be restored.

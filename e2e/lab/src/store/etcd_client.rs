@@ -114,7 +114,7 @@ impl EtcdClient {
         self.read(&["get", "-w", "json", "--prefix", "--", prefix])
     }
 
-    /// Deletes a key; tells whether it was there.
+    /// Deletes a key; returns whether it was there.
     ///
     /// # Errors
     /// When etcdctl fails.

@@ -119,14 +119,14 @@ fn random_ports_are_tried_first_by_nftables() {
 
 /// The variant that was picked stays, whatever the system's choice becomes, and its name is in the log.
 #[test]
-fn the_variant_is_picked_told_and_kept() {
+fn the_variant_is_picked_logged_and_kept() {
     Lab::run("variant", |lab| {
         let node = Node::alone(lab, IPTABLES)?;
         node.host.netns().sh("iptables-legacy -t nat -N KUBE-SERVICES; iptables-legacy -t nat -A KUBE-SERVICES -j RETURN")?;
         node.host.netns().sh("iptables-nft -N DOCKER; iptables-nft -A DOCKER -j RETURN")?;
         let daemon = node.start()?;
         let log = daemon.log();
-        ensure!(log.contains("rules go to iptables (legacy): kube-proxy's or kubelet's rules are there"), "{log}");
+        ensure!(log.contains("using iptables (legacy) for traffic rules: it holds rules of kube-proxy or kubelet"), "{log}");
         ensure!(told(&log, "both variants of iptables hold rules of other programs (nf_tables: DOCKER; legacy: KUBE-SERVICES)") == 1, "{log}");
         let legacy = || node.run("iptables-legacy-save", &[]).unwrap().contains("FLANNEL-POSTRTG");
         let nft = || node.run("iptables-nft-save", &[]).unwrap().contains("FLANNEL");
@@ -141,7 +141,7 @@ fn the_variant_is_picked_told_and_kept() {
 }
 
 #[test]
-fn both_variants_filled_by_others_are_told_once() {
+fn both_variants_filled_by_others_are_reported_once() {
     Lab::run("filled", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
@@ -160,7 +160,7 @@ fn both_variants_filled_by_others_are_told_once() {
 }
 
 #[test]
-fn rules_without_comment_are_told_and_stay() {
+fn rules_without_comment_are_reported_and_stay() {
     for config in [IPTABLES, NFTABLES] {
         Lab::run("uncommented", |lab| {
             let node = Node::alone(lab, config)?;

@@ -91,18 +91,18 @@ fn missing_programs(applier: Applier, present: impl Fn(Programs) -> Result<Progr
 }
 
 #[test]
-fn missing_programs_of_iptables_are_told_once_and_used_when_they_come() {
+fn missing_programs_of_iptables_are_reported_once_and_used_when_installed() {
     missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_iptables(Xtables::Nft));
 }
 
 /// As a host has them that lacks the alternatives' names: the variant's own are enough.
 #[test]
-fn programs_of_a_variant_are_used_when_they_come() {
+fn programs_of_a_variant_are_used_when_installed() {
     missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_variant(Xtables::Nft));
 }
 
 #[test]
-fn a_missing_nft_is_told_once_and_used_when_it_comes() {
+fn a_missing_nft_is_reported_once_and_used_when_installed() {
     missing_programs(Nftables, |programs| programs.with_iptables(Xtables::Nft), "nftables", Programs::with_nft);
     missing_programs(Nftables, Ok, "nftables", Programs::with_nft);
 }

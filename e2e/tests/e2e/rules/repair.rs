@@ -150,7 +150,7 @@ fn a_busy_writer_holds_up_no_repair() {
 }
 
 /// Somebody changes the rules as fast as they are repaired: that is reported once, and not fought.
-fn a_war_is_told_and_not_fought(config: &str, damage: &str) {
+fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
     Lab::run("war", |lab| {
         let node = Node::alone(lab, config)?;
         let daemon = node.start()?;
@@ -169,11 +169,11 @@ fn a_war_is_told_and_not_fought(config: &str, damage: &str) {
 }
 
 #[test]
-fn a_war_over_iptables_is_told_and_not_fought() {
-    a_war_is_told_and_not_fought(IPTABLES, "iptables -F FLANNEL-FWD");
+fn a_war_over_iptables_is_reported_and_not_fought() {
+    a_war_is_reported_and_not_fought(IPTABLES, "iptables -F FLANNEL-FWD");
 }
 
 #[test]
-fn a_war_over_nftables_is_told_and_not_fought() {
-    a_war_is_told_and_not_fought(NFTABLES, "nft flush chain ip flannel-ipv4 forward");
+fn a_war_over_nftables_is_reported_and_not_fought() {
+    a_war_is_reported_and_not_fought(NFTABLES, "nft flush chain ip flannel-ipv4 forward");
 }

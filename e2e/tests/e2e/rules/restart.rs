@@ -122,7 +122,7 @@ fn a_fresh_start_makes_no_other_tables() {
     .unwrap();
 }
 
-/// Demands the tables of our rules, and no others.
+/// Fails unless the tables of our rules are there, and no others.
 fn require_tables(node: &Node, applier: Applier) -> Result<()> {
     let by_nft = match applier {
         IptablesNft => &["table ip filter", "table ip nat", "table ip6 filter", "table ip6 nat"][..],

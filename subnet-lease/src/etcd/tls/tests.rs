@@ -26,7 +26,7 @@ fn the_servers_certificate_is_named_with_its_end() {
     let presented = vec!["etcd.example".to_owned()];
     let expected = ServerName::try_from("10.0.0.1").unwrap();
     let name = server_certificate(&CertificateError::NotValidForNameContext { expected, presented }, None, None);
-    assert!(name.contains("made out to etcd.example") && name.contains("--etcd-endpoints"), "{name}");
+    assert!(name.contains("issued for etcd.example") && name.contains("--etcd-endpoints"), "{name}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Telling the peers what changed on this node.
+//! Publishing what changed on this node.
 
 use super::{Holder, PUBLICATION, UNSURE};
 use crate::dual::Dual;
@@ -19,7 +19,7 @@ impl Holder {
         self.tell().await
     }
 
-    /// Tells the peers what they do not know yet, as soon as the store can be reached.
+    /// Publishes what the peers do not know yet, as soon as the store can be reached.
     pub(super) async fn tell(&mut self) -> Result<(), Lost> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
@@ -29,7 +29,7 @@ impl Holder {
         }
         let now = self.io.now();
         self.untold.get_or_insert(now);
-        // Readiness knows before the store answers, which may take its time.
+        // Readiness must know before the store answers, which may take long.
         self.show();
         let compare = self.tenure.unchanged();
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
@@ -61,7 +61,7 @@ impl Holder {
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);
-        // Whatever was sent before compares with an older revision, and is too late.
+        // Earlier writes compare with an older revision and cannot succeed any more.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
             self.io.inform(words::readdressed(&self.tenure.key, &before, &self.tenure.attrs));

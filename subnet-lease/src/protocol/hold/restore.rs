@@ -1,4 +1,4 @@
-//! Putting our key back: edited by a hand, written over by another instance, or deleted.
+//! Restoring our key after it was edited, overwritten or deleted.
 
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
 use crate::manager::Lost;
@@ -11,7 +11,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Writes back at once, then at most once a minute: who writes there may be of the same mind.
+    /// Writes the key back at once, then at most once a minute: the other writer may do the same.
     pub(super) async fn defend(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
@@ -24,7 +24,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Undoes what a hand did: at once, and again soon, but ever more slowly while it goes on.
+    /// Undoes an edit by hand: at once, and with growing pauses while the edits go on.
     pub(super) async fn correct(&mut self, item: &Item, news: String) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
@@ -41,7 +41,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Puts our attributes over what stands at our key, by compare-and-swap; whether that was done. `news`: what to tell then.
+    /// Overwrites the present value of our key by compare-and-swap; whether that succeeded. `news` is logged if it did.
     pub(super) async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
             let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
@@ -109,7 +109,7 @@ impl Holder {
                 Ok((false, ..)) => {
                     attempt += 1;
                     self.tenure.keepalive = keepalive;
-                    // Refused twice although the list shows nobody: something below our prefix that is no lease.
+                    // Refused although the list shows no lease: another key has our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
                         return Err(Lost::Taken(words::taken(&self.tenure.key, None)));

@@ -1,19 +1,20 @@
-//! Checksums that the sender's kernel left to a network card: a virtual cable has none, so nobody completes them. The field then holds the pseudo
-//! header's sum and nothing else, as behind `VIRTIO_NET_HDR_F_NEEDS_CSUM`; kernel vxlan on a veth sends all TCP and UDP so, super-packets included.
+//! Partial checksums, which the sender's kernel left to a network card. On a virtual cable nothing completes them. The field then holds only the
+//! pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets this way, super-packets
+//! included.
 //!
-//! A complete checksum looks like that once in 65536 packets. To take it for unfinished does no harm: completed, it is what it was.
+//! One in 65536 complete checksums looks partial. Treating it as partial is harmless: completing it yields the same value.
 
 use super::checksum;
 use super::flow::{TCP, UDP, word};
 use super::packet::{Fragment, Header, Version};
 
-/// Where TCP's checksum is in its header.
+/// The offset of the checksum in the TCP header.
 pub const TCP_FIELD: usize = 16;
-/// Where UDP's is.
+/// The offset of the checksum in the UDP header.
 pub const UDP_FIELD: usize = 6;
 
-/// Where the checksum is in the transport header; none for what has none of this kind. SCTP's CRC is completed by the kernel that sends: a vxlan device has no
-/// offload for it.
+/// The offset of the checksum in the transport header. None for protocols without one of this kind. The sending kernel completes SCTP's CRC: a
+/// vxlan device has no offload for it.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {
@@ -23,7 +24,7 @@ pub fn field(protocol: u8) -> Option<usize> {
     }
 }
 
-/// The sum of the pseudo header of a whole TCP or UDP packet.
+/// The sum of the pseudo header of an unfragmented TCP or UDP packet.
 #[inline]
 pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     if header.fragment != Fragment::No {
@@ -38,36 +39,36 @@ pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     Some(checksum::pseudo(from, to, header.protocol, length))
 }
 
-/// Whether the checksum of a packet with this pseudo header is still to be completed.
+/// Whether the checksum of a packet with this pseudo header is partial.
 #[inline]
-pub fn is_unfinished(packet: &[u8], header: &Header, pseudo: u64) -> bool {
+pub fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at)) else { return false };
-    // In UDP zero means "none" (RFC 768). Otherwise ones' complement has two zeros, and incremental updates make either.
+    // In UDP zero means "no checksum" (RFC 768). In ones' complement there are two zeros, and incremental updates produce either.
     if header.protocol == UDP && found == 0 {
         return false;
     }
     found % 0xffff == checksum::fold(pseudo) % 0xffff
 }
 
-/// The same, all of it.
+/// Whether the checksum of a packet is partial.
 #[inline]
-pub fn unfinished(packet: &[u8], header: &Header) -> bool {
-    pseudo(packet, header).is_some_and(|pseudo| is_unfinished(packet, header, pseudo))
+pub fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
+    pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
-/// How a TCP packet that is longer than the tunnel's MTU is to be cut: the payload of each segment. The sender's kernel hands its super-packets over a virtual
-/// cable as they are, without their segments' size; TCP does not mind another. None for what is no such super-packet.
+/// The segment size for a TCP packet that is longer than the tunnel's MTU. Over a virtual cable the sender's kernel passes on super-packets without
+/// their segment size; TCP works with any. None for other packets.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
-    if packet.len() <= usize::from(mtu) || header.protocol != TCP || !unfinished(packet, header) {
+    if packet.len() <= usize::from(mtu) || header.protocol != TCP || !has_partial_checksum(packet, header) {
         return None;
     }
     let payload = header.transport + usize::from(packet.get(header.transport + 12)? >> 4) * 4;
     (payload >= header.transport + 20 && payload < packet.len()).then(|| usize::from(mtu).checked_sub(payload))?.filter(|size| *size > 0)
 }
 
-/// Whether a UDP packet can be a super-packet whose datagrams have `size` bytes of payload each. The kernel tells a socket that size as that of the datagrams it
-/// gathered, since it is the same field of its own.
+/// Whether a UDP packet can be a super-packet whose datagrams have `size` bytes of payload each. The kernel reports that size to the socket like the
+/// size of datagrams that it gathered, because both are the same field.
 #[inline]
 pub fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
@@ -75,7 +76,7 @@ pub fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
         && size > 0
         && length > 8 + size
         && word(packet, header.transport + 4).map(usize::from) == Some(length)
-        && unfinished(packet, header)
+        && has_partial_checksum(packet, header)
 }
 
 #[cfg(test)]
@@ -85,26 +86,26 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(packet: &[u8]) -> bool {
-        unfinished(packet, &Header::parse(packet).unwrap())
+        has_partial_checksum(packet, &Header::parse(packet).unwrap())
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// What the kernel leaves is found; a wrong checksum never is, by whichever bit; a complete one only where completing changes nothing.
+        /// The kernel's partial checksums are found. Wrong ones never are, whichever bit differs. Complete ones only if completing changes nothing.
         #[test]
-        fn exactly_the_pseudo_headers_sum(recipe in recipe(1500), bits in 1u16..) {
-            let unfinished = recipe.partial();
-            prop_assert!(check(&unfinished));
+        fn only_the_pseudo_headers_sum_is_partial(recipe in recipe(1500), bits in 1u16..) {
+            let partial = recipe.partial();
+            prop_assert!(check(&partial));
             let at = recipe.transport() + if recipe.tcp { TCP_FIELD } else { UDP_FIELD };
-            let mut wrong = unfinished.clone();
+            let mut wrong = partial.clone();
             wrong[at] ^= bits.to_be_bytes()[0];
             wrong[at + 1] ^= bits.to_be_bytes()[1];
             let zeros = |packet: &[u8]| matches!(packet[at..at + 2], [0, 0] | [0xff, 0xff]);
-            prop_assert!(!check(&wrong) || zeros(&wrong) && zeros(&unfinished));
+            prop_assert!(!check(&wrong) || zeros(&wrong) && zeros(&partial));
             let complete = recipe.packet();
-            prop_assert!(!check(&complete) || complete[at..at + 2] == unfinished[at..at + 2]);
-            let mut fragment = unfinished;
+            prop_assert!(!check(&complete) || complete[at..at + 2] == partial[at..at + 2]);
+            let mut fragment = partial;
             if !recipe.ipv6 {
                 fragment[6] = 0x20;
                 prop_assert!(!check(&fragment));
@@ -113,32 +114,32 @@ mod tests {
     }
 
     #[test]
-    fn udp_without_checksum_stays_without() {
-        // Addresses that make the pseudo header's sum 0xffff, the other zero.
+    fn udp_without_checksum_is_not_partial() {
+        // Addresses for which the pseudo header's sum is 0xffff, the other zero.
         let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2, 1, 2, 3, 4, 0, 9, 0, 0, 7];
         let header = Header::parse(&packet).unwrap();
         let rest = 0xffff - checksum::fold(pseudo(&packet, &header).unwrap()) + 0x0202;
         packet[18..20].copy_from_slice(&rest.to_be_bytes());
         let header = Header::parse(&packet).unwrap();
         assert_eq!(checksum::fold(pseudo(&packet, &header).unwrap()), 0xffff);
-        assert!(!unfinished(&packet, &header));
+        assert!(!has_partial_checksum(&packet, &header));
         packet[26..28].fill(0xff);
-        assert!(unfinished(&packet, &header));
+        assert!(has_partial_checksum(&packet, &header));
     }
 
     #[test]
-    fn a_stream_that_is_too_long_is_cut_to_the_mtu() {
+    fn a_super_packet_is_cut_to_the_mtu() {
         let recipe =
             super::super::split::tests::Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x18, options: 3, id: 9, payload: vec![7; 9000] };
         let size = |packet: &[u8], mtu| tcp_segment(packet, &Header::parse(packet).unwrap(), mtu);
         assert_eq!(size(&recipe.partial(), 1450), Some(1450 - 52));
         assert_eq!(size(&recipe.partial(), 9052), None, "it fits");
-        assert_eq!(size(&recipe.packet(), 1450), None, "somebody else's, complete");
+        assert_eq!(size(&recipe.packet(), 1450), None, "a complete checksum");
         assert_eq!(size(&recipe.partial(), 52), None, "no room for payload");
         let datagram = super::super::split::tests::Recipe { tcp: false, ..recipe };
         let packet = datagram.partial();
         let header = Header::parse(&packet).unwrap();
-        assert_eq!(size(&packet, 1450), None, "where UDP is to be cut nobody knows");
+        assert_eq!(size(&packet, 1450), None, "the segment size of UDP is unknown");
         assert!(udp_gathered(&packet, &header, 1000) && !udp_gathered(&packet, &header, 0) && !udp_gathered(&packet, &header, 9000));
         assert!(!udp_gathered(&datagram.packet(), &header, 1000));
     }

@@ -1,11 +1,23 @@
 //! Command line and environment, from texts to settings.
 
 use super::*;
-use crate::underlay::Selector;
+use packet_engine::features::Features;
+use proptest::prelude::*;
 use std::time::Duration;
 
+/// Runs something in this environment and no other; tests that do so wait for each other.
+fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
+    let mut variables: Vec<(String, Option<&str>)> =
+        Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
+    variables.push(("FLANNELD_VERSION".to_owned(), None));
+    for (name, text) in environment {
+        variables.iter_mut().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{name} belongs to no flag")).1 = Some(text);
+    }
+    temp_env::with_vars(variables, work)
+}
+
 fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
-    read(args.iter().map(OsString::from), |name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+    within(environment, || read(args.iter().map(OsString::from)))
 }
 
 fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
@@ -187,8 +199,15 @@ fn what_was_given_as_a_secret_is_never_repeated() {
 
 #[test]
 fn the_store_alone_is_read_as_in_the_settings() {
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        store: StoreFlags,
+    }
     let alone = |args: &[&str], environment: &[(&str, &str)]| {
-        store(args.iter().map(OsString::from), |name| environment.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned()))
+        let words = ["program"].iter().chain(args).copied();
+        let parse = || crate::environment(Alone::command()).try_get_matches_from(words).and_then(|matches| Alone::from_arg_matches(&matches));
+        within(environment, parse).unwrap().store.read()
     };
     let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_HEALTHZ_PORT", "no number")];
     let (Store::Etcd(etcd), _) = alone(&["--subnet-dir=", "--etcd-endpoints=a:1"], &environment).unwrap() else {
@@ -204,7 +223,7 @@ fn the_store_alone_is_read_as_in_the_settings() {
 #[test]
 fn a_directory_excludes_etcd() {
     let dir = settings(&["--subnet-dir=/shared"], &[]);
-    assert!(matches!(dir.store, Store::Dir(_)) && dir.store_host().is_none());
+    assert!(matches!(dir.store, Store::Dir(_)) && dir.store.host().is_none());
     let list = mistakes(&["--subnet-dir=/shared", "--etcd-prefix=/x"], &[("FLANNELD_ETCD_USERNAME", "u")]);
     assert_eq!(list.len(), 2, "{list:?}");
     assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));
@@ -287,4 +306,103 @@ fn help_and_version() {
 fn words_behind_the_flags_are_ignored_with_a_warning() {
     let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
     assert!(settings.warnings[0].contains("\"rest\""), "{:?}", settings.warnings);
+}
+
+#[test]
+fn the_flags_are_sound() {
+    for command in [command(), manual(), completion()] {
+        command.debug_assert();
+    }
+    for arg in Flags::command().get_arguments() {
+        let name = arg.get_long().unwrap();
+        let variable = (name != "version" && name != "help").then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
+        assert_eq!(arg.get_env().map(|name| name.to_string_lossy().into_owned()), variable, "{name}");
+        assert!(argv::is_switch(arg) || name == "help" || !argv::value_name(arg).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn how_packets_are_moved() {
+    let features = |args: &[&str], environment: &[(&str, &str)]| settings(args, environment).features;
+    assert_eq!(features(&[], &[]), Features::offload());
+    assert_eq!(features(&["--datapath=", "--datapath-queues=0"], &[]), Features::offload());
+    assert_eq!(features(&["--datapath=auto"], &[("FLANNELD_DATAPATH", "plain")]), Features::offload());
+    assert_eq!(features(&[], &[("FLANNELD_DATAPATH", "plain"), ("FLANNELD_DATAPATH_QUEUES", "")]), Features::plain());
+    assert_eq!(features(&["--datapath=mmsg"], &[("FLANNELD_DATAPATH_QUEUES", "16")]), Features { queues: 16, ..Features::mmsg() });
+    assert!(mistakes(&["--datapath=fast"], &[])[0].contains("offload, mmsg or plain"));
+    for bad in ["17", "-1", "x"] {
+        assert!(mistakes(&[], &[("FLANNELD_DATAPATH_QUEUES", bad)])[0].starts_with("FLANNELD_DATAPATH_QUEUES: "), "{bad}");
+    }
+}
+
+#[test]
+fn every_value_is_checked_and_the_last_one_counts() {
+    assert_eq!(settings(&["--healthz-port=1", "--healthz-port=2"], &[]).health.map(|address| address.port()), Some(2));
+    assert!(settings(&["--ip-masq=false", "--ip-masq"], &[]).ip_masq);
+    assert_eq!(mistakes(&["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"], &[]).len(), 2);
+    // A variable that the command line overrides is not looked at.
+    assert!(matches!(with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]), Invocation::Run(_)));
+}
+
+/// A word of a command line: flags, known or damaged, with and without values, and anything else.
+fn word() -> impl Strategy<Value = String> {
+    let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
+    let name = prop_oneof![proptest::sample::select(names), "[a-z=-]{0,8}"];
+    let flag = (prop_oneof![Just("-"), Just("--"), Just("---")], name, prop_oneof![Just(""), Just("=")], value());
+    prop_oneof![8 => flag.prop_map(|(dashes, name, equals, value)| if equals.is_empty() { format!("{dashes}{name}") } else { format!("{dashes}{name}={value}") }), 1 => value(), 1 => any::<String>()]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    let known = [
+        "",
+        "true",
+        "0",
+        "-3",
+        "0x10",
+        "1_000",
+        "10.0.0.1",
+        "fd00::/48",
+        "auto",
+        "json",
+        "drop",
+        "mmsg",
+        "/a",
+        "http://a:1,b",
+        "http://u:p@a",
+        "a=b",
+        "--",
+        "-v",
+    ];
+    prop_oneof![proptest::sample::select(known.to_vec()).prop_map(str::to_owned), any::<String>().prop_map(|text| text.replace('\0', ""))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Nothing makes the reading panic, and clap refuses nothing that passed the normaliser.
+    #[test]
+    fn any_command_line_is_read(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
+        let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
+        let environment: Vec<(&str, &str)> = variables.iter().filter_map(|(at, text)| Some((names.get(*at)?.as_str(), text.as_str()))).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        if let Invocation::Mistakes(list) = with(&args, &environment) {
+            prop_assert!(!list.is_empty());
+            prop_assert!(!list.iter().any(|mistake| mistake.contains("cannot be read")), "{list:?}");
+        }
+    }
+
+    /// One dash or two, `=` or a word of its own: the same.
+    #[test]
+    fn a_flag_is_spelled_in_four_ways(at in 0..60_usize, value in value()) {
+        let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();
+        let flag = &flags[at % flags.len()];
+        let name = flag.get_long().unwrap();
+        let told = |args: &[&str]| format!("{:?}", with(args, &[]));
+        let want = told(&[&format!("--{name}={value}")]);
+        prop_assert_eq!(&told(&[&format!("-{name}={value}")]), &want);
+        if !argv::is_switch(flag) {
+            prop_assert_eq!(&told(&[&format!("--{name}"), &value]), &want);
+            prop_assert_eq!(&told(&[&format!("-{name}"), &value]), &want);
+        }
+    }
 }

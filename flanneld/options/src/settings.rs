@@ -1,13 +1,14 @@
 //! The validated options of the daemon.
 
-use super::endpoint::Endpoint;
-use crate::underlay::Selector;
+use crate::endpoint::Endpoint;
+use crate::selector::Selector;
+use packet_engine::features::Features;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use subnet_lease::etcd::EtcdOptions;
-use traffic_rules::rules::Choices;
+use traffic_rules::rules::RuleOptions;
 
 /// Everything the daemon was told, validated.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub struct Settings {
     /// `--ip-masq`, as subnet.env repeats it.
     pub ip_masq: bool,
     /// What else was chosen about traffic rules.
-    pub rules: Choices,
+    pub rules: RuleOptions,
     /// How often iptables rules are compared.
     pub rules_resync: Duration,
     /// `--set-sysctls`.
@@ -42,6 +43,8 @@ pub struct Settings {
     pub audit: Option<Duration>,
     /// What marks our routes.
     pub route_protocol: u8,
+    /// How packets are moved in userspace.
+    pub features: Features,
     /// Where the health server listens; none: nowhere.
     pub health: Option<SocketAddr>,
     /// How to log.
@@ -57,6 +60,29 @@ pub enum Store {
     Etcd(Etcd),
     /// As files in a directory.
     Dir(PathBuf),
+}
+
+impl Store {
+    /// The host of the first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
+    pub fn host(&self) -> Option<(&str, u16)> {
+        match self {
+            Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
+            Store::Dir(_) => None,
+        }
+    }
+}
+
+/// Where the leases are, for people.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Dir(path) => write!(f, "{}", path.display()),
+            Store::Etcd(etcd) => {
+                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                write!(f, "etcd at {} under {}", endpoints.join(", "), etcd.prefix)
+            }
+        }
+    }
 }
 
 /// How to reach etcd.
@@ -126,20 +152,11 @@ pub struct Logging {
 }
 
 /// How a log line looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
+    #[default]
     Text,
     /// For machines: one JSON object a line.
     Json,
-}
-
-impl Settings {
-    /// The host of the store's first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
-    pub fn store_host(&self) -> Option<(&str, u16)> {
-        match &self.store {
-            Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            Store::Dir(_) => None,
-        }
-    }
 }

@@ -1,13 +1,13 @@
-//! Threads that move packets come first: every one of them that waits for a processor makes all packets wait.
+//! Scheduling priority of the threads that forward packets: while one waits for a CPU, all packets wait.
 
 #![allow(unsafe_code)]
 
-/// Three times the weight of others: enough to be let in, not enough to starve them.
+/// Three times the default weight: enough to be scheduled soon, not enough to starve others.
 const NICE: i32 = -5;
-/// In nanoseconds: what a batch of packets takes, about.
+/// The time slice in nanoseconds, about the time for one batch of packets.
 const SLICE: u64 = 100_000;
 
-/// Struct `sched_attr` as of Linux 3.14 (linux/sched/types.h).
+/// `struct sched_attr` as of Linux 3.14 (linux/sched/types.h).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -21,9 +21,9 @@ struct Attributes {
     period: u64,
 }
 
-/// Makes the calling thread run sooner, by a higher weight (which takes CAP_SYS_NICE, or RLIMIT_NICE) and by a shorter slice: since Linux 6.12 who asks for little
-/// at a time is let in early. Where neither is possible it runs as others do.
-pub fn hurry() {
+/// Raises the priority of the calling thread: a higher weight (this needs CAP_SYS_NICE or RLIMIT_NICE) and a shorter slice, which since
+/// Linux 6.12 lets a thread run earlier. If neither is possible, the thread runs with the default priority.
+pub fn raise() {
     let attributes = Attributes { size: size_of::<Attributes>() as u32, nice: NICE, runtime: SLICE, ..Attributes::default() };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
     let set = |attributes: &Attributes| unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attributes), 0) } == 0;

@@ -1,17 +1,17 @@
-//! Whatever somebody else breaks is repaired by its event alone: audits are off.
+//! Damage by others is repaired by event alone: audits are off.
 
 use crate::bed::*;
 
-/// Breaks something of a dual-stack vxlan node with three peers and waits for the old state.
+/// Damages a dual-stack vxlan node with three peers and waits for the previous state.
 fn heals(damage: &'static str) {
     in_namespace(move || async move {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3, 4]).await;
-        node.silence().await;
+        node.idle().await;
         let before = state();
         sh(damage);
-        // What is on the underlay's side of the damage comes back by the test, not by us.
+        // Damage on the underlay is repaired by the test, not by the node.
         until(&format!("healed: {damage}"), || state() == before).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }
@@ -48,7 +48,7 @@ fn ipv6_route_changed_or_made_multipath() {
 }
 
 #[test]
-fn marked_routes_that_nobody_wants() {
+fn unwanted_routes_with_our_protocol() {
     heals("ip route add 10.244.99.0/24 via 192.168.56.7 dev eth0 proto 241 metric 7; ip route add blackhole 10.244.98.0/24 proto 241");
     heals("ip -6 route add fd10:244:0:99::/64 proto 241 metric 9 nexthop via fd00:56::7 dev eth0 nexthop via fd00:56::8 dev eth0");
 }
@@ -121,10 +121,10 @@ fn underlay_down_and_up() {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
         let before = state();
         sh("ip link set eth0 down");
-        until("its trouble is told", || !node.status().kernel.trouble.is_empty()).await;
+        until("the problem is reported", || !node.status().kernel.trouble.is_empty()).await;
         sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
         until("the routes are back", || state() == before).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }
@@ -134,11 +134,11 @@ fn underlay_renamed() {
     for backend in [r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
-            node.silence().await;
+            node.idle().await;
             let (before, writes) = (state(), node.writes());
             sh("ip link property add dev eth0 altname keep; ip link set eth0 name uplink7");
-            node.silence().await;
-            assert_eq!(node.writes(), writes, "a name is not worth a write");
+            node.idle().await;
+            assert_eq!(node.writes(), writes, "a new name causes no writes");
             let after = state().into_iter().map(|line| line.replace("uplink7", "eth0")).collect();
             assert_eq!(before, after);
             sh("ip route flush proto 241");
@@ -162,7 +162,7 @@ fn underlay_mtu_is_followed() {
             .await;
             node.out.wait_for(|announced| announced.mtu == mtu - 50).await.unwrap();
         }
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }
@@ -179,7 +179,7 @@ fn underlay_address_is_followed_in_place() {
             underlay.public = underlay.addresses;
         });
         until("the device's local address follows", || state().iter().any(|line| line.contains("local 192.168.56.200"))).await;
-        node.silence().await;
+        node.idle().await;
         assert_eq!(json("ip -j link show flannel.1")[0]["ifindex"], index, "not rebuilt");
         assert!(state().iter().any(|line| line.starts_with("fdb flannel.1 02:00:04:00:00:02")));
         node.stop().await;
@@ -187,13 +187,13 @@ fn underlay_address_is_followed_in_place() {
 }
 
 #[test]
-fn a_mac_that_somebody_insists_on_is_announced() {
+fn a_mac_that_keeps_being_changed_is_announced() {
     in_namespace(|| async {
         let mut node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         let theirs = "02:11:22:33:44:55";
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while mac_of(node.out.borrow().data.as_ref().unwrap()) != theirs {
-            assert!(std::time::Instant::now() < end, "never conceded");
+            assert!(std::time::Instant::now() < end, "never accepted");
             if !state().iter().any(|line| line.contains(&format!("mac {theirs}"))) {
                 sh(&format!("ip link set flannel.1 address {theirs}"));
             }
@@ -201,7 +201,7 @@ fn a_mac_that_somebody_insists_on_is_announced() {
         }
         assert!(node.out.has_changed().unwrap());
         node.out.borrow_and_update();
-        node.silence().await;
+        node.idle().await;
         assert!(state().iter().any(|line| line.contains(&format!("mac {theirs}"))));
         assert!(state().iter().any(|line| line == "neighbour flannel.1 10.244.2.0 02:00:04:00:00:02"));
         node.stop().await;
@@ -209,40 +209,40 @@ fn a_mac_that_somebody_insists_on_is_announced() {
 }
 
 #[test]
-fn underlay_made_anew_under_another_index() {
+fn underlay_replaced_with_another_index() {
     for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
-            node.silence().await;
+            node.idle().await;
             let before = state();
             sh("ip link del eth0");
-            // That it is gone is told by who follows it; here, what cannot be done without it.
-            until("its absence is told", || !node.status().kernel.trouble.is_empty() && !node.status().kernel.in_step).await;
+            // Following the interface is the daemon's work. The node reports what fails without it.
+            until("its absence is reported", || !node.status().kernel.trouble.is_empty() && !node.status().kernel.in_step).await;
             sh(
                 "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
             );
             sh("ip link del more; ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
             node.underlay.send_replace(underlay(false));
             until("everything is back", || state() == before).await;
-            node.silence().await;
+            node.idle().await;
             node.stop().await;
         });
     }
 }
 
 #[test]
-fn more_notices_than_the_socket_holds() {
+fn more_notifications_than_the_socket_holds() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
-        node.silence().await;
+        node.idle().await;
         let before = state();
-        // The runtime stands still meanwhile, so that nobody reads the notices: among them those of our own routes.
+        // The runtime is blocked meanwhile, so that notifications, including those of our own routes, are not read.
         sh(
             "for n in 1 2 3; do for i in $(seq 0 16000); do echo route add 11.$((i / 250)).$((i % 250)).0/24 dev eth0; done | ip -batch -; ip route flush root 11.0.0.0/8; done",
         );
         sh("ip route flush proto 241");
         until("our routes are back", || state() == before).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }

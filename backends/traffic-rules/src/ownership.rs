@@ -1,56 +1,56 @@
-//! Chains that the daemons of several networks on one host share: whose a rule is, and what one daemon may change there; pure.
+//! Ownership of rules in the chains that daemons of several networks on one host share; pure functions.
 //!
-//! A rule belongs to the network that it names, as Go flannel writes it. A daemon replaces its own rules as one block and leaves the
-//! others' where they are. The rule about kube-proxy's mark names no network: it heads the chain, once, for all.
+//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does not touch the
+//! rules of others. The rule for kube-proxy's mark matches no network. It is the first rule of the chain, once for all daemons.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
-/// Whose rules stay.
+/// The other daemons on this host, whose rules stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Others {
-    /// This daemon's networks, those of its predecessor included: their rules are its own to replace.
+pub struct OtherDaemons {
+    /// This daemon's networks, including those of its predecessor. This daemon may replace their rules.
     pub own: BTreeSet<IpNet>,
-    /// Networks that other daemons serve.
+    /// The networks that other daemons serve.
     pub served: BTreeSet<IpNet>,
-    /// Rules of networks of which it is not known whether somebody serves them stay, too.
+    /// Whether rules stay if it is not known whether a daemon serves their network.
     pub unknown: bool,
-    /// The places of other daemons' guards of encapsulation ports.
+    /// The guard slots of other daemons.
     pub guards: BTreeSet<u16>,
 }
 
-/// A network that a rule names, and whether the rule is about what lies in it or outside.
-pub type Named = Option<(bool, IpNet)>;
+/// A network that a rule matches. False means that the match is negated.
+pub type NetMatch = Option<(bool, IpNet)>;
 
-/// Whose a rule in one of our chains is.
+/// The owner of a rule in a managed chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This daemon's, or nobody's any more: to be replaced.
+    /// This daemon, or no daemon any more: the rule is replaced.
     Ours,
-    /// Another daemon's: it stays.
+    /// Another daemon: the rule stays.
     Theirs,
-    /// It heads the chain for all.
+    /// All daemons: the first rule of the chain.
     Head,
 }
 
-impl Others {
-    /// Whether what another network has stays.
-    pub fn keep(&self, network: &IpNet) -> bool {
+impl OtherDaemons {
+    /// Whether the rules of a network stay.
+    pub fn keeps(&self, network: &IpNet) -> bool {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Whether the guard in a place stays. One that goes too soon loses no packet, and its daemon puts it back; one that stays too long
-    /// may drop a new node's.
-    pub fn keep_guard(&self, place: u16) -> bool {
+    /// Whether the guard in a slot stays. A guard removed too early loses no packets, and its daemon restores it. A guard removed too late may
+    /// drop a new node's packets.
+    pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
 
     /// The network to which a rule with this source and destination belongs.
     ///
-    /// A rule about two networks is the source's (`-s NET -d PODS`, `! -s NET -d NET`) unless that is a node's subnet in the destination
-    /// (`-s PODS -d NET`).
-    pub fn network(&self, source: Named, destination: Named) -> Option<IpNet> {
-        let known = |named: Named| named.filter(|(_, net)| self.own.contains(net) || self.served.contains(net)).map(|(_, net)| net);
+    /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`), unless the source is a node's subnet of the
+    /// destination (`-s PODS -d NET`).
+    pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
+        let known = |named: NetMatch| named.filter(|(_, net)| self.own.contains(net) || self.served.contains(net)).map(|(_, net)| net);
         match (source, destination) {
             (Some((is, from)), Some((_, to))) => {
                 let inside = from != to && to.contains(&from);
@@ -62,34 +62,34 @@ impl Others {
         }
     }
 
-    /// Whose a rule is.
-    pub fn owner(&self, source: Named, destination: Named) -> Owner {
+    /// The owner of a rule.
+    pub fn owner(&self, source: NetMatch, destination: NetMatch) -> Owner {
         match self.network(source, destination) {
-            Some(network) if self.keep(&network) => Owner::Theirs,
+            Some(network) if self.keeps(&network) => Owner::Theirs,
             _ => Owner::Ours,
         }
     }
 }
 
-/// What has to happen to a chain in which others have rules.
+/// The change to a chain that other daemons use too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
-    /// The places of the rules that go.
+    /// The positions of the rules to delete.
     pub remove: Vec<usize>,
-    /// The rule that heads the chain, to be put there.
+    /// The rule to insert at the head of the chain.
     pub head: Option<T>,
-    /// Our block, to be put at the end.
+    /// The rules to append.
     pub block: Vec<T>,
 }
 
 impl<T> Change<T> {
-    /// Whether all is as it should be.
-    pub fn is_nothing(&self) -> bool {
+    /// Whether nothing has to change.
+    pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.head.is_none() && self.block.is_empty()
     }
 }
 
-/// The change from a chain's rules to one that holds `wanted` beside the others' rules, in which `is_head` tells the rule that heads it.
+/// The change after which the chain holds `wanted` and the rules of others. `is_head` recognises the rule at the head of the chain.
 pub fn change<T: Clone + PartialEq>(present: &[(Owner, Option<T>)], wanted: &[T], is_head: impl Fn(&T) -> bool) -> Change<T> {
     let places = |owner: Owner| present.iter().enumerate().filter(move |(_, (found, _))| *found == owner).map(|(at, _)| at);
     let (head, block) = match wanted.split_first() {
@@ -114,14 +114,14 @@ pub fn change<T: Clone + PartialEq>(present: &[(Owner, Option<T>)], wanted: &[T]
 mod tests {
     use super::*;
 
-    fn others(own: &[&str], served: &[&str], unknown: bool) -> Others {
+    fn others(own: &[&str], served: &[&str], unknown: bool) -> OtherDaemons {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        Others { own: nets(own), served: nets(served), unknown, guards: BTreeSet::new() }
+        OtherDaemons { own: nets(own), served: nets(served), unknown, guards: BTreeSet::new() }
     }
 
     #[test]
-    fn each_rule_of_go_flannel_has_an_owner() {
-        let named = |text: &str| -> Named {
+    fn every_rule_of_go_flannel_has_an_owner() {
+        let named = |text: &str| -> NetMatch {
             let (is, net) = text.strip_prefix('!').map_or((true, text), |net| (false, net));
             (!net.is_empty()).then(|| (is, net.parse().unwrap()))
         };
@@ -134,7 +134,7 @@ mod tests {
                 ("!10.5.0.0/16", "10.5.7.0/24"),
                 ("10.5.0.0/16", "!224.0.0.0/4"),
                 ("!10.5.0.0/16", "10.5.0.0/16"),
-                // An exception, about another daemon's network too.
+                // An exception, also for another daemon's network.
                 ("10.5.0.0/16", "172.16.0.0/12"),
                 ("10.5.0.0/16", "10.9.0.0/16"),
             ] {
@@ -150,11 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_serves_goes_once_that_is_known() {
+    fn unserved_rules_are_removed_once_that_is_known() {
         let (one, two) = ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
-        assert!(!others(&["10.5.0.0/16"], &[], true).keep(&one), "ours is replaced, whoever is said to serve it");
-        assert!(others(&["10.5.0.0/16"], &[], true).keep(&two));
-        assert!(others(&["10.5.0.0/16"], &["10.6.0.0/16"], false).keep(&two));
-        assert!(!others(&["10.5.0.0/16"], &[], false).keep(&two));
+        assert!(!others(&["10.5.0.0/16"], &[], true).keeps(&one), "our own rules are always replaced");
+        assert!(others(&["10.5.0.0/16"], &[], true).keeps(&two));
+        assert!(others(&["10.5.0.0/16"], &["10.6.0.0/16"], false).keeps(&two));
+        assert!(!others(&["10.5.0.0/16"], &[], false).keeps(&two));
     }
 }

@@ -1,4 +1,4 @@
-//! What is not ours stays as it is, and what Go flannel left is taken over without a gap.
+//! Foreign objects stay, and objects that Go flannel left are adopted without a gap.
 
 use crate::bed::*;
 use backends::{Error, create};
@@ -16,7 +16,7 @@ fn foreign_objects_stay() {
             "ip route add 10.244.201.0/24 via 192.168.56.9 dev eth0 proto boot; ip -6 route add fd10:244:0:99::/64 via fd00:56::9 dev eth0 proto static",
         );
         sh("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic");
-        node.silence().await;
+        node.idle().await;
         let before = state();
         node.peers([1, 2, 3]);
         until("peer 3 is there", || state().len() == before.len() + 6).await;
@@ -24,7 +24,7 @@ fn foreign_objects_stay() {
         until("peer 3 is gone and nothing else", || state() == before).await;
         node.stop().await;
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        node.silence().await;
+        node.idle().await;
         assert_eq!(state(), before);
         assert_eq!(node.writes(), 0, "a warm restart writes nothing");
         node.stop().await;
@@ -32,25 +32,25 @@ fn foreign_objects_stay() {
 }
 
 #[test]
-fn a_foreign_route_in_the_way_is_a_named_conflict() {
+fn a_foreign_route_is_reported_as_a_conflict() {
     in_namespace(|| async {
         sh(
             "ip route add 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static; ip -6 route add fd10:244:0:2::/64 via fd00:56::9 dev eth0 proto static",
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
-        until("it is told", || node.status().kernel.trouble.contains("10.244.2.0/24")).await;
+        until("it is reported", || node.status().kernel.trouble.contains("10.244.2.0/24")).await;
         assert!(!node.status().kernel.in_step);
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")));
         assert!(state().iter().any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")), "others are not affected");
         sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
-        until("ours takes the place", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2::"))).await;
-        node.silence().await;
+        until("our route is added", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2::"))).await;
+        node.idle().await;
         node.stop().await;
     });
 }
 
 #[test]
-fn host_gw_peer_off_the_link_is_a_conflict_of_its_own() {
+fn a_host_gw_peer_off_the_link_does_not_affect_others() {
     in_namespace(|| async {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut far = lease(&setup, 3);
@@ -62,7 +62,7 @@ fn host_gw_peer_off_the_link_is_a_conflict_of_its_own() {
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.2")));
         sh("ip addr add 172.16.0.1/24 dev eth0");
         until("it becomes reachable", || state().iter().any(|line| line.contains("10.244.3.0/24 via 172.16.0.3"))).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }
@@ -70,7 +70,7 @@ fn host_gw_peer_off_the_link_is_a_conflict_of_its_own() {
 #[test]
 fn routes_that_go_left_are_adopted() {
     in_namespace(|| async {
-        // As Go's host-gw leaves them, and as its vxlan leaves them on a device of ours.
+        // Routes of Go flannel's host-gw, and of its vxlan on our device.
         sh("ip route add 10.244.2.0/24 via 192.168.56.2 dev eth0 proto boot; ip route add 10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot");
         sh(
             "ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472 nolearning; ip link set flannel.1 up",
@@ -106,7 +106,7 @@ fn ipv6_routes_that_go_left_are_adopted() {
             "ip -6 route add fd10:244:0:2::/64 via fd00:56::1002 dev eth0 proto boot; ip -6 route add fd10:244:0:3::/64 via fd00:56::9 dev eth0 proto boot",
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
-        node.silence().await;
+        node.idle().await;
         let lines: Vec<String> = state().into_iter().filter(|line| line.contains("fd10:")).collect();
         assert_eq!(
             lines,
@@ -116,12 +116,12 @@ fn ipv6_routes_that_go_left_are_adopted() {
             ]
         );
         node.stop().await;
-        // To the tunnel and back to direct routes.
+        // To the tunnel, and back to direct routes.
         for (backend, dev) in
             [(r#"{"Type":"vxlan"}"#, "flannel-v6.1"), (r#"{"Type":"vxlan","DirectRouting":true}"#, "eth0"), (r#"{"Type":"vxlan"}"#, "flannel-v6.1")]
         {
             let node = Node::start(setup(DUAL, backend), [1, 2]).await;
-            node.silence().await;
+            node.idle().await;
             assert_eq!(
                 state().iter().filter(|line| line.contains(" fd10:244:0:2::/64 ") && line.contains(&format!("dev {dev} proto 241"))).count(),
                 1
@@ -132,7 +132,7 @@ fn ipv6_routes_that_go_left_are_adopted() {
 }
 
 #[test]
-fn unreadable_subnets_keep_what_they_have() {
+fn unreadable_subnets_keep_their_objects() {
     in_namespace(|| async {
         let setup = setup(DUAL, r#"{"Type":"vxlan"}"#);
         let node = Node::start(setup.clone(), [1, 2, 3]).await;
@@ -140,14 +140,14 @@ fn unreadable_subnets_keep_what_they_have() {
         node.stop().await;
         let leases = subnet_lease::LeaseTable::of([lease(&setup, 3)], [lease(&setup, 2).subnets].into());
         let node = Node::start_with(setup, leases).await;
-        node.silence().await;
+        node.idle().await;
         assert_eq!((state(), node.writes()), (before, 0));
         node.stop().await;
     });
 }
 
 #[test]
-fn rebuilt_only_where_it_must_be() {
+fn links_are_rebuilt_only_if_necessary() {
     in_namespace(|| async {
         sh("ip link add flannel.1 mtu 1300 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.9 dev wire0 dstport 8472 learning");
         let index = || json("ip -j link show flannel.1")[0]["ifindex"].clone();
@@ -160,9 +160,9 @@ fn rebuilt_only_where_it_must_be() {
         node.stop().await;
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
         assert_ne!(index(), first);
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
-        // A TUN of another mode makes way.
+        // A TUN device of another mode is replaced.
         sh("ip link del flannel.1; ip tuntap add dev flannel.1 mode tun");
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
         assert!(state().iter().any(|line| line.starts_with("link flannel.1") && line.contains("port 4789")));
@@ -170,7 +170,7 @@ fn rebuilt_only_where_it_must_be() {
     });
 }
 
-/// What joining says when it cannot.
+/// The error of a join that fails.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
     let mut backend = create(&setup).unwrap();
@@ -189,7 +189,7 @@ fn another_kind_under_our_name_is_refused() {
         let text = refused(r#"{"Type":"vxlan"}"#).await;
         assert!(text.contains("flannel.1") && text.contains("of kind bridge"), "{text}");
         assert!(sh("ip -d link show flannel.1").contains("bridge"));
-        assert!(state().iter().any(|line| line.contains("10.244.7.0/24")), "what is on it is not ours");
+        assert!(state().iter().any(|line| line.contains("10.244.7.0/24")), "objects on it are not ours");
     });
 }
 
@@ -219,7 +219,7 @@ fn host_gw_behind_nat_is_refused() {
                 && error.to_string().starts_with("your PublicIP differs from interface IP, meaning that probably you're on a NAT"),
             "{error}"
         );
-        // vxlan then takes the interface's address: the public one is not local.
+        // vxlan uses the interface's address instead: the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();
         backend.announce(&under, None).await.unwrap();
@@ -236,60 +236,60 @@ fn checksum_offload_is_switched_and_kept() {
         assert!(off());
         sh("ethtool -K flannel.1 tx on");
         until("off again", off).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        node.silence().await;
-        assert!(off(), "auto leaves it alone");
+        node.idle().await;
+        assert!(off(), "auto does not change it");
         node.stop().await;
     });
 }
 
 #[test]
-fn without_ipv6_on_the_device_ipv4_goes_on() {
+fn without_ipv6_on_the_device_ipv4_works() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        until("it is told", || node.status().kernel.trouble.contains("IPv6 is switched off there")).await;
+        until("it is reported", || node.status().kernel.trouble.contains("IPv6 is disabled on this interface")).await;
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
         until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;
-        node.silence().await;
+        node.idle().await;
         node.stop().await;
     });
 }
 
 #[test]
-fn noise_of_others_is_not_heard() {
+fn unrelated_changes_are_ignored() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        node.silence().await;
+        node.idle().await;
         let passes = node.status().kernel.passes;
         sh("ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0");
         sh(
             "for i in $(seq 1 200); do echo neigh add 172.16.0.$i lladdr 02:00:00:00:00:01 dev pod0; echo route add 172.17.$i.0/24 dev pod0; echo route add 10.244.1.$i/32 dev pod0; done | ip -batch -",
         );
-        node.silence().await;
+        node.idle().await;
         assert_eq!(node.status().kernel.passes, passes);
         node.stop().await;
     });
 }
 
-/// What the kernel tells of our own writes is no news: no second pass looks at everything for it.
+/// Notifications of our own writes are expected: they cause no full pass.
 #[test]
-fn changes_of_leases_come_back_as_nothing_new() {
+fn own_changes_cause_no_full_pass() {
     for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
         in_namespace(move || async move {
             let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
-            node.silence().await;
+            node.idle().await;
             let mut passes = node.status().kernel.passes;
             let sets: [&[u16]; 4] = [&[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6], &[1, 3, 5], &[1, 2, 7]];
-            // The kernel may tell late of the links' own coming up: that is looked at, once.
+            // A late notification that the links came up may cause one full pass.
             for try_again in [true, true, false] {
                 passes = node.status().kernel.passes;
                 for set in sets {
                     node.peers(set.iter().copied());
-                    node.silence().await;
+                    node.idle().await;
                 }
                 let made = node.status().kernel.passes - passes;
                 assert!(made == 4 || try_again, "{backend}: {made} passes");
@@ -298,9 +298,9 @@ fn changes_of_leases_come_back_as_nothing_new() {
                 }
             }
             let (kept, writes) = (state(), node.writes());
-            // A whole look finds nothing to do.
+            // A full pass finds nothing to do.
             node.underlay.send_modify(|underlay| underlay.local.clear());
-            node.silence().await;
+            node.idle().await;
             assert!(node.status().kernel.passes - passes > 4);
             assert_eq!((state(), node.writes()), (kept, writes), "{backend}");
             node.stop().await;

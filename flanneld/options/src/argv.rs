@@ -1,0 +1,164 @@
+//! Go's command-line syntax, normalised for clap: one dash or two, `-iface eth1`, switches without a value, the end of flags.
+
+use std::any::TypeId;
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+use crate::value::Value;
+
+/// The flag whose value is never shown.
+const SECRET: &str = "etcd-password";
+
+/// A command line as clap reads it, and what clap could not say about it.
+#[derive(Debug, Default)]
+pub(crate) struct Argv {
+    /// Flags with a value each, in order; their names are known ones.
+    pub(crate) given: Vec<(String, String)>,
+    /// Whether help was asked for.
+    pub(crate) help: bool,
+    /// The first argument that is not a flag; it and everything after it are ignored.
+    pub(crate) ignored: Option<String>,
+    /// What is wrong.
+    pub(crate) mistakes: Vec<String>,
+}
+
+impl Argv {
+    /// The words for clap, the program's name first.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let flags = self.given.iter().map(|(name, value)| format!("--{name}={value}"));
+        std::iter::once("flanneld".to_owned()).chain(flags).collect()
+    }
+
+    /// Whether a flag that takes a secret is given, perhaps without it.
+    pub(crate) fn gives_a_secret(&self) -> bool {
+        self.given.iter().any(|(name, _)| name == SECRET)
+    }
+}
+
+/// Whether a flag is a switch: true without a value, and taking one with `=` only.
+pub(crate) fn is_switch(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<Value<bool>>()
+}
+
+/// Reads a command line (without the program's name) as Go does, but goes on after a mistake to find them all.
+pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsString>) -> Argv {
+    let mut read = Argv::default();
+    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
+    while let Some(arg) = args.next() {
+        let name = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
+            None => {
+                read.ignored = Some(arg);
+                break;
+            }
+            Some("") if arg == "--" => {
+                read.ignored = args.next();
+                break;
+            }
+            Some("") => {
+                read.ignored = Some(arg);
+                break;
+            }
+            Some(name) => name,
+        };
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (name, None),
+        };
+        if name.is_empty() || name.starts_with('-') {
+            // Not the value, which may be a secret.
+            let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
+            read.mistakes.push(format!("bad flag syntax: {}; a flag looks like --name=value", shown(flag)));
+            continue;
+        }
+        if matches!(name, "h" | "help") {
+            read.help = true;
+            continue;
+        }
+        let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
+            let hint = nearest(command, name).map_or_else(|| "see --help for all".to_owned(), |near| format!("did you mean --{near}?"));
+            read.mistakes.push(format!("flag provided but not defined: --{}; {hint}", shown(name)));
+            continue;
+        };
+        let value = match value {
+            Some(value) => value,
+            None if is_switch(flag) => "true".to_owned(),
+            None => match args.next() {
+                Some(value) => value,
+                None => {
+                    read.mistakes.push(format!("flag needs an argument: --{name} {}", value_name(flag)));
+                    continue;
+                }
+            },
+        };
+        read.given.push((name.to_owned(), value));
+    }
+    read
+}
+
+/// What the help calls a flag's value.
+pub(crate) fn value_name(arg: &Arg) -> &str {
+    arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
+}
+
+/// The known flag that looks most like an unknown name.
+fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+    let known = command.get_arguments().filter_map(Arg::get_long);
+    known.map(|known| (strsim::levenshtein(name, known), known)).filter(|(distance, _)| *distance <= 2).min().map(|(_, known)| known)
+}
+
+/// The name of a flag, without what follows that of the password where the `=` was forgotten.
+fn shown(name: &str) -> String {
+    match name.find(SECRET) {
+        Some(at) if name.len() > at + SECRET.len() => format!("{}…", name.get(..at + SECRET.len()).unwrap_or(SECRET)),
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str]) -> Argv {
+        normalise(&crate::command(), args.iter().map(OsString::from))
+    }
+
+    fn pairs(args: &[&str]) -> Vec<(String, String)> {
+        read(args).given
+    }
+
+    fn pair(name: &str, value: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), value.to_owned())]
+    }
+
+    #[test]
+    fn dashes_values_and_the_end_of_flags() {
+        let want = pair("iface", "eth0");
+        for args in [
+            &["-iface", "eth0"][..],
+            &["--iface", "eth0"],
+            &["-iface=eth0"],
+            &["--iface=eth0"],
+            &["--iface=eth0", "rest", "--nosuch"],
+            &["--iface=eth0", "--", "--nosuch"],
+            &["--iface=eth0", "-", "--nosuch"],
+        ] {
+            assert_eq!(pairs(args), want, "{args:?}");
+            assert!(read(args).mistakes.is_empty(), "{args:?}");
+        }
+        assert_eq!(pairs(&["--iface", "--ip-masq"]), pair("iface", "--ip-masq"));
+        assert_eq!(pairs(&["--iface="]), pair("iface", ""));
+        assert_eq!(pairs(&["-ip-masq", "-v=-3"]), [pair("ip-masq", "true"), pair("v", "-3")].concat());
+        assert_eq!(pairs(&["--etcd-password=a=b"]), pair("etcd-password", "a=b"));
+        let switch = read(&["--ip-masq", "false", "--v=1"]);
+        assert_eq!((switch.given.len(), switch.ignored.as_deref()), (1, Some("false")));
+        assert!(read(&["-h"]).help && read(&["--help"]).help);
+    }
+
+    #[test]
+    fn all_mistakes_are_found() {
+        let mistakes = read(&["--ifcae=eth0", "---x", "--=1", "--iface"]).mistakes;
+        assert_eq!(mistakes.len(), 4, "{mistakes:?}");
+        assert!(mistakes[0].contains("did you mean --iface?"), "{}", mistakes[0]);
+    }
+}

@@ -1,0 +1,444 @@
+//! From flags to settings: every mistake is collected, none ends the reading.
+
+use crate::argv::Argv;
+use crate::endpoint::{Endpoint, USER, clean, holds_user};
+use crate::flags::{
+    DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, KubernetesFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags,
+    StoreFlags,
+};
+use crate::go;
+use crate::selector::{Pattern, Selector};
+use crate::settings::{Etcd, Logging, Secret, Settings, Store, Tls};
+use crate::value::{Origin, Parse, Value};
+use packet_engine::features::Features;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use traffic_rules::rules::{GuardOptions, RuleOptions};
+
+/// What reading the flags has found out so far, beside their values.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// What Go's `flag` package would have refused: it reads the whole command line before anything else happens.
+    argv: Vec<String>,
+    mistakes: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Reader {
+    /// Begins with what the command line's syntax told.
+    pub(crate) fn of(argv: Argv) -> Self {
+        let mut warnings = Vec::new();
+        if let Some(ignored) = &argv.ignored {
+            // `--etcd-password= secret` leaves the secret behind the flags.
+            let secret = holds_user(ignored) || argv.gives_a_secret();
+            let from = if secret { "an argument that is not shown".to_owned() } else { format!("{ignored:?}") };
+            warnings.push(format!(
+                "the command line from {from} on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false"
+            ));
+        }
+        Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
+    }
+
+    /// Every mistake, or nothing.
+    fn end(self) -> Result<Vec<String>, Vec<String>> {
+        if self.argv.is_empty() && self.mistakes.is_empty() { Ok(self.warnings) } else { Err([self.argv, self.mistakes].concat()) }
+    }
+
+    fn wrong(&mut self, mistake: String) {
+        self.mistakes.push(mistake);
+    }
+
+    /// The last value of a flag with what it says; none where it was not given, has no default or cannot be read. Every value has to
+    /// be readable, as with Go's `flag` package.
+    fn last<'a, T: Parse>(&mut self, values: &'a [Value<T>]) -> Option<(&'a Value<T>, T)> {
+        for value in values {
+            if let Err(why) = &value.parsed {
+                let list = if value.origin == Origin::CommandLine { &mut self.argv } else { &mut self.mistakes };
+                list.push(value.mistake(why));
+            }
+        }
+        values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
+    }
+
+    /// The last value of a flag that can be one of a few words; the default where it is none of them.
+    fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
+        let Some(value) = values.last() else { return T::default() };
+        value.parsed.clone().unwrap_or_else(|why| {
+            self.wrong(value.mistake(why));
+            T::default()
+        })
+    }
+
+    /// Whether a switch is on.
+    fn on(&mut self, values: &[Value<bool>]) -> bool {
+        self.last(values).is_some_and(|(_, on)| on)
+    }
+
+    /// An integer within bounds.
+    fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &str) -> u64 {
+        let Some((from, value)) = self.last(values) else { return low };
+        match u64::try_from(value) {
+            Ok(value) if (low..=high).contains(&value) => value,
+            _ => {
+                self.wrong(from.mistake(format!("{value} is out of range, it must be {low} to {high} ({note})")));
+                low
+            }
+        }
+    }
+
+    /// An address, where one is given.
+    fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], complaint: &str, family: &str) -> Option<A> {
+        let value = given(values)?;
+        let address = value.text.parse().ok();
+        if address.is_none() {
+            self.wrong(value.mistake(format!("{complaint}: {}; it must be {family} address", value.text)));
+        }
+        address
+    }
+}
+
+/// The last value of a flag where it is not empty.
+fn given(values: &[Value<String>]) -> Option<&Value<String>> {
+    values.last().filter(|value| !value.text.is_empty())
+}
+
+fn file(values: &[Value<String>]) -> Option<PathBuf> {
+    given(values).map(|value| PathBuf::from(&value.text))
+}
+
+/// What the flags ask for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// To run.
+    Run(Box<Settings>),
+    /// To print the version.
+    Version,
+}
+
+/// Reads all flags.
+///
+/// # Errors
+/// Every mistake found.
+pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<String>> {
+    let Flags { store, lease, interface, node, health, log, rules, datapath, kubernetes, other } = flags;
+    let OtherFlags { version, help: _ } = other;
+    let version = reader.on(version);
+    kubernetes_not_built(kubernetes, &mut reader);
+    let store = store_of(store, &mut reader);
+    let InterfaceFlags { iface: _, iface_cidr: _, iface_regex: _, iface_can_reach: _, iface_wait, public_ip, public_ipv6 } = interface;
+    let selectors = selectors(interface, &mut reader);
+    let public_ip = reader.address(public_ip, "invalid public IP address", "an IPv4");
+    let public_ipv6 = reader.address(public_ipv6, "invalid public IPv6 address", "an IPv6");
+    let LeaseFlags { subnet_lease_renew_margin } = lease;
+    let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
+    let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
+    let NodeFlags { subnet_file, node_id, audit_interval, set_sysctls, route_protocol } = node;
+    let audit = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
+    let route_protocol = route_protocol_of(route_protocol, &mut reader);
+    let RuleFlags { iptables_resync, ip_blackhole_route, .. } = rules;
+    let resync = resync(iptables_resync, &mut reader);
+    let blackhole = reader.on(ip_blackhole_route);
+    let rules = choices(rules, &mut reader);
+    let features = features(datapath, &mut reader);
+    let health = health_address(health, &mut reader);
+    let logging = logging(log, &mut reader);
+    let node_id = identity(node_id, &mut reader);
+    let subnet_file = subnet_file_of(subnet_file, &mut reader);
+    let set_sysctls = reader.on(set_sysctls);
+    // Go looks at --version before it looks at the environment, but after it has read all flags.
+    if version && reader.argv.is_empty() {
+        return Ok(Asked::Version);
+    }
+    let beside: Vec<String> = reader.warnings.iter().map(|warning| format!("also: {warning}")).collect();
+    let warnings = reader.end().map_err(|mistakes| [mistakes, beside].concat())?;
+    Ok(Asked::Run(Box::new(Settings {
+        store,
+        renew_margin: Duration::from_secs(margin.saturating_mul(60)),
+        selectors,
+        public_ip,
+        public_ipv6,
+        iface_wait: (iface_wait > 0).then(|| Duration::from_secs(iface_wait)),
+        subnet_file,
+        ip_masq: rules.masquerade,
+        rules,
+        rules_resync: resync,
+        set_sysctls,
+        blackhole,
+        node_id,
+        audit: (audit > 0).then(|| Duration::from_secs(audit)),
+        route_protocol,
+        features,
+        health,
+        logging,
+        warnings,
+    })))
+}
+
+impl StoreFlags {
+    /// Where the leases are, with warnings, for programs that have these flags alone.
+    ///
+    /// # Errors
+    /// Every mistake found.
+    pub fn read(&self) -> Result<(Store, Vec<String>), Vec<String>> {
+        let mut reader = Reader::default();
+        let store = store_of(self, &mut reader);
+        reader.end().map(|warnings| (store, warnings))
+    }
+}
+
+fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
+    let StoreFlags { etcd, dir: DirFlags { subnet_dir } } = flags;
+    let EtcdFlags { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password } = etcd;
+    if let Some(dir) = given(subnet_dir) {
+        let all = [etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password];
+        for other in all.into_iter().flatten().filter(|value| value.origin != Origin::Default) {
+            reader.wrong(format!("{} and {} exclude each other: leases are kept in a directory or in etcd", dir.from, other.from));
+        }
+        return Store::Dir(PathBuf::from(&dir.text));
+    }
+    let client = match (given(etcd_certfile), given(etcd_keyfile)) {
+        (Some(cert), Some(key)) => Some((PathBuf::from(&cert.text), PathBuf::from(&key.text))),
+        (None, None) => None,
+        (Some(one), None) => {
+            reader.wrong(format!("{} needs --etcd-keyfile too: a client certificate and its key go together", one.from));
+            None
+        }
+        (None, Some(one)) => {
+            reader.wrong(format!("{} needs --etcd-certfile too: a client certificate and its key go together", one.from));
+            None
+        }
+    };
+    let ca = file(etcd_cafile);
+    let endpoints = endpoints(etcd_endpoints, client.is_some(), reader);
+    let mut tls = (ca.is_some() || client.is_some()).then_some(Tls { ca, client });
+    if tls.is_some() {
+        for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
+            reader.warnings.push(format!("the TLS options are not used with {endpoint}, which is not encrypted; write https:// to use them"));
+        }
+        if endpoints.iter().all(|endpoint| !endpoint.tls) {
+            tls = None;
+        }
+    }
+    let user = match (given(etcd_username), given(etcd_password)) {
+        (Some(user), Some(password)) => Some((user.text.clone(), Secret::new(password.text.clone()))),
+        (None, None) => None,
+        (Some(user), None) => {
+            reader.wrong(format!("{} needs --etcd-password (or FLANNELD_ETCD_PASSWORD) too", user.from));
+            None
+        }
+        (None, Some(password)) => {
+            reader.wrong(format!("{} needs --etcd-username too", password.from));
+            None
+        }
+    };
+    let prefix = etcd_prefix.last().map(|value| (value, clean(&value.text)));
+    if let Some((value, cleaned)) = &prefix
+        && (cleaned == "." || cleaned.starts_with(".."))
+    {
+        reader.wrong(value.mistake(format!("{:?} is no root for keys; use a path like /coreos.com/network", value.text)));
+    }
+    let prefix = prefix.map(|(_, cleaned)| cleaned).filter(|cleaned| cleaned != "/").unwrap_or_default();
+    Store::Etcd(Etcd { endpoints, prefix, tls, user })
+}
+
+/// etcd's addresses; those without a scheme speak TLS where `tls_by_default`.
+fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
+    let Some(value) = values.last() else { return Vec::new() };
+    let parts: Vec<&str> = value.text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
+    if parts.is_empty() {
+        reader.wrong(value.mistake("contains no endpoint; it should look like http://10.0.0.1:2379"));
+    }
+    let (endpoints, wrong): (Vec<_>, Vec<_>) = parts.into_iter().map(|text| Endpoint::parse(text, tls_by_default)).partition(Result::is_ok);
+    if !wrong.is_empty() && holds_user(&value.text) {
+        // A comma in a password cuts it in pieces: none of them is shown.
+        reader.wrong(value.mistake(USER));
+    } else {
+        wrong.into_iter().filter_map(Result::err).for_each(|why| reader.wrong(value.mistake(why)));
+    }
+    endpoints.into_iter().flatten().collect()
+}
+
+/// The wanted interfaces, in the order of trying. An empty value means the default route's, as manifests with an unset variable rely on.
+fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
+    let InterfaceFlags { iface, iface_cidr, iface_regex, iface_can_reach, .. } = flags;
+    let mut out = Vec::new();
+    for value in iface {
+        out.push(match value.text.as_str() {
+            "" => Selector::DefaultRoute(value.from.clone()),
+            "auto" => Selector::Auto,
+            text => text.parse().map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
+        });
+    }
+    for value in iface_cidr {
+        if value.text.is_empty() {
+            out.push(Selector::DefaultRoute(value.from.clone()));
+            continue;
+        }
+        match value.text.parse::<ipnet::IpNet>() {
+            Ok(net) => out.push(Selector::Cidr(net.trunc())),
+            Err(_) => reader.wrong(value.mistake(format!("{:?} is no network; it should look like 192.168.56.0/24", value.text))),
+        }
+    }
+    for value in iface_regex {
+        if value.text.is_empty() {
+            out.push(Selector::DefaultRoute(value.from.clone()));
+            continue;
+        }
+        match Pattern::new(&value.text) {
+            Ok(pattern) => out.push(Selector::Regex(pattern)),
+            Err(why) => reader.wrong(value.mistake(format!("could not compile the IP address regex '{}': {why}", value.text))),
+        }
+    }
+    if let Some(value) = given(iface_can_reach) {
+        match value.text.parse::<IpAddr>() {
+            Ok(target) => out.push(Selector::CanReach(target)),
+            Err(_) => reader.wrong(value.mistake(format!("{:?} is not an IP address", value.text))),
+        }
+    }
+    out
+}
+
+fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
+    let value = given(values)?;
+    if value.text.len() > 253 || value.text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        reader.wrong(value.mistake(format!("{:?} is not a node identity: at most 253 bytes, no blanks, no control characters", value.text)));
+    }
+    Some(value.text.clone())
+}
+
+fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
+    let Some(value) = values.last() else { return PathBuf::new() };
+    let file = PathBuf::from(&value.text);
+    if file.file_name().is_none() {
+        reader.wrong(value.mistake(format!("{:?} is not the path of a file", value.text)));
+    }
+    file
+}
+
+fn route_protocol_of(values: &[Value<i64>], reader: &mut Reader) -> u8 {
+    let number = reader.ranged(values, 5, 255, "0 to 4 belong to the kernel and to routes made by hand");
+    if let Some(value) = values.last()
+        && matches!(number, 8..=18 | 42 | 186..=189 | 192)
+    {
+        reader.warnings.push(format!(
+            "{}={number} is the number of a routing daemon: if one runs here, its routes inside the network count as ours",
+            value.from
+        ));
+    }
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+/// How often iptables rules are compared: any number that Go flannel takes.
+fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
+    let Some((value, seconds)) = reader.last(values) else { return Duration::ZERO };
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    if seconds == 0 {
+        reader.warnings.push(format!("{}: Go flannel would loop without a pause; using 5 s", value.from));
+    }
+    Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
+}
+
+fn health_address(flags: &HealthFlags, reader: &mut Reader) -> Option<SocketAddr> {
+    let HealthFlags { healthz_ip, healthz_port } = flags;
+    let (from, port) = reader.last(healthz_port).filter(|(_, port)| *port > 0)?;
+    let value = healthz_ip.last()?;
+    let bare = value.text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(&value.text);
+    let ip = match bare {
+        "" => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => bare.parse().ok(),
+    };
+    if ip.is_none() {
+        reader.wrong(value.mistake(format!("{:?} is not an IP address", value.text)));
+    }
+    match u16::try_from(port) {
+        Ok(port) => ip.map(|ip| SocketAddr::new(ip, port)),
+        Err(_) => {
+            reader.wrong(from.mistake(format!("{port} is not a port; the highest is 65535")));
+            None
+        }
+    }
+}
+
+/// The log's options. klog's own are read as klog reads them, though nothing listens to them.
+fn logging(flags: &LogFlags, reader: &mut Reader) -> Logging {
+    let LogFlags { log_format, v, vmodule, log_backtrace_at } = flags;
+    if let Some(value) = given(vmodule) {
+        for part in value.text.split(',').filter(|part| !part.is_empty()) {
+            let level = part.split_once('=').filter(|(pattern, _)| !pattern.is_empty()).and_then(|(_, level)| go::decimal(level));
+            if level.is_none_or(|level| level < 0) {
+                reader.wrong(value.mistake(format!("{part:?} is not pattern=N")));
+            }
+        }
+    }
+    if let Some(value) = given(log_backtrace_at) {
+        let line = value.text.split_once(':').filter(|(file, _)| !file.is_empty()).and_then(|(_, line)| go::decimal(line));
+        if line.is_none_or(|line| line <= 0) {
+            reader.wrong(value.mistake(format!("{:?} is not file.go:N", value.text)));
+        }
+    }
+    let format = reader.choice(log_format);
+    Logging { format, verbosity: reader.last(v).map_or(0, |(_, level)| level) }
+}
+
+/// What was chosen about traffic rules.
+fn choices(flags: &RuleFlags, reader: &mut Reader) -> RuleOptions {
+    let RuleFlags {
+        ip_masq,
+        ip_masq_fully_random_disable,
+        non_masquerade_cidr,
+        masquerade_inbound,
+        iptables_forward_rules,
+        iptables_forward_insert,
+        iptables_resync: _,
+        encap_notrack,
+        encap_peers,
+        encap_bar_pods,
+        ip_blackhole_route: _,
+    } = flags;
+    let mut non_masquerade = Vec::new();
+    for value in non_masquerade_cidr {
+        match value.text.parse::<ipnet::IpNet>() {
+            Ok(net) => non_masquerade.push(net.trunc()),
+            Err(_) => reader.wrong(value.mistake(format!("{:?} is not a network such as 10.0.0.0/8", value.text))),
+        }
+    }
+    let unknown_senders = reader.choice(encap_peers);
+    RuleOptions {
+        guard: GuardOptions { notrack: reader.on(encap_notrack), unknown_senders, bar_pods: reader.on(encap_bar_pods) },
+        masquerade: reader.on(ip_masq),
+        fully_random: !reader.on(ip_masq_fully_random_disable),
+        masquerade_inbound: reader.on(masquerade_inbound),
+        non_masquerade,
+        forward: reader.on(iptables_forward_rules),
+        forward_insert: reader.on(iptables_forward_insert),
+    }
+}
+
+/// How packets are moved in userspace.
+fn features(flags: &DatapathFlags, reader: &mut Reader) -> Features {
+    let DatapathFlags { datapath, datapath_queues } = flags;
+    let features = reader.choice(datapath);
+    let queues = reader.ranged(datapath_queues, 0, 16, "0 to follow the number of processors");
+    match usize::try_from(queues) {
+        Ok(queues) if queues > 0 => Features { queues, ..features },
+        _ => features,
+    }
+}
+
+/// Refuses what is not built yet; leaving it off is no mistake.
+fn kubernetes_not_built(flags: &KubernetesFlags, reader: &mut Reader) {
+    let KubernetesFlags {
+        kube_subnet_mgr,
+        kube_api_url: _,
+        kube_annotation_prefix: _,
+        kubeconfig_file: _,
+        net_config_path: _,
+        set_node_network_unavailable,
+    } = flags;
+    reader.on(set_node_network_unavailable);
+    if let Some((value, true)) = reader.last(kube_subnet_mgr) {
+        reader.wrong(format!("{}={}: {} is not built yet in this version; leave it out or set it to false", value.from, value.text, value.from));
+    }
+}

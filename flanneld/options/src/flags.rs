@@ -1,0 +1,249 @@
+//! Every flag: its name, variable, kind of value, default and line of help.
+//!
+//! A field is a list because Go's `flag` takes a flag any number of times: every value is checked, and the last one counts unless
+//! the flag is repeatable.
+
+use clap::{ArgAction, Args, Parser};
+use packet_engine::features::Features;
+use traffic_rules::rules::UnknownSenders;
+
+use crate::settings::LogFormat;
+use crate::value::Value;
+
+/// The heading of flags of two structs.
+const ETCD: &str = "Where leases are kept: etcd";
+
+/// Gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "flanneld", version, override_usage = "flanneld [--flag=value …]", disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct Flags {
+    #[command(flatten)]
+    pub(crate) store: StoreFlags,
+    #[command(flatten)]
+    pub(crate) lease: LeaseFlags,
+    #[command(flatten)]
+    pub(crate) interface: InterfaceFlags,
+    #[command(flatten)]
+    pub(crate) node: NodeFlags,
+    #[command(flatten)]
+    pub(crate) health: HealthFlags,
+    #[command(flatten)]
+    pub(crate) log: LogFlags,
+    #[command(flatten)]
+    pub(crate) rules: RuleFlags,
+    #[command(flatten)]
+    pub(crate) datapath: DatapathFlags,
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesFlags,
+    #[command(flatten)]
+    pub(crate) other: OtherFlags,
+}
+
+/// The flags that name the store; flannelctl has them too.
+#[derive(Args, Clone, Debug)]
+pub struct StoreFlags {
+    #[command(flatten)]
+    pub(crate) etcd: EtcdFlags,
+    #[command(flatten)]
+    pub(crate) dir: DirFlags,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = ETCD)]
+pub(crate) struct EtcdFlags {
+    /// Client addresses of etcd: http://, https:// or unix:; without a scheme http, or https where a client certificate is given.
+    #[arg(long, env = "FLANNELD_ETCD_ENDPOINTS", value_name = "URL,…", default_value = "http://127.0.0.1:4001,http://127.0.0.1:2379")]
+    pub(crate) etcd_endpoints: Vec<Value<String>>,
+    /// Root of flannel's keys.
+    #[arg(long, env = "FLANNELD_ETCD_PREFIX", value_name = "KEY", default_value = "/coreos.com/network")]
+    pub(crate) etcd_prefix: Vec<Value<String>>,
+    /// Certificate authority for an https etcd; needs no client certificate.
+    #[arg(long, env = "FLANNELD_ETCD_CAFILE", value_name = "FILE")]
+    pub(crate) etcd_cafile: Vec<Value<String>>,
+    /// Client certificate; requires --etcd-keyfile.
+    #[arg(long, env = "FLANNELD_ETCD_CERTFILE", value_name = "FILE")]
+    pub(crate) etcd_certfile: Vec<Value<String>>,
+    /// Client key; requires --etcd-certfile.
+    #[arg(long, env = "FLANNELD_ETCD_KEYFILE", value_name = "FILE")]
+    pub(crate) etcd_keyfile: Vec<Value<String>>,
+    /// User name for etcd; requires --etcd-password.
+    #[arg(long, env = "FLANNELD_ETCD_USERNAME", value_name = "NAME")]
+    pub(crate) etcd_username: Vec<Value<String>>,
+    /// Password for etcd; safer in FLANNELD_ETCD_PASSWORD, which `ps` does not show.
+    #[arg(long, env = "FLANNELD_ETCD_PASSWORD", value_name = "TEXT")]
+    pub(crate) etcd_password: Vec<Value<String>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where leases are kept: a directory (no server needed)")]
+pub(crate) struct DirFlags {
+    /// Keep leases as files here instead of in etcd; the nodes share the directory, or there is only one node.
+    #[arg(long, env = "FLANNELD_SUBNET_DIR", value_name = "DIR")]
+    pub(crate) subnet_dir: Vec<Value<String>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = ETCD)]
+pub(crate) struct LeaseFlags {
+    /// Report not ready once the lease has less than this left (1 to 1439).
+    #[arg(long, env = "FLANNELD_SUBNET_LEASE_RENEW_MARGIN", value_name = "MINUTES", default_value = "60")]
+    pub(crate) subnet_lease_renew_margin: Vec<Value<i64>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "The interface that reaches the other nodes (default: the default route's)")]
+pub(crate) struct InterfaceFlags {
+    /// Interface by name or address; `auto`: the one that reaches etcd. Repeatable, first match wins.
+    #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
+    pub(crate) iface: Vec<Value<String>>,
+    /// Interface with an address inside this network; tried after --iface. Repeatable.
+    #[arg(long, env = "FLANNELD_IFACE_CIDR", value_name = "CIDR")]
+    pub(crate) iface_cidr: Vec<Value<String>>,
+    /// Interface whose address, else name, matches; tried after --iface-cidr. Repeatable.
+    #[arg(long, env = "FLANNELD_IFACE_REGEX", value_name = "REGEX")]
+    pub(crate) iface_regex: Vec<Value<String>>,
+    /// Interface the kernel would use to reach this address; tried last.
+    #[arg(long, env = "FLANNELD_IFACE_CAN_REACH", value_name = "IP")]
+    pub(crate) iface_can_reach: Vec<Value<String>>,
+    /// How long to wait for a missing interface; 0 waits forever.
+    #[arg(long, env = "FLANNELD_IFACE_WAIT", value_name = "SECONDS", default_value = "0")]
+    pub(crate) iface_wait: Vec<Value<i64>>,
+    /// IPv4 address to advertise to the other nodes where it is not the interface's (NAT).
+    #[arg(long, env = "FLANNELD_PUBLIC_IP", value_name = "IP")]
+    pub(crate) public_ip: Vec<Value<String>>,
+    /// IPv6 address to advertise to the other nodes.
+    #[arg(long, env = "FLANNELD_PUBLIC_IPV6", value_name = "IP")]
+    pub(crate) public_ipv6: Vec<Value<String>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "This node")]
+pub(crate) struct NodeFlags {
+    /// File that the CNI plugin and Docker read: network, subnet, MTU.
+    #[arg(long, env = "FLANNELD_SUBNET_FILE", value_name = "FILE", default_value = "/run/flannel/subnet.env")]
+    pub(crate) subnet_file: Vec<Value<String>>,
+    /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
+    #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
+    pub(crate) node_id: Vec<Value<String>>,
+    /// How often to compare the whole kernel state, in addition to events; 0: on events only.
+    #[arg(long, env = "FLANNELD_AUDIT_INTERVAL", value_name = "SECONDS", default_value = "10")]
+    pub(crate) audit_interval: Vec<Value<i64>>,
+    /// Turn on the sysctls that pods need, and keep them on: ip_forward, IPv6 forwarding, bridge-nf-call-*.
+    #[arg(long, env = "FLANNELD_SET_SYSCTLS")]
+    pub(crate) set_sysctls: Vec<Value<bool>>,
+    /// Protocol number that marks flannel's routes (`ip route show proto 241`), 5 to 255.
+    #[arg(long, env = "FLANNELD_ROUTE_PROTOCOL", value_name = "NUMBER", default_value = "241")]
+    pub(crate) route_protocol: Vec<Value<i64>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Health and logs")]
+pub(crate) struct HealthFlags {
+    /// Address of the server for /healthz, /readyz, /metrics and /status.
+    #[arg(long, env = "FLANNELD_HEALTHZ_IP", value_name = "IP", default_value = "0.0.0.0")]
+    pub(crate) healthz_ip: Vec<Value<String>>,
+    /// Port of that server; 0: no server.
+    #[arg(long, env = "FLANNELD_HEALTHZ_PORT", value_name = "PORT", default_value = "0")]
+    pub(crate) healthz_port: Vec<Value<i64>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Health and logs")]
+pub(crate) struct LogFlags {
+    /// Format of log lines on stderr.
+    #[arg(long, env = "FLANNELD_LOG_FORMAT", value_name = "text|json", default_value = "text")]
+    pub(crate) log_format: Vec<Value<LogFormat>>,
+    /// Verbosity: 1 debug, 4 and above trace; RUST_LOG overrides it.
+    #[arg(long, env = "FLANNELD_V", value_name = "LEVEL", default_value = "0")]
+    pub(crate) v: Vec<Value<i32>>,
+    /// Accepted for compatibility; use RUST_LOG.
+    #[arg(long, env = "FLANNELD_VMODULE", value_name = "PATTERN=N,…")]
+    pub(crate) vmodule: Vec<Value<String>>,
+    /// Accepted for compatibility.
+    #[arg(long = "log_backtrace_at", env = "FLANNELD_LOG_BACKTRACE_AT", value_name = "FILE:N")]
+    pub(crate) log_backtrace_at: Vec<Value<String>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Traffic rules")]
+pub(crate) struct RuleFlags {
+    /// Masquerade pod traffic that leaves the network.
+    #[arg(long, env = "FLANNELD_IP_MASQ")]
+    pub(crate) ip_masq: Vec<Value<bool>>,
+    /// Let the kernel choose source ports: no --random-fully.
+    #[arg(long, env = "FLANNELD_IP_MASQ_FULLY_RANDOM_DISABLE")]
+    pub(crate) ip_masq_fully_random_disable: Vec<Value<bool>>,
+    /// Destination network for which pods keep their address, in addition to NonMasqueradeCIDRs of the configuration. Repeatable.
+    #[arg(long, env = "FLANNELD_NON_MASQUERADE_CIDR", value_name = "CIDR")]
+    pub(crate) non_masquerade_cidr: Vec<Value<String>>,
+    /// Masquerade traffic from outside to pods of other nodes, so that replies return through this node.
+    #[arg(long, env = "FLANNELD_MASQUERADE_INBOUND", default_value = "true")]
+    pub(crate) masquerade_inbound: Vec<Value<bool>>,
+    /// Accept forwarded traffic of the network.
+    #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_RULES", default_value = "true")]
+    pub(crate) iptables_forward_rules: Vec<Value<bool>>,
+    /// Insert the jump to those rules first, before rules that may reject (firewalld, cloud images).
+    #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_INSERT")]
+    pub(crate) iptables_forward_insert: Vec<Value<bool>>,
+    /// How often to compare iptables rules; nftables rules are compared on events.
+    #[arg(long, env = "FLANNELD_IPTABLES_RESYNC", value_name = "SECONDS", default_value = "5")]
+    pub(crate) iptables_resync: Vec<Value<i64>>,
+    /// Exempt encapsulated packets from connection tracking.
+    #[arg(long, env = "FLANNELD_ENCAP_NOTRACK")]
+    pub(crate) encap_notrack: Vec<Value<bool>>,
+    /// Count or drop packets to the encapsulation port that do not come from another node.
+    #[arg(long, env = "FLANNELD_ENCAP_PEERS", value_name = "off|count|drop", default_value = "off")]
+    pub(crate) encap_peers: Vec<Value<UnknownSenders>>,
+    /// Drop packets from pods to the encapsulation port of nodes.
+    #[arg(long, env = "FLANNELD_ENCAP_BAR_PODS")]
+    pub(crate) encap_bar_pods: Vec<Value<bool>>,
+    /// Add a blackhole route for this node's subnet, so that packets to missing pods do not leave by the default route.
+    #[arg(long, env = "FLANNELD_IP_BLACKHOLE_ROUTE")]
+    pub(crate) ip_blackhole_route: Vec<Value<bool>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Packets in userspace (udp, and vxlan with \"Mode\": \"userspace\")")]
+pub(crate) struct DatapathFlags {
+    /// How to move packets: with the kernel's offloads, in batches (mmsg), or one by one; auto: the fastest that works.
+    #[arg(long, env = "FLANNELD_DATAPATH", value_name = "auto|offload|mmsg|plain", default_value = "auto")]
+    pub(crate) datapath: Vec<Value<Features>>,
+    /// Queues of the TUN device, up to 16, each with two threads; 0: one for each two processors, at most 4.
+    #[arg(long, env = "FLANNELD_DATAPATH_QUEUES", value_name = "NUMBER", default_value = "0")]
+    pub(crate) datapath_queues: Vec<Value<i64>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Kubernetes")]
+pub(crate) struct KubernetesFlags {
+    /// Take leases from the Kubernetes API instead of etcd (not built yet).
+    #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
+    pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
+    /// Address of the API server (no effect in this version).
+    #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL")]
+    pub(crate) kube_api_url: Vec<Value<String>>,
+    /// Prefix of the node annotations (no effect in this version).
+    #[arg(long, env = "FLANNELD_KUBE_ANNOTATION_PREFIX", value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
+    pub(crate) kube_annotation_prefix: Vec<Value<String>>,
+    /// Path of a kubeconfig (no effect in this version).
+    #[arg(long, env = "FLANNELD_KUBECONFIG_FILE", value_name = "FILE")]
+    pub(crate) kubeconfig_file: Vec<Value<String>>,
+    /// Network configuration (no effect in this version).
+    #[arg(long, env = "FLANNELD_NET_CONFIG_PATH", value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
+    pub(crate) net_config_path: Vec<Value<String>>,
+    /// Clear the NetworkUnavailable condition (no effect in this version).
+    #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", default_value = "true")]
+    pub(crate) set_node_network_unavailable: Vec<Value<bool>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Other")]
+pub(crate) struct OtherFlags {
+    // Go flannel ignores the variable of this one.
+    /// Print the version and exit.
+    #[arg(long)]
+    pub(crate) version: Vec<Value<bool>>,
+    /// Print this and exit.
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
+}

@@ -1,0 +1,124 @@
+//! What `--help` prints: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
+
+use crate::argv::{is_switch, value_name};
+use clap::{Arg, Command};
+use subnet_lease::printable;
+
+/// Column at which the descriptions begin.
+const COLUMN: usize = 30;
+/// Where descriptions are wrapped.
+const WIDTH: usize = 80;
+
+/// What flanneld does and how it reads its flags.
+pub(crate) const ABOUT: &str = "\
+flanneld gives this node a subnet of the cluster's network and carries packets
+between the nodes' subnets.
+
+Every flag can be set by an environment variable too: FLANNELD_ and the flag's
+name in capitals, `_` for `-` (FLANNELD_ETCD_ENDPOINTS). The command line wins;
+an empty variable counts as unset. One dash or two, `--flag value` or
+`--flag=value`; a switch takes its value with `=` only (--ip-masq=false).
+";
+
+/// What the exit codes mean.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on
+this host; 5 the lease is lost for good (start again: a new one is acquired).
+
+Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
+";
+
+/// The whole help.
+pub(crate) fn help(command: &Command) -> String {
+    let (about, syntax) = ABOUT.split_once("\n\n").unwrap_or((ABOUT, ""));
+    let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\n{syntax}");
+    let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
+    for arg in command.get_arguments() {
+        let title = arg.get_help_heading().unwrap_or_default();
+        match groups.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, args)) => args.push(arg),
+            None => groups.push((title, vec![arg])),
+        }
+    }
+    for (title, args) in groups {
+        out.push_str(&format!("\n{title}\n"));
+        for arg in args {
+            out.push_str(&entry(&head(arg), &description(arg)));
+        }
+    }
+    out.push('\n');
+    out.push_str(EXIT_CODES);
+    out
+}
+
+/// A flag with its value.
+fn head(arg: &Arg) -> String {
+    let name = arg.get_long().unwrap_or_default();
+    if is_switch(arg) || !arg.get_action().takes_values() { format!("  --{name}") } else { format!("  --{name}={}", value_name(arg)) }
+}
+
+/// What a flag does, and its default.
+fn description(arg: &Arg) -> String {
+    let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    for default in arg.get_default_values() {
+        text.push_str(&format!(" [default: {}]", default.to_string_lossy()));
+    }
+    text
+}
+
+/// One flag's lines: its name, and its description wrapped beside it.
+fn entry(head: &str, text: &str) -> String {
+    let mut out = head.to_owned();
+    let mut used = head.chars().count();
+    if used >= COLUMN {
+        out.push('\n');
+        used = 0;
+    }
+    out.push_str(&" ".repeat(COLUMN - used));
+    let mut used = COLUMN;
+    for (index, word) in text.split(' ').enumerate() {
+        let wide = word.chars().count();
+        if index > 0 && used + 1 + wide > WIDTH {
+            out.push('\n');
+            out.push_str(&" ".repeat(COLUMN));
+            used = COLUMN;
+        } else if index > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += wide;
+    }
+    out.push('\n');
+    out
+}
+
+/// What stands before a list of mistakes.
+pub(crate) fn mistakes(command: &Command, list: &[String]) -> String {
+    let mut out = String::from("flanneld cannot start:\n");
+    for mistake in list {
+        // What was typed stands in it as it was typed.
+        out.push_str(&format!("  {}\n", printable::line(mistake)));
+    }
+    out.push_str(&format!("See flanneld --help for all {} flags.\n", command.get_arguments().count()));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_has_its_line_and_no_line_is_too_long() {
+        let command = crate::command();
+        let text = help(&command);
+        assert!(command.get_arguments().count() > 40);
+        for arg in command.get_arguments() {
+            assert!(text.contains(&format!("\n{}", head(arg))), "{}", arg.get_id());
+            assert!(arg.get_help().is_some() && arg.get_help_heading().is_some(), "{}", arg.get_id());
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Options from the command line and the environment: Go flannel's, and a few of our own.
+//!
+//! [`read`] normalises the command line from Go's syntax (`argv`), lets clap fill the structs of `flags` from it and from the
+//! environment, and turns these into validated [`Settings`] in one pass that finds every mistake (`build`).
+
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "what was typed is made printable by `help::mistakes`")]
+
+mod argv;
+mod build;
+mod endpoint;
+mod flags;
+mod go;
+mod help;
+mod selector;
+mod settings;
+mod value;
+
+pub use endpoint::{Endpoint, Target};
+pub use flags::StoreFlags;
+pub use selector::{Pattern, Selector};
+pub use settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
+
+use build::{Asked, Reader};
+use clap::builder::ValueHint;
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use flags::Flags;
+use std::ffi::OsString;
+use std::io::Write;
+
+/// What a start of the program asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    /// Run the daemon.
+    Run(Box<Settings>),
+    /// Print the help and end.
+    Help(String),
+    /// Print the version and end.
+    Version(String),
+    /// Nothing can be run: every mistake, one text each.
+    Mistakes(Vec<String>),
+}
+
+/// The version as `--version` prints it.
+pub fn version() -> String {
+    format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
+}
+
+/// What this process is asked to do.
+pub fn invocation() -> Invocation {
+    read(std::env::args_os().skip(1))
+}
+
+/// What a command line (without the program's name) and this process's environment ask for.
+pub fn read(args: impl IntoIterator<Item = OsString>) -> Invocation {
+    let command = command();
+    let argv = argv::normalise(&command, args);
+    if argv.help {
+        return Invocation::Help(help::help(&command));
+    }
+    // The normaliser passes known flags only, and no value is refused by its parser: clap has nothing left to refuse.
+    let flags = command.try_get_matches_from(argv.words()).and_then(|matches| Flags::from_arg_matches(&matches));
+    let flags = match flags {
+        Ok(flags) => flags,
+        Err(error) => return Invocation::Mistakes(vec![format!("the command line cannot be read: {}", error.kind())]),
+    };
+    match build::read(&flags, Reader::of(argv)) {
+        Ok(Asked::Run(settings)) => Invocation::Run(settings),
+        Ok(Asked::Version) => Invocation::Version(version()),
+        Err(mistakes) => Invocation::Mistakes(mistakes),
+    }
+}
+
+/// The command line that clap reads.
+fn command() -> Command {
+    environment(Flags::command())
+}
+
+/// Reads variables as flanneld does: an empty one counts as unset, and help never shows what is in them.
+pub fn environment(command: Command) -> Command {
+    command.mut_args(|arg| {
+        let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+        if empty { arg.env(None::<&str>) } else { arg.hide_env_values(true) }
+    })
+}
+
+/// flanneld's command line for a manual page.
+pub fn manual() -> Command {
+    let command = Flags::command().after_help(help::EXIT_CODES).long_about(help::ABOUT);
+    command.mut_args(|arg| {
+        let arg = hinted(arg);
+        let arg = if argv::is_switch(&arg) { arg.value_name("true|false").num_args(0..=1) } else { arg };
+        let equals = arg.get_action().takes_values();
+        arg.require_equals(equals)
+    })
+}
+
+/// flanneld's command line for completion by a shell: switches without a value, since a word behind one would end the flags.
+pub fn completion() -> Command {
+    Flags::command().mut_args(|arg| {
+        let arg = hinted(arg);
+        if argv::is_switch(&arg) { arg.action(ArgAction::SetTrue).value_parser(clap::value_parser!(bool)) } else { arg }
+    })
+}
+
+/// Tells shells which arguments are files and directories.
+pub fn hinted(arg: Arg) -> Arg {
+    let hint = match argv::value_name(&arg) {
+        "FILE" => ValueHint::FilePath,
+        "DIR" => ValueHint::DirPath,
+        _ => return arg,
+    };
+    arg.value_hint(hint)
+}
+
+impl Invocation {
+    /// Returns the settings to run with, or prints what was asked for, or the mistakes, and returns the exit code.
+    ///
+    /// # Errors
+    /// The exit code of a start that runs nothing.
+    #[allow(clippy::print_stderr, reason = "there is no log yet; what was typed is made printable by `help::mistakes`")]
+    pub fn settings_or_print(self) -> Result<Box<Settings>, u8> {
+        match self {
+            Self::Run(settings) => Ok(settings),
+            Self::Help(text) => {
+                // A closed pipe (`--help | head`) is not worth an error, here and below.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                Err(0)
+            }
+            Self::Version(text) => {
+                let _ = writeln!(std::io::stderr(), "{text}");
+                Err(0)
+            }
+            Self::Mistakes(list) => {
+                let _ = write!(std::io::stderr(), "{}", help::mistakes(&command(), &list));
+                Err(1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! Ways of naming the interface that carries packets between nodes.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// One way of naming the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// The default route's, asked for by an empty value of this flag or variable.
+    DefaultRoute(String),
+    /// `--iface=auto`: the one that reaches the store.
+    Auto,
+    /// `--iface=<address>`.
+    Address(IpAddr),
+    /// `--iface=<name>`.
+    Name(String),
+    /// `--iface-cidr`.
+    Cidr(IpNet),
+    /// `--iface-regex`.
+    Regex(Pattern),
+    /// `--iface-can-reach`.
+    CanReach(IpAddr),
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DefaultRoute(from) => write!(f, "{from}= (empty: the default route's)"),
+            Self::Auto => f.write_str("--iface=auto"),
+            Self::Address(ip) => write!(f, "--iface={ip}"),
+            Self::Name(name) => write!(f, "--iface={name}"),
+            Self::Cidr(net) => write!(f, "--iface-cidr={net}"),
+            Self::Regex(pattern) => write!(f, "--iface-regex={pattern}"),
+            Self::CanReach(ip) => write!(f, "--iface-can-reach={ip}"),
+        }
+    }
+}
+
+/// A compiled `--iface-regex`; equal to another of the same text.
+#[derive(Clone, Debug)]
+pub struct Pattern(regex::Regex);
+
+impl Pattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// Where it lies, in one line.
+    pub fn new(text: &str) -> Result<Self, String> {
+        regex::Regex::new(text).map(Self).map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// Whether it occurs in a text.
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}

@@ -1,0 +1,157 @@
+//! Values of flags: each with its origin, and parsed without an end at the first mistake.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::marker::PhantomData;
+
+use clap::builder::{PossibleValue, TypedValueParser, ValueParserFactory};
+use clap::parser::ValueSource;
+use clap::{Arg, Command};
+use packet_engine::features::Features;
+use traffic_rules::rules::UnknownSenders;
+
+use crate::go;
+use crate::settings::LogFormat;
+
+/// What a flag's value can be.
+pub(crate) trait Parse: Clone + Send + Sync + 'static {
+    /// All there are, where they are few.
+    const WORDS: &'static [&'static str] = &[];
+
+    /// Parses a text.
+    ///
+    /// # Errors
+    /// What is wrong, with the text in it.
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+impl Parse for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Parse for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        go::truth(text).ok_or_else(|| format!("{text:?} is neither true nor false"))
+    }
+}
+
+impl Parse for i64 {
+    fn parse(text: &str) -> Result<Self, String> {
+        go::integer(text).ok_or_else(|| format!("{text:?} is not an integer"))
+    }
+}
+
+/// klog's verbosity.
+impl Parse for i32 {
+    fn parse(text: &str) -> Result<Self, String> {
+        go::decimal(text).ok_or_else(|| format!("{text:?} is not a decimal integer"))
+    }
+}
+
+impl Parse for LogFormat {
+    const WORDS: &'static [&'static str] = &["text", "json"];
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("{text:?} is not a log format; there are text and json")),
+        }
+    }
+}
+
+impl Parse for UnknownSenders {
+    const WORDS: &'static [&'static str] = &["off", "count", "drop"];
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "count" => Ok(Self::Count),
+            "drop" => Ok(Self::Drop),
+            _ => Err(format!("{text:?} is none of off, count and drop")),
+        }
+    }
+}
+
+impl Parse for Features {
+    const WORDS: &'static [&'static str] = Self::NAMES;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::named(text)
+    }
+}
+
+/// Who gave a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The command line.
+    CommandLine,
+    /// The environment.
+    Environment,
+    /// Nobody: it is the default.
+    Default,
+}
+
+/// One value of a flag.
+#[derive(Clone)]
+pub(crate) struct Value<T> {
+    /// Who gave it.
+    pub(crate) origin: Origin,
+    /// The flag or variable that gave it; the flag for a default.
+    pub(crate) from: String,
+    /// Its text.
+    pub(crate) text: String,
+    /// What the text says.
+    pub(crate) parsed: Result<T, String>,
+}
+
+impl<T> Value<T> {
+    /// A mistake that is due to this value.
+    pub(crate) fn mistake(&self, why: impl fmt::Display) -> String {
+        format!("{}: {why}", self.from)
+    }
+}
+
+/// Without the text, which may be a secret.
+impl<T> fmt::Debug for Value<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Value").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+/// Makes a [`Value`] of what clap found. It never fails: clap would stop at the first mistake.
+#[derive(Clone)]
+pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
+
+impl<T: Parse> ValueParserFactory for Value<T> {
+    type Parser = ValueParser<T>;
+
+    fn value_parser() -> Self::Parser {
+        ValueParser(PhantomData)
+    }
+}
+
+impl<T: Parse> TypedValueParser for ValueParser<T> {
+    type Value = Value<T>;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
+        self.parse_ref_(command, arg, value, ValueSource::CommandLine)
+    }
+
+    fn parse_ref_(&self, _: &Command, arg: Option<&Arg>, value: &OsStr, source: ValueSource) -> Result<Self::Value, clap::Error> {
+        let text = value.to_string_lossy().into_owned();
+        let flag = || format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default());
+        let (origin, from) = match (source, arg.and_then(Arg::get_env)) {
+            (ValueSource::EnvVariable, Some(variable)) => (Origin::Environment, variable.to_string_lossy().into_owned()),
+            (ValueSource::DefaultValue, _) => (Origin::Default, flag()),
+            _ => (Origin::CommandLine, flag()),
+        };
+        Ok(Value { origin, from, parsed: T::parse(&text), text })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        (!T::WORDS.is_empty()).then(|| Box::new(T::WORDS.iter().map(PossibleValue::new)) as Box<dyn Iterator<Item = PossibleValue>>)
+    }
+}

@@ -1,0 +1,56 @@
+//! What is wanted of the interface.
+
+use options::Selector;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use subnet_lease::Dual;
+
+/// The address families that the network uses.
+pub type Families = Dual<(), ()>;
+
+/// Where the store is, as far as routes are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAt {
+    /// On this host: loopback, a unix socket, a directory.
+    Here,
+    /// At the first endpoint's addresses.
+    There(Vec<IpAddr>),
+    /// Its name could not be resolved, with the reason.
+    Unknown(String),
+}
+
+/// What is wanted of the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The families the network uses.
+    pub families: Families,
+    /// Ways of naming it, the first match wins; empty: nobody named one.
+    pub selectors: Vec<Selector>,
+    /// `--public-ip`.
+    pub public_ip: Option<Ipv4Addr>,
+    /// `--public-ipv6`.
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// Where the store is.
+    pub store: StoreAt,
+}
+
+impl Request {
+    /// Whether IPv4 is used.
+    pub fn v4(&self) -> bool {
+        self.families.v4().is_some()
+    }
+
+    /// Whether IPv6 is used.
+    pub fn v6(&self) -> bool {
+        self.families.v6().is_some()
+    }
+
+    /// Addresses whose routes must be looked up before selecting.
+    pub fn targets(&self) -> Vec<IpAddr> {
+        let mut targets: Vec<IpAddr> =
+            self.selectors.iter().filter_map(|selector| if let Selector::CanReach(ip) = selector { Some(*ip) } else { None }).collect();
+        if let StoreAt::There(addresses) = &self.store {
+            targets.extend(addresses);
+        }
+        targets
+    }
+}

@@ -1,0 +1,275 @@
+//! The dependency law: which crate may use which, and files that import each other one way only.
+//!
+//! `docs/architecture.md` tells it for people.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use syn::visit::{self, Visit};
+
+/// Each crate of the workspace, and those that it may use: nobody points upwards.
+const LAW: &[(&str, &[&str])] = &[
+    ("subnet-lease", &[]),
+    ("packet-engine", &[]),
+    ("netstate", &["subnet-lease"]),
+    ("traffic-rules", &["subnet-lease"]),
+    ("backends", &["netstate", "packet-engine", "subnet-lease"]),
+    ("run-dir", &["subnet-lease"]),
+    ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("lab", &[]),
+    ("flannelctl", &["backends", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("e2e", &["lab"]),
+];
+
+/// What a crate must not even have below it.
+const WITHOUT: &[(&str, &[&str])] = &[
+    ("run-dir", &["axum", "etcd-client", "tokio"]),
+    ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
+    ("netstate", &["axum", "etcd-client", "packet-engine"]),
+    ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
+    ("lab", &["flanneld", "backends", "subnet-lease"]),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What Cargo knows of the workspace, resolved.
+fn metadata() -> serde_json::Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--offline", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The normal and build dependencies of each package, by name.
+fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
+    let name_of: BTreeMap<&str, &str> =
+        metadata["packages"].as_array().unwrap().iter().map(|package| (package["id"].as_str().unwrap(), package["name"].as_str().unwrap())).collect();
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in metadata["resolve"]["nodes"].as_array().unwrap() {
+        let shipped = |dependency: &&serde_json::Value| dependency["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"] != "dev");
+        let dependencies = node["deps"].as_array().unwrap().iter().filter(shipped).map(|dependency| name_of[dependency["pkg"].as_str().unwrap()]);
+        graph.entry(name_of[node["id"].as_str().unwrap()].to_owned()).or_default().extend(dependencies.map(str::to_owned));
+    }
+    graph
+}
+
+#[test]
+fn crates_keep_the_dependency_law() {
+    let metadata = metadata();
+    let graph = graph(&metadata);
+    let members: BTreeSet<&str> = metadata["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|package| metadata["workspace_members"].as_array().unwrap().contains(&package["id"]))
+        .map(|package| package["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(members, LAW.iter().map(|(name, _)| *name).collect(), "each crate of the workspace has its line in the law");
+    for (name, allowed) in LAW {
+        let used: BTreeSet<&str> = graph[*name].iter().map(String::as_str).filter(|used| members.contains(used)).collect();
+        let allowed: BTreeSet<&str> = allowed.iter().copied().collect();
+        assert!(used.is_subset(&allowed), "{name} uses {:?}, which the law does not allow", used.difference(&allowed).collect::<Vec<_>>());
+    }
+    for (name, banned) in WITHOUT {
+        let below = below(name);
+        assert!(below.contains(*name));
+        for banned in *banned {
+            assert!(!below.contains(*banned), "{name} has {banned} below it");
+        }
+    }
+}
+
+/// Everything that a crate is built with when it is built by itself, with the features that it asks for.
+fn below(name: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--package", name, "--edges", "normal,build", "--prefix", "none", "--format", "{p}", "--offline", "--locked"])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// A module, by its path inside the crate.
+type Module = Vec<String>;
+
+/// The modules of a crate with a file of their own, tests left out.
+fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![(src.to_owned(), Module::new())];
+    while let Some((folder, path)) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let file = entry.unwrap().path();
+            let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+            if file.is_dir() {
+                folders.push((file, [path.clone(), vec![name]].concat()));
+            } else if file.extension().is_some_and(|extension| extension == "rs") && name != "tests" {
+                let root = path.is_empty() && (name == "lib" || name == "main");
+                let module = if root { Module::new() } else { [path.clone(), vec![name]].concat() };
+                let text = std::fs::read_to_string(&file).unwrap();
+                found.insert(module, syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())));
+            }
+        }
+    }
+    found
+}
+
+/// Collects the modules that a file imports or names.
+struct Imports<'a> {
+    here: &'a Module,
+    modules: &'a BTreeSet<Module>,
+    found: BTreeSet<Module>,
+}
+
+impl Imports<'_> {
+    /// Notes the module that a path leads to.
+    fn path(&mut self, segments: &[String]) {
+        let Some((first, rest)) = segments.split_first() else { return };
+        let mut full = match first.as_str() {
+            "crate" => rest.to_vec(),
+            "self" => [self.here.clone(), rest.to_vec()].concat(),
+            "super" => {
+                let ups = segments.iter().take_while(|segment| *segment == "super").count();
+                [self.here[..self.here.len().saturating_sub(ups)].to_vec(), segments[ups..].to_vec()].concat()
+            }
+            _ if self.modules.contains(&[self.here.clone(), vec![first.clone()]].concat()) => [self.here.clone(), segments.to_vec()].concat(),
+            _ => return,
+        };
+        // What is no module is an item of one.
+        while !self.modules.contains(&full) {
+            if full.pop().is_none() {
+                return;
+            }
+        }
+        if full != *self.here {
+            self.found.insert(full);
+        }
+    }
+
+    fn tree(&mut self, base: &[String], tree: &syn::UseTree) {
+        let with = |name: &syn::Ident| [base.to_vec(), vec![name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.tree(&with(&path.ident), &path.tree),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.tree(base, item)),
+            syn::UseTree::Name(name) if name.ident == "self" => self.path(base),
+            syn::UseTree::Name(name) => self.path(&with(&name.ident)),
+            syn::UseTree::Rename(rename) => self.path(&with(&rename.ident)),
+            syn::UseTree::Glob(_) => self.path(base),
+        }
+    }
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && quote(attribute).contains("test"))
+}
+
+fn quote(attribute: &syn::Attribute) -> String {
+    match &attribute.meta {
+        syn::Meta::List(list) => list.tokens.to_string(),
+        _ => String::new(),
+    }
+}
+
+impl<'ast> Visit<'ast> for Imports<'_> {
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.tree(&[], &item.tree);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.segments.len() > 1 {
+            let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            self.path(&segments);
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        // What stands inside is not parsed: paths are put together from its tokens.
+        let text = item.tokens.to_string().replace(" :: ", "::");
+        for word in text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).filter(|word| word.contains("::")) {
+            let segments: Vec<String> = word.split("::").map(str::to_owned).collect();
+            self.path(&segments);
+        }
+        visit::visit_macro(self, item);
+    }
+}
+
+/// A circle in the graph, if there is one.
+fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
+    fn walk(at: &Module, graph: &BTreeMap<Module, BTreeSet<Module>>, done: &mut BTreeSet<Module>, way: &mut Vec<Module>) -> Option<Vec<Module>> {
+        if let Some(begin) = way.iter().position(|module| module == at) {
+            return Some(way[begin..].to_vec());
+        }
+        if done.contains(at) {
+            return None;
+        }
+        way.push(at.clone());
+        let found = graph[at].iter().find_map(|next| walk(next, graph, done, way));
+        way.pop();
+        done.insert(at.clone());
+        found
+    }
+    let mut done = BTreeSet::new();
+    graph.keys().find_map(|module| walk(module, graph, &mut done, &mut Vec::new()))
+}
+
+fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let modules: BTreeSet<Module> = sources.keys().cloned().collect();
+    let of = |(here, file): (&Module, &syn::File)| {
+        let mut imports = Imports { here, modules: &modules, found: BTreeSet::new() };
+        imports.visit_file(file);
+        (here.clone(), imports.found)
+    };
+    sources.iter().map(of).collect()
+}
+
+#[test]
+fn files_import_each_other_one_way() {
+    let metadata = metadata();
+    for package in metadata["packages"].as_array().unwrap() {
+        if !metadata["workspace_members"].as_array().unwrap().contains(&package["id"]) {
+            continue;
+        }
+        let src = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap().join("src");
+        let found = circle(&imports(&modules(&src)));
+        let names = |circle: Vec<Module>| circle.iter().map(|module| module.join("::")).collect::<Vec<_>>().join(" → ");
+        assert!(found.is_none(), "{}: files import each other in a circle: {}", package["name"], names(found.unwrap()));
+    }
+}
+
+#[test]
+fn a_circle_is_seen() {
+    let parse = |files: &[(&str, &str)]| {
+        files
+            .iter()
+            .map(|(name, text)| (name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect(), syn::parse_file(text).unwrap()))
+            .collect::<BTreeMap<Module, syn::File>>()
+    };
+    let root = ("", "mod a; mod b; pub use a::f;");
+    for (a, b, is) in [
+        ("use crate::b::g; pub fn f() {}", "pub fn g() {}", false),
+        ("use crate::b::g; pub fn f() {}", "pub fn g() { crate::a::f() }", true),
+        ("use crate::b::g; pub fn f() {}", "pub fn g() { println!(\"{}\", super::a::f()) }", true),
+        ("use crate::b::g; pub fn f() {}", "pub fn g() {} #[cfg(test)] mod tests { use crate::a::f; }", false),
+        ("use super::{b::{self, g as h}}; pub fn f() {}", "pub use crate::a; pub fn g() {}", true),
+        ("pub fn f() {}", "use crate::f;", false),
+        ("use crate::b::g; pub fn f() {}", "pub fn g() { crate::f() }", true),
+    ] {
+        let found = circle(&imports(&parse(&[root, ("a", a), ("b", b)])));
+        assert_eq!(found.is_some(), is, "{a} / {b}: {found:?}");
+    }
+}

@@ -1,0 +1,24 @@
+//! How etcd is reached.
+
+use std::path::PathBuf;
+
+/// How etcd is reached.
+#[derive(Clone, Default)]
+pub struct EtcdOptions {
+    /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
+    pub endpoints: Vec<String>,
+    /// Root of all keys, without a trailing slash.
+    pub prefix: String,
+    /// CA certificates; the system's where there is none.
+    pub ca: Option<PathBuf>,
+    /// Client certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Name and password.
+    pub user: Option<(String, String)>,
+}
+
+impl std::fmt::Debug for EtcdOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdOptions").field("endpoints", &self.endpoints).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
