@@ -352,7 +352,7 @@ fn conditions_checks_and_reasons_are_those_of_the_code() {
     same("conditions", &first_cells(&page, "| name | not ready while"), &Condition::ALL.iter().map(ToString::to_string).collect());
     same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
     let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
-    same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission.rs", r#"\w+::\w+ => "([a-z-]+)","#));
+    same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#));
     same(
         "reasons",
         &first_cells(&page, "| `reason` of dropped packets"),
