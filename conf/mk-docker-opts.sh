@@ -65,7 +65,7 @@ if [ -n "$FLANNEL_MTU" ]; then
 	DOCKER_OPT_MTU=--mtu=$FLANNEL_MTU
 fi
 if [ -n "$with_ipmasq" ]; then
-	# One of the two masquerades: where flannel does, Docker must not.
+	# Only one of the two may masquerade.
 	case $FLANNEL_IPMASQ in
 	'') ;;
 	true) DOCKER_OPT_IPMASQ=--ip-masq=false ;;
@@ -74,7 +74,7 @@ if [ -n "$with_ipmasq" ]; then
 	esac
 fi
 
-# A link or a pipe that somebody put there is not written to; /dev/stdout is meant.
+# Never write to a link or a pipe; /dev/stdout is intended.
 case $docker_env in
 /dev/*) ;;
 *)
@@ -86,7 +86,7 @@ esac
 
 eval "options=\${$key}"
 [ -z "$options" ] || options="$options "
-# All variables of this kind count, those of the environment too.
+# Variables from the environment count, too.
 names=$(set | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep DOCKER_OPT_ | LC_ALL=C sort -u)
 for name in $names; do
 	eval "value=\${$name}"

@@ -1,0 +1,520 @@
+//! Names and texts that the documentation quotes exist in the code, and what the code offers is documented.
+//!
+//! Two things in the documentation quote a text of the programs: a code span of three or more words that is no command, and a line of a
+//! `text` block that begins with a log level. There `…` stands for anything, and so does a word with a digit, a slash or an equals sign: it is
+//! a value.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use flanneld::checks::judge::CHECKS;
+use flanneld::health::condition::Condition;
+use regex::Regex;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+type Names = BTreeSet<String>;
+
+/// Flags of other programs that the pages show.
+const FOREIGN_FLAGS: &[&str] = &[
+    // Stands for any.
+    "name",
+    "add-port",
+    "allow-direct-routing",
+    "all-targets",
+    "bip",
+    "check",
+    "containerd",
+    "endpoints",
+    "exact",
+    "exclude",
+    "ip-masq",
+    "keep",
+    "lib",
+    "mtu",
+    "noflush",
+    "nocapture",
+    "now",
+    "permanent",
+    "prefix",
+    "print-value-only",
+    "release",
+    "system",
+    "test",
+    "test-threads",
+    "trusted-ca-file",
+    "version",
+    "workspace",
+];
+
+/// Programs with which a code span begins that is a command.
+const PROGRAMS: &[&str] = &[
+    "bridge",
+    "cargo",
+    "cat",
+    "cp",
+    "curl",
+    "dockerd",
+    "echo",
+    "etcdctl",
+    "firewall-cmd",
+    "flannelctl",
+    "flanneld",
+    "git",
+    "grep",
+    "ip",
+    "iptables",
+    "journalctl",
+    "ls",
+    "make",
+    "mdbook",
+    "modprobe",
+    "nft",
+    "ping",
+    "ps",
+    "rm",
+    "source",
+    "ss",
+    "sysctl",
+    "systemctl",
+    "tcpdump",
+    "tracepath",
+    "update-alternatives",
+    "use",
+    "mod",
+    "auth",
+];
+
+/// Texts of the kernel and of libraries, and values that no sign marks as such.
+const FOREIGN_TEXTS: &[&str] = &[
+    "A VXLAN device with the specified VNI already exists",
+    "Address already in use",
+    "Connection refused",
+    "File exists",
+    "Invalid argument",
+    "Network is unreachable",
+    "Nexthop has invalid gateway",
+    "Operation not supported",
+    "Unknown device type",
+    "invalid user ID or password",
+    "etcdserver: user name is empty",
+    "tcp connect error",
+    "user name is empty",
+    "os error",
+    "cni configuration",
+    "bad udp cksum",
+    "vxlan",
+    "bridge",
+    "flanneld,",
+    "flanneld)",
+    "wireguard",
+    "MTU",
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every page: its path in the workspace, and its text.
+fn pages() -> Vec<(String, String)> {
+    let mut paths = vec!["README.md".to_owned(), "CHANGELOG.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for folder in ["docs", "docs/decisions"] {
+        for entry in std::fs::read_dir(workspace().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                paths.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    assert!(paths.len() > 20, "{paths:?}");
+    paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// The sources below a folder, tests left out.
+fn sources(folder: &str) -> Vec<String> {
+    let mut folders = vec![workspace().join(folder)];
+    let mut texts = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() {
+                if !["tests", "target", "proptest-regressions"].contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".rs") && name != "tests.rs" {
+                texts.push(without_tests(&std::fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+    texts
+}
+
+/// A source up to its own module of tests.
+fn without_tests(source: &str) -> String {
+    source.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
+}
+
+/// The string literals of a source, in order.
+fn literals(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        if rest.starts_with("//") {
+            rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
+        } else if let Some(raw) = rest.strip_prefix("r#\"") {
+            let (text, after) = raw.split_once("\"#").unwrap();
+            found.push(text.to_owned());
+            rest = after;
+        } else if rest.starts_with("'\"'") || rest.starts_with("b'\"'") {
+            rest = rest.split_once("\"'").unwrap().1;
+        } else if let Some(quoted) = rest.strip_prefix('"') {
+            let mut text = String::new();
+            let mut chars = quoted.chars();
+            while let Some(c) = chars.next().filter(|c| *c != '"') {
+                match (c, if c == '\\' { chars.next() } else { None }) {
+                    (_, Some('\n')) => chars = chars.as_str().trim_start().chars(),
+                    (_, Some('n' | 't')) => text.push(' '),
+                    (_, Some(escaped)) => text.push(escaped),
+                    _ => text.push(c),
+                }
+            }
+            found.push(text);
+            rest = chars.as_str();
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    found
+}
+
+/// The words of a text that a pattern finds: its first group.
+fn words(text: &str, pattern: &str) -> Names {
+    Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
+}
+
+/// The flags that a text shows: words that begin with two dashes.
+fn flags(text: &str) -> Names {
+    words(text, r"(?:^|[^-\w])--([a-z][a-z0-9_-]*[a-z0-9])")
+}
+
+/// The flags that structs of clap declare.
+fn declared_flags(source: &str) -> Names {
+    let field = r"#\[arg\(([^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*|//[^\n]*\n\s*)*(?:pub(?:\([a-z]+\))? )?(?:r#)?([a-z_0-9]+):";
+    let named = Regex::new(r#"\blong\s*=\s*"([^"]+)""#).unwrap();
+    let declared = Regex::new(field).unwrap();
+    let of = |found: regex::Captures<'_>| match named.captures(&found[1]) {
+        Some(name) => Some(name[1].to_owned()),
+        None => Regex::new(r"\blong\b").unwrap().is_match(&found[1]).then(|| found[2].replace('_', "-")),
+    };
+    declared.captures_iter(source).filter_map(of).collect()
+}
+
+/// The code spans of a page outside of blocks, and the lines of its blocks with the block's kind.
+fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
+    let (mut prose, mut blocks, mut block) = (String::new(), Vec::new(), None::<String>);
+    for line in page.lines() {
+        match (line.trim_start().strip_prefix("```"), &block) {
+            (Some(kind), None) => block = Some(kind.to_owned()),
+            (Some(_), Some(_)) => block = None,
+            (None, Some(kind)) => blocks.push((kind.clone(), line.to_owned())),
+            (None, None) => {
+                // A span does not go on in another paragraph or row.
+                let own = line.is_empty() || line.starts_with(['|', '#', '-']);
+                prose.push_str(if own { "\n" } else { " " });
+                prose.push_str(&line.replace("\\|", "|"));
+            }
+        }
+    }
+    let spans = prose.lines().flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    (spans, blocks)
+}
+
+/// The first cells of a table, which a heading row begins: the code spans in them.
+fn first_cells(page: &str, heading: &str) -> Names {
+    let mut cells = Names::new();
+    let mut inside = false;
+    for line in page.lines() {
+        let begins = line.starts_with(heading);
+        inside = begins || (inside && line.starts_with('|'));
+        if inside && !begins {
+            let cell = line.trim_start_matches('|').split('|').next().unwrap();
+            cells.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    cells
+}
+
+#[track_caller]
+fn same(what: &str, documented: &Names, code: &Names) {
+    let missing: Vec<_> = code.difference(documented).collect();
+    let invented: Vec<_> = documented.difference(code).collect();
+    assert!(missing.is_empty(), "{what} that no page explains: {missing:?}");
+    assert!(invented.is_empty(), "{what} that do not exist: {invented:?}");
+}
+
+#[test]
+fn flags_on_every_page_exist() {
+    // `docs/options.md` is compared with the daemon itself.
+    let mut known = flags(&read("docs/options.md"));
+    let mut own = Names::new();
+    for source in sources("flannelctl/src") {
+        own.extend(declared_flags(&source));
+    }
+    assert!(own.contains("dry-run") && own.contains("long"), "{own:?}");
+    known.extend(own.iter().cloned());
+    for source in sources("e2e/src") {
+        literals(&source).iter().for_each(|text| known.extend(flags(text)));
+    }
+    known.extend(FOREIGN_FLAGS.iter().map(|flag| (*flag).to_owned()));
+    let mut shown = Names::new();
+    for (path, text) in pages() {
+        let invented: Vec<_> = flags(&text).difference(&known).cloned().collect();
+        assert!(invented.is_empty(), "{path} names flags that do not exist: {invented:?}");
+        shown.extend(flags(&text));
+    }
+    let missing: Vec<_> = own.difference(&shown).collect();
+    assert!(missing.is_empty(), "no page explains these flags of flannelctl: {missing:?}");
+}
+
+#[test]
+fn variables_on_every_page_exist() {
+    let flags = flags(&read("docs/options.md"));
+    let mut known: Names = flags.iter().map(|flag| format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"))).collect();
+    let mut asked = Names::new();
+    for folder in ["flanneld", "flannelctl/src", "backends", "subnet-lease/src", "e2e"] {
+        for source in sources(folder) {
+            known.extend(words(&source, r#"\b(FLANNELD?_[A-Z_]*[A-Z])\b"#));
+            if !folder.starts_with("e2e") {
+                asked.extend(words(&source, r#"\bvar(?:_os)?\("([A-Z_]+)"\)"#));
+            }
+        }
+    }
+    known.extend(words(&read("Makefile"), r"\b(FLANNELD?_[A-Z_]*[A-Z])\b"));
+    for (path, text) in pages() {
+        let invented: Vec<_> = words(&text, r"\b(FLANNELD?_[A-Z_]*[A-Z])\b").difference(&known).cloned().collect();
+        assert!(invented.is_empty(), "{path} names variables that do not exist: {invented:?}");
+    }
+    // Where programs are looked for and what a terminal is are nobody's options.
+    let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"].map(str::to_owned).into();
+    let all: String = pages().into_iter().map(|(_, text)| text).collect();
+    let missing: Vec<_> = asked.difference(&plain).filter(|name| !all.contains(name.as_str())).collect();
+    assert!(asked.contains("RUST_LOG"), "{asked:?}");
+    assert!(missing.is_empty(), "no page explains these variables: {missing:?}");
+}
+
+#[test]
+fn keys_of_the_network_configuration_are_those_that_are_read() {
+    let key = Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap();
+    let mut code = Names::new();
+    for file in ["subnet-lease/src/config.rs", "backends/src/vxlan/config.rs", "backends/src/udp/config.rs", "backends/src/userspace/checks.rs"] {
+        let names = literals(&without_tests(&read(file)));
+        code.extend(names.into_iter().filter(|name| key.is_match(name)));
+    }
+    let page = first_cells(&read("docs/configuration.md"), "| key |");
+    let documented = page.iter().map(|key| key.rsplit('.').next().unwrap().to_owned()).collect();
+    assert!(code.len() >= 20, "{code:?}");
+    same("keys", &documented, &code);
+}
+
+#[test]
+fn metrics_are_those_of_the_code() {
+    let name = Regex::new("^[a-z][a-z_]*$").unwrap();
+    let mut code = Names::new();
+    for (file, prefix) in [("flanneld/src/health/figures.rs", ""), ("flanneld/src/health/datapath.rs", "datapath_")] {
+        // A metric is a name and its help.
+        let literals = literals(&without_tests(&read(file)));
+        for pair in literals.windows(2) {
+            if name.is_match(&pair[0]) && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()) && pair[1].contains(' ') {
+                code.insert(format!("flannel_{prefix}{}", pair[0].trim_start_matches(prefix)));
+            }
+        }
+    }
+    assert!(code.len() >= 25, "{code:?}");
+    // The format adds what kind of number it is.
+    let plain = |names: &Names| -> Names { names.iter().map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned()).collect() };
+    let code = plain(&code);
+    for (path, text) in pages() {
+        let shown = plain(&words(&text, r"\b(flannel_[a-z][a-z_]*[a-z])\b"));
+        let invented: Vec<_> = shown.difference(&code).collect();
+        assert!(invented.is_empty(), "{path} names metrics that do not exist: {invented:?}");
+    }
+    let table = first_cells(&read("docs/operations.md"), "| metric |");
+    same("metrics", &plain(&table.iter().map(|cell| cell.split('{').next().unwrap().to_owned()).collect()), &code);
+}
+
+#[test]
+fn conditions_checks_and_reasons_are_those_of_the_code() {
+    let page = read("docs/operations.md");
+    same("conditions", &first_cells(&page, "| name | not ready while"), &Condition::ALL.iter().map(ToString::to_string).collect());
+    same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
+    let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
+    same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#));
+    same(
+        "reasons",
+        &first_cells(&page, "| `reason` of dropped packets"),
+        &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
+    );
+}
+
+/// Everything that the programs can say, with a NUL where a value is put in.
+struct Texts(String);
+
+impl Texts {
+    fn of_the_workspace() -> Self {
+        let placeholder = Regex::new(r"\{[^{}]*\}").unwrap();
+        let mut all = String::new();
+        for folder in ["subnet-lease/src", "backends", "flanneld", "flannelctl/src"] {
+            for text in sources(folder).iter().flat_map(|source| literals(source)) {
+                let text = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
+                let text = placeholder.replace_all(&text, "\0").replace('\u{1}', "{").replace('\u{2}', "}");
+                // A value may be empty.
+                let short = text.strip_prefix('\0').unwrap_or(&text).replace("\0.", ".").replace("\0 ", " ").replace("\0;", ";");
+                all.push_str(&format!("{text}\n{short}\n"));
+            }
+        }
+        Self(all)
+    }
+
+    /// Whether they can say this; else the part that they cannot.
+    fn can_say(&self, quote: &str) -> Result<(), String> {
+        let is_value = |word: &str| word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c)) || word.starts_with("--");
+        let mut fixed = quote.split_whitespace().map(|word| if is_value(word) { "\0" } else { word }).collect::<Vec<_>>().join(" ");
+        for foreign in FOREIGN_TEXTS {
+            if !self.0.contains(&fixed) {
+                fixed = fixed.replace(foreign, "\0");
+            }
+        }
+        let edges = |part: &str| part.trim_matches(|c: char| " \0:;,.()[]\"'".contains(c)).to_owned();
+        for fragment in fixed.split('\0').map(edges).filter(|fragment| !fragment.is_empty()) {
+            if self.0.contains(&fragment) {
+                continue;
+            }
+            // One error inside another, or a text that is put together.
+            let parts: Vec<String> = fragment.split([':', ';', ',', '.', '(', ')']).map(edges).collect();
+            if let Some(wrong) = parts.iter().find(|part| !self.0.contains(part.as_str()) && !self.can_put_together(part)) {
+                return Err(wrong.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a text says this with up to two words in the place of a value.
+    fn can_put_together(&self, part: &str) -> bool {
+        let words: Vec<&str> = part.split(' ').collect();
+        let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
+        runs.filter(|(_, to)| *to <= words.len()).any(|(from, to)| {
+            let (gone, left) = (to - from, words.len() - (to - from));
+            let says = |values: &str| self.0.contains(&[&words[..from], &[values], &words[to..]].concat().join(" "));
+            // In the middle of a few words a value would make one text of any two.
+            let plausible = if from == 0 || to == words.len() { left >= 2 && gone <= 2 && left > gone } else { left >= 5 && gone == 1 };
+            // Every operation on a kernel object that fails is put together so.
+            let operation = words[0] == "cannot" && from == 1 && to == words.len() && says("\0 \0");
+            operation || (plausible && says("\0"))
+        })
+    }
+}
+
+/// What of a page quotes the programs.
+fn quotes(page: &str) -> Vec<String> {
+    let (spans, blocks) = spans_and_blocks(page);
+    let is_quote = |span: &String| {
+        let first = span.split_whitespace().next().unwrap_or_default();
+        let sign = first.starts_with(|c: char| "-{\"/.[<$&*#'".contains(c)) || first.contains(['=', '/', '_', '(']);
+        span.split_whitespace().count() >= 3 && !sign && !PROGRAMS.contains(&first.trim_end_matches('…'))
+    };
+    let mut quotes: Vec<String> = spans.into_iter().filter(is_quote).collect();
+    let mut open = false;
+    for (kind, line) in blocks {
+        let level = ["ERROR ", "WARN ", "INFO "].iter().find_map(|level| line.trim_start().strip_prefix(level));
+        match level {
+            Some(text) if kind.starts_with("text") => quotes.push(text.to_owned()),
+            _ if open && kind.starts_with("text") && !line.starts_with('$') => {
+                let last = quotes.last_mut().unwrap();
+                last.push(' ');
+                last.push_str(&line);
+            }
+            _ => {
+                open = false;
+                continue;
+            }
+        }
+        open = true;
+    }
+    quotes
+}
+
+#[test]
+fn quoted_texts_are_those_of_the_programs() {
+    let texts = Texts::of_the_workspace();
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for (path, text) in pages() {
+        // History, and reasons of a time.
+        if path == "CHANGELOG.md" {
+            continue;
+        }
+        for quote in quotes(&text) {
+            count += 1;
+            if let Err(part) = texts.can_say(&quote) {
+                wrong.push(format!("{path}: no program says {part:?}, quoted in {quote:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count >= 40, "{count}");
+}
+
+#[test]
+fn wrong_quotes_are_seen() {
+    let source = r#"fn f() { info!("the lease {key} is kept: {why}; it is {}", 1); let c = '"'; warn!("set \"Port\" \
+                    of {{Backend}} anew"); } // "no text""#;
+    assert_eq!(literals(source), ["the lease {key} is kept: {why}; it is {}", "set \"Port\" of {{Backend}} anew"]);
+    let texts = Texts("the lease \0 is kept: \0; it is \0\nset \"Port\" of {Backend} anew\nthe store does not answer\n".to_owned());
+    for (quote, right) in [
+        ("the lease … is kept: …", true),
+        ("the lease subnets/10.0.0.0-24 is kept: the store does not answer; it is 7", true),
+        ("set \"Port\" of {Backend} anew", true),
+        ("the lease … is held: …", false),
+        ("the lease of this node is kept", false),
+        ("the lease 7 is kept: the store answers; it is 7", false),
+    ] {
+        assert_eq!(texts.can_say(quote).is_ok(), right, "{quote}");
+    }
+    let page =
+        "Says `the lease … is kept` with\n`--flag`, `cargo test -p x`, `a b`.\n\n```text\nWARN one two\nthree\n$ ls\nfour\n```\n| `x\\|y is z` |\n";
+    assert_eq!(quotes(page), ["the lease … is kept", "x|y is z", "one two three"]);
+    let clap = "#[arg(long, value_name = \"N\")]\n    dry_run: bool,\n #[arg(long = \"other-name\", env = \"X\")]\n pub name: String,\n #[arg(short)] s: u8,";
+    assert_eq!(declared_flags(clap), ["dry-run", "other-name"].map(str::to_owned).into());
+}
+
+#[test]
+fn files_and_headings_on_every_page_exist() {
+    let slug = |heading: &str| -> String {
+        let kept = heading.trim().to_lowercase().replace('`', "");
+        kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    let anchors =
+        |text: &str| -> Names { text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#'))).collect() };
+    let pages = pages();
+    let link = Regex::new(r"\]\(([^)#\s]*)#([^)\s]+)\)").unwrap();
+    let page = Regex::new(r"\]\(([^):#\s]+)[)#]").unwrap();
+    for (path, text) in &pages {
+        for found in page.captures_iter(text) {
+            assert!(workspace().join(path).parent().unwrap().join(&found[1]).exists(), "{path}: there is no {}", &found[1]);
+        }
+        for found in link.captures_iter(text).filter(|found| !found[1].contains("://")) {
+            let target = if found[1].is_empty() { path.clone() } else { Path::new(path).parent().unwrap().join(&found[1]).display().to_string() };
+            assert!(anchors(&read(&target)).contains(&found[2]), "{path}: {target} has no heading #{}", &found[2]);
+        }
+        // What the code is made of, by its path.
+        let (spans, _) = spans_and_blocks(text);
+        let folders = ["subnet-lease/", "backends/", "flanneld/", "flannelctl/", "e2e/", "conf/", "fuzz/"];
+        for span in spans.iter().filter(|span| folders.iter().any(|folder| span.starts_with(folder)) && !span.contains(['{', '*', ' ', '…'])) {
+            assert!(workspace().join(span).exists(), "{path}: there is no {span}");
+        }
+    }
+}
