@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The pause after each publication, as a multiple of the time it took; its maximum, and the minimum below which there is none.
-const REST: u32 = 40;
+const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
