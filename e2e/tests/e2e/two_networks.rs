@@ -151,7 +151,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
         let status = two.wait(DEADLINE).unwrap();
         let log = two.log();
         assert_eq!(status.code(), Some(1), "{first} {second}: {log}");
-        let told = format!("another flanneld on this host has {what} already (pid {}, flanneld, network 10.50.0.0/16)", one.pid());
+        let told = format!("another flanneld on this host already uses {what} (pid {}, flanneld, network 10.50.0.0/16)", one.pid());
         assert!(log.contains(&told), "{told}\n{log}");
         assert!(one.is_ready() && one.errors().is_empty(), "{:?}", one.errors());
     }
@@ -161,7 +161,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
     store.configure(r#"{"Network":"10.50.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     let mut two = host.start_flanneld(&FlanneldOptions::new(&store).iface("enp0s8").beside("same").healthz_port(None)).unwrap();
     assert_eq!(two.wait(DEADLINE).unwrap().code(), Some(1));
-    assert!(two.log().contains("has the rules about 10.50.0.0/16 already") && two.log().contains(&format!("pid {}", one.pid())), "{}", two.log());
+    assert!(two.log().contains("already uses the rules for 10.50.0.0/16") && two.log().contains(&format!("pid {}", one.pid())), "{}", two.log());
     // What can be shared is.
     host.flanneld(&options(&lab, 51, r#""Backend":{"Type":"vxlan"}"#, &[])).unwrap();
 }
