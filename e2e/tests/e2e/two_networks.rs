@@ -251,7 +251,7 @@ fn cleanup_leaves_the_other_network_alone() {
         assert!(two.terminate(DEADLINE).unwrap().success());
         assert!(has(50) && has(51));
         let (fine, said) = cleanup(&[]);
-        assert!(fine && said.contains(&format!("flanneld runs here for 10.50.0.0/16 (pid {}", one.pid())), "{said}");
+        assert!(fine && said.contains(&format!("flanneld serves 10.50.0.0/16 on this host (pid {}", one.pid())), "{said}");
         assert!(said.contains("removed device flannel.51") && !said.contains("flannel.50"), "{said}");
         assert!(has(50) && !has(51), "{}\n{said}", state());
         eventually(DEADLINE, "time passes", || one.metric("flannel_uptime_seconds").unwrap() >= 3.0).unwrap();
