@@ -1,4 +1,4 @@
-//! `flannelctl cleanup`: removes from this node what flannel left, ours or Go's, and nothing else.
+//! `flannelctl cleanup`: removes what flannel (this one or Go's) left on this node, and nothing else.
 
 mod files;
 mod report;
@@ -19,19 +19,19 @@ use subnet_lease::NetworkConfig;
 use crate::out;
 use report::Report;
 
-/// Where subnet.env is where nobody says otherwise.
+/// The default path of subnet.env.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
-/// What goes, and how sure.
+/// What to remove, and with which safeguards.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Proceed even while flanneld runs here, which restores what is removed.
+    /// Proceed even while flanneld runs here and restores what is removed.
     #[arg(long)]
     force: bool,
-    /// A former network of flannel that no subnet.env names any more; removes the routes of Go flannel's host-gw inside it. Repeatable.
+    /// A former flannel network that no subnet.env names; removes the routes of Go flannel's host-gw inside it. Repeatable.
     #[arg(long, value_name = "CIDR")]
     network: Vec<IpNet>,
     /// The subnet.env of flanneld if it is not /run/flannel/subnet.env; removed as well.
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
 async fn clean(args: &Args) -> Result<()> {
     let subnet_files = subnet_files(args);
     let networks = networks(args, &subnet_files)?;
-    // Who serves another network keeps what it has; without evidence of a network, everybody serves this one.
+    // A daemon of another network keeps its resources; without evidence of a network, every daemon counts as serving this one.
     let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
     let beside = if targets.is_empty() { Beside::default() } else { instance::running::beside(&targets) };
     let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running::running(file)).collect();
@@ -66,19 +66,19 @@ async fn clean(args: &Args) -> Result<()> {
     running.retain(|who| !beside.who.contains(who));
     for who in &beside.who {
         let served: Vec<String> = beside.networks.iter().map(IpNet::to_string).collect();
-        out::complain(format!("flanneld runs here for {} ({who}): what it has stays", served.join(", ")));
+        out::complain(format!("flanneld serves {} on this host ({who}): its resources stay", served.join(", ")));
     }
     if !running.is_empty() {
         let who = running.join("; ");
         if args.dry_run {
-            out::complain(format!("flanneld runs here ({who}): without --dry-run this would be refused; stop it first"));
+            out::complain(format!("flanneld runs here ({who}): without --dry-run, cleanup refuses; stop flanneld first"));
         } else if !args.force {
-            bail!("flanneld runs here ({who}) and would make everything anew: stop it first (systemctl disable --now flanneld), or say --force");
+            bail!("flanneld runs here ({who}) and would restore everything: stop it first (systemctl disable --now flanneld), or use --force");
         }
     }
 
     if networks.is_empty() {
-        out::complain("no subnet.env names flannel's network: routes that Go flannel's host-gw left are not looked for; name it with --network");
+        out::complain("no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network");
     }
     let others = cleanup::OtherDaemons { networks: beside.networks.clone(), devices: beside.devices };
     let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
@@ -97,7 +97,7 @@ async fn clean(args: &Args) -> Result<()> {
     report.end()
 }
 
-/// The files that tell what was flannel's here, and go. The usual one stays where another one is named and a daemon has the usual one.
+/// The subnet.env files to read and remove. The default one stays if another one is named and a daemon uses the default one.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && **file != usual).cloned();
@@ -108,7 +108,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     files
 }
 
-/// The networks that were flannel's: what subnet.env says, and what the operator says.
+/// Flannel's networks: from subnet.env and from the operator.
 fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
@@ -119,8 +119,8 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     }
     for named in &args.network {
         let network = named.trunc();
-        // The whole address space would make every route flannel's.
-        ensure!(network.prefix_len() > 0, "--network={named}: a network such as 10.244.0.0/16 is meant");
+        // With the whole address space, every route would count as flannel's.
+        ensure!(network.prefix_len() > 0, "--network={named}: give a network such as 10.244.0.0/16");
         if !known.iter().any(|known| known.network == network) {
             known.push(FlannelNetwork { network, own: None, length: usual_length(&network)? });
         }
@@ -128,7 +128,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     Ok(known)
 }
 
-/// How long a node's subnet is in a network whose configuration says nothing of it.
+/// The default prefix length of a node's subnet in a network.
 fn usual_length(network: &IpNet) -> Result<u8> {
     let text = match network {
         IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),
@@ -139,21 +139,21 @@ fn usual_length(network: &IpNet) -> Result<u8> {
     pool.context("the network has no pool").map(|pool| pool.len)
 }
 
-/// Routes and devices.
+/// Removes routes and devices.
 async fn kernel(evidence: &Evidence, report: &mut Report) {
     let mut kernel = match NetlinkKernel::open() {
         Ok(kernel) => kernel,
-        Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
+        Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     let decisions = match kernel.inventory().await {
         Ok(inventory) => decide(&inventory, evidence),
-        Err(error) => return report.complaint(format!("devices and routes cannot be looked at: {error}")),
+        Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     for (op, what) in decisions.remove {
         let failed = if report.dry_run { Vec::new() } else { kernel.apply(&[op]).await };
         match failed.into_iter().next() {
             None => report.removed(&what),
-            Some(error) => report.complaint(format!("{what} could not be removed: {}", error.why)),
+            Some(error) => report.complaint(format!("cannot remove {what}: {}", error.why)),
         }
     }
     for kept in decisions.keep {

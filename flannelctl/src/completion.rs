@@ -1,4 +1,4 @@
-//! `flannelctl completion` and `flannelctl man`: what shells and `man` know about flanneld and flannelctl.
+//! `flannelctl completion` and `flannelctl man`: shell completions and manual pages of flanneld and flannelctl.
 
 use std::path::PathBuf;
 
@@ -12,16 +12,16 @@ use crate::out;
 /// The section of manual pages for system administration.
 const SECTION: &str = "8";
 
-/// Which shell, and for which program.
+/// The shell, and the program.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The shell.
     shell: Shell,
-    /// Print the completions of this program only, as a file for a completion directory needs them.
+    /// Print the completions of this program only, as needed for a file in a completion directory.
     program: Option<Program>,
 }
 
-/// Where manual pages go.
+/// The destination of manual pages.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
     /// The directory, such as /usr/local/share/man/man8.
@@ -94,7 +94,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    /// The long flags of a program, its subcommands' among them.
+    /// The long flags of a program and its subcommands.
     fn flags(command: &clap::Command) -> BTreeSet<String> {
         let own = command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long().map(str::to_owned));
         let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// What bash offers for the last of these words.
+    /// The completions that bash offers for the last of these words.
     fn offered(words: &[&str]) -> Vec<String> {
         let (last, before) = (words.last().unwrap(), words.get(words.len() - 2).unwrap());
         let scripts = script(Program::Flanneld, Shell::Bash) + &script(Program::Flannelctl, Shell::Bash);

@@ -23,13 +23,13 @@ pub struct Args {
     /// Number of hosts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
     hosts: u8,
-    /// Where leases are kept: files in a directory, or etcd on a host of its own.
+    /// Where to keep leases: files in a directory, or etcd on a host of its own.
     #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
     store: StoreKind,
-    /// Give the pods IPv6 addresses too.
+    /// Also give the pods IPv6 addresses.
     #[arg(long)]
     ipv6: bool,
-    /// Build the hosts as Vagrant does with VirtualBox: all have 10.0.2.15 on their first interface.
+    /// Build the hosts as Vagrant does with VirtualBox: all of them have 10.0.2.15 on their first interface.
     #[arg(long)]
     vagrant: bool,
     /// Seconds of the packet stream during which a daemon is killed.
@@ -38,12 +38,12 @@ pub struct Args {
     /// Leave everything running for inspection.
     #[arg(long)]
     keep: bool,
-    /// Only remove labs that were kept and what killed ones left.
+    /// Only remove kept labs and the remains of killed ones.
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
 }
 
-/// Builds, shows and removes.
+/// Builds the lab, shows it at work and removes it.
 pub fn run(args: &Args) -> Result<()> {
     if args.remove {
         out::say(format!("removed {} lab(s)", lab::remove_ended()?));
@@ -57,11 +57,11 @@ fn demonstrate(args: &Args) -> Result<()> {
     let screen = Screen::open();
     let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, ipv6: args.ipv6, vagrant: args.vagrant };
     screen.heading(plan.title());
-    screen.step("what it needs is here", || checks::require(&plan).map(|()| ((), String::new())))?;
+    screen.step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
     let complete = if plan.backend == Backend::Alloc {
-        screen.say("  alloc leases subnets and leaves the packets to you: pods of different hosts do not reach each other");
+        screen.say("  alloc only leases subnets: pods of different hosts do not reach each other");
         true
     } else {
         traffic::demonstrate(&mut network, &pods, args.seconds, screen)?
@@ -73,7 +73,7 @@ fn demonstrate(args: &Args) -> Result<()> {
     }
     show::hint(&network, &pods, args.keep, screen)?;
     if !complete {
-        bail!("not every pod reaches every other; the daemons' logs end so:\n{}", network.lab.logs());
+        bail!("not every pod reaches every other; the last lines of the daemons' logs:\n{}", network.lab.logs());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `flannelctl leases`: what is in the store, who holds it, and what is odd about it.
+//! `flannelctl leases`: the leases in the store, their holders, and notes on problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::{self, Sign};
 /// The options of the list.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Also show when each holder last reported and when its lease expires; one request to etcd per lease.
+    /// Also show when each holder was last seen and when its lease expires; one request to etcd per lease.
     #[arg(long)]
     long: bool,
     /// Print JSON.
@@ -31,7 +31,7 @@ pub struct Args {
     store: StoreFlags,
 }
 
-/// Lists.
+/// Lists the leases.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
@@ -57,22 +57,22 @@ pub fn run(args: &Args) -> Result<()> {
         }
         screen.say(table(&rows(&keys, &signs, &notes), screen));
         if signs.is_empty() && store.asks_a_server() {
-            out::note("--long shows when each holder reported last");
+            out::note("--long shows when each holder was last seen");
         }
         Ok(())
     })
 }
 
-/// A list, sorted by address, and the keys in it that name no subnet.
+/// Leases sorted by address, and the keys that name no subnet.
 pub struct Keys {
-    /// Leases, readable or not.
+    /// Leases, readable or unreadable.
     pub items: Vec<Item>,
-    /// Keys that are no lease's.
+    /// Keys that name no lease.
     pub strange: Vec<Entry>,
 }
 
 impl Keys {
-    /// Sorts a list out.
+    /// Sorts a list of entries.
     pub fn of(listing: Listing) -> Keys {
         let (known, strange): (Vec<Entry>, Vec<Entry>) = listing.entries.into_iter().partition(|entry| entry.subnets().is_some());
         let mut items: Vec<Item> = known.into_iter().filter_map(Item::of).collect();
@@ -81,7 +81,7 @@ impl Keys {
     }
 }
 
-/// What is odd about a lease, by key, in words.
+/// Notes on problems of leases, by key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
@@ -117,7 +117,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     notes
 }
 
-/// What no node of this network uses, by the daemon's own rules; what has a note of its own is left out.
+/// Leases that no node of this network uses, by the daemon's own rules, except those with a note of their own.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     let setup = backends::Setup {
         config: config.clone(),
@@ -143,10 +143,10 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     refused
 }
 
-/// Why a value cannot be read.
+/// Why a value is unreadable.
 pub fn unreadable(item: &Item) -> Option<String> {
     let reason = || subnet_lease::wire::parse_value(&item.entry.value).err().unwrap_or_default();
-    // One line, whatever the value has in it.
+    // One line, whatever the value contains.
     item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -160,7 +160,7 @@ fn macs(item: &Item) -> Vec<String> {
     .collect()
 }
 
-/// Who holds a lease, in words.
+/// Describes the holder of a lease.
 pub fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.clone(),
@@ -181,7 +181,7 @@ pub fn span(time: Duration) -> String {
 }
 
 fn state(item: &Item, sign: Option<&Sign>) -> String {
-    // In a directory no lease ends; what an operator made is told apart by its writer.
+    // In a directory no lease ends; an operator's reservation is told apart by its writer.
     let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     let mut parts = Vec::new();
     match sign {
@@ -192,14 +192,14 @@ fn state(item: &Item, sign: Option<&Sign>) -> String {
         Some(_) => {}
     }
     match sign.map(|sign| sign.heard) {
-        Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("heard {} ago", span(heard))),
+        Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("last seen {} ago", span(heard))),
         Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}
     }
     parts.join(", ")
 }
 
-/// A line a key: its cells, and what is odd about it.
+/// One line per key: its cells, and the notes.
 fn rows(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Vec<([String; 6], String)> {
     let lease = |item: &Item| {
         let attrs = item.attrs.as_ref();
@@ -221,7 +221,7 @@ fn rows(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Vec<(
     keys.items.iter().map(lease).chain(strange).collect()
 }
 
-/// Columns as wide as what is in them; a column that is empty throughout is left out. Nothing in a cell is more than its text.
+/// Columns as wide as their contents; empty columns are left out. Cells contain only plain text.
 fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
     let shown = |cells: &[String; 6]| cells.each_ref().map(|cell| printable::value(cell).into_owned());
     let rows: Vec<([String; 6], &str)> = rows.iter().map(|(cells, note)| (shown(cells), note.as_str())).collect();
@@ -324,7 +324,7 @@ mod tests {
         ]);
         let lines = text(&signs);
         assert!(lines[0].contains("|reserved|"), "{}", lines[0]);
-        assert!(lines[2].contains("|ends in 23 h 59 min, heard 12 s ago|"), "{}", lines[2]);
+        assert!(lines[2].contains("|ends in 23 h 59 min, last seen 12 s ago|"), "{}", lines[2]);
         assert!(lines[3].contains("|its etcd lease is gone|"), "{}", lines[3]);
     }
 

@@ -25,13 +25,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the leases in the store: who holds which subnet, and what is odd about it.
+    /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
     /// Free the lease of a node that is gone.
     Release(release::Args),
-    /// Remove from this node what flannel (this one or Go's) left in the kernel, in the firewalls and in its files.
+    /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
     Cleanup(cleanup::Args),
-    /// Build hosts in network namespaces on this machine, join them by flannel, and show it at work.
+    /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
     Lab(lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
@@ -40,7 +40,7 @@ enum Command {
     Man(completion::ManArgs),
 }
 
-/// How wide help is at most, as a terminal is that nobody has widened.
+/// The maximum width of help: that of a standard terminal.
 const WIDTH: usize = 80;
 
 /// The command line.
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version, with their colours; or what is wrong with the command line, which may hold anything.
+/// Prints help or version with colours, or the error in the command line, which may contain anything.
 fn complain_of_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         out::note(error.render().to_string().trim_end());

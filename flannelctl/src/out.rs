@@ -1,4 +1,4 @@
-//! The only way out: what is printed is printable, whoever wrote it, and a reader that left is no crash.
+//! All output: makes foreign text printable, and treats a closed pipe as no crash.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -9,59 +9,59 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail};
 use subnet_lease::printable;
 
-/// Why standard output takes no more, once it does not.
+/// The error that ended writing to standard output.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
-/// Lines of our own making on standard output.
+/// Prints lines of our own on standard output.
 pub fn say(text: impl Display) {
     write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
-/// The same with our colours in them.
+/// The same, with our colours.
 pub fn say_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
-/// A question, or the begin of a line, after which the cursor stays; with our colours.
+/// Prints a question or the start of a line, with our colours; the cursor stays behind it.
 pub fn begin(text: impl Display) {
     write_text(&printable::styled_line(&text.to_string()));
 }
 
-/// Takes back what [`begin`] printed on a terminal.
+/// Erases what [`begin`] printed on a terminal.
 pub fn back() {
     write_text("\r\x1b[K");
 }
 
-/// A JSON document for programs, with all of its content.
+/// Prints a JSON document for programs, unshortened.
 pub fn document(text: &str) {
     write_text(&format!("{}\n", printable::json(text)));
 }
 
-/// A generated script for programs, byte by byte: nobody but us wrote in it.
+/// Prints a generated script byte by byte: it contains no foreign text.
 pub fn generated(script: &[u8]) {
     write(script);
 }
 
-/// A line on standard error, beside the output.
+/// Prints a line on standard error, beside the output.
 pub fn note(text: impl Display) {
-    // Who does not listen there cannot be told.
+    // A closed standard error cannot be reported.
     let _ = writeln!(stderr(), "{}", printable::lines(&text.to_string()));
 }
 
-/// What went wrong, on standard error, in one line: a newline in it is somebody else's.
+/// Prints an error on standard error, in one line: a newline in it would be foreign text.
 pub fn complain(text: impl Display) {
     let _ = writeln!(stderr(), "flannelctl: {}", printable::line(&text.to_string()));
 }
 
-/// The same where logs follow, which have lines.
+/// The same for errors with logs of several lines.
 pub fn complain_at_length(text: impl Display) {
     note(format!("flannelctl: {text:#}"));
 }
 
-/// Fails when not everything could be printed, unless nobody wanted to read on (`| head`).
+/// Fails if not everything could be printed, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(error) if error.kind() != ErrorKind::BrokenPipe => bail!("standard output cannot be written: {error}"),
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => bail!("cannot write to standard output: {error}"),
         _ => Ok(()),
     }
 }

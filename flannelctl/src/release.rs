@@ -1,4 +1,4 @@
-//! `flannelctl release`: frees the lease of a node that is gone, and asks before it does.
+//! `flannelctl release`: frees the lease of a node that is gone, after asking.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -14,13 +14,13 @@ use crate::leases::{Keys, holder, span};
 use crate::out;
 use crate::store::{self, Sign};
 
-/// Which lease, and how sure.
+/// The lease, and the safeguards.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The key (10.5.34.0-24) or the subnet (10.5.34.0/24) of the lease.
     #[arg(value_name = "KEY|SUBNET")]
     lease: String,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     /// Release it even if its holder may be alive.
@@ -30,13 +30,13 @@ pub struct Args {
     store: StoreFlags,
 }
 
-/// Shows, asks, deletes.
+/// Shows the lease, asks, and deletes it.
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease)
-            .with_context(|| format!("there is no lease {} in {}; `flannelctl leases` lists what there is", args.lease, store.place()))?;
+            .with_context(|| format!("there is no lease {} in {}; list the leases with `flannelctl leases`", args.lease, store.place()))?;
         let item = Item::of(entry.clone());
         let sign = match &item {
             Some(item) => store.sign(item).await?,
@@ -46,22 +46,22 @@ pub fn run(args: &Args) -> Result<()> {
         if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
             && !args.force
         {
-            bail!("{why}; --force deletes it all the same");
+            bail!("{why}; delete it anyway with --force");
         }
         if !args.yes && !agreed()? {
             bail!("nothing was deleted");
         }
         if !store.release(&entry).await? {
-            bail!("{} was changed by somebody in this moment: nothing was deleted; look again with `flannelctl leases`", entry.key);
+            bail!("{} has just been changed: nothing was deleted; check again with `flannelctl leases`", entry.key);
         }
         let lives = item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
-        let after = if lives { "if its flanneld runs, it puts the lease back" } else { "peers drop their routes to it within seconds" };
+        let after = if lives { "if its flanneld runs, it restores the lease" } else { "peers drop their routes to it within seconds" };
         out::say(format!("released; {after}"));
         Ok(())
     })
 }
 
-/// The key that is meant: by its text, by a subnet of it, or as `flannelctl leases` shows it where only one is shown so.
+/// Finds the key: by its text, by one of its subnets, or as shown by `flannelctl leases` if that is unambiguous.
 fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
@@ -75,9 +75,9 @@ fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     by_text.or_else(by_net).or_else(by_sight).cloned()
 }
 
-/// What would be deleted.
+/// Describes what would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
-    let Some(item) = item else { return format!("{}: the key of no subnet", printable::value(&entry.key)) };
+    let Some(item) = item else { return format!("{}: the key names no subnet", printable::value(&entry.key)) };
     let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
     let node = match (item.node(), item.attrs.is_some()) {
         (Some(node), _) => format!("by node {} (id {})", printable::value(&holder(item)), printable::value(&node.id)),
@@ -85,29 +85,29 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
         (None, false) => "by an unreadable value".to_owned(),
     };
     let address = item.attrs.as_ref().map(|attrs| format!(" at {}", attrs.public_text())).unwrap_or_default();
-    let heard = sign.heard.map(|heard| format!(", heard of {} ago", span(heard))).unwrap_or_default();
-    let left = sign.left.map(|left| format!(", ends by itself in {}", span(left))).unwrap_or_default();
+    let heard = sign.heard.map(|heard| format!(", last seen {} ago", span(heard))).unwrap_or_default();
+    let left = sign.left.map(|left| format!(", expires in {}", span(left))).unwrap_or_default();
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Why the holder may be alive; none when it is known to be silent.
+/// Why the holder may be alive; `None` if it is known to be silent.
 fn alive(item: &Item, sign: &Sign) -> Option<String> {
-    let remedy = "stop flanneld there first: a running one puts its lease back at once";
+    let remedy = "stop flanneld there first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
-        (Some(_), Some(heard)) if heard < SILENCE => Some(format!("its holder was heard of within the last 3 minutes; {remedy}")),
+        (Some(_), Some(heard)) if heard < SILENCE => Some(format!("its holder was last seen less than 3 minutes ago; {remedy}")),
         (Some(_), _) => None,
-        (None, _) if item.reserved() => Some("it is a reservation, which no node has to be alive for".to_owned()),
-        (None, Some(_)) => Some(
-            "its holder does not report every minute (Go flannel, or written by hand): it may be alive; make sure that the node is gone".to_owned(),
-        ),
+        (None, _) if item.reserved() => Some("it is a reservation, which stays in force without a live node".to_owned()),
+        (None, Some(_)) => {
+            Some("its holder does not report every minute (Go flannel, or written by hand): it may be alive; check that the node is gone".to_owned())
+        }
         (None, None) => None,
     }
 }
 
-/// Asks on a terminal.
+/// Asks for confirmation on a terminal.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("there is nobody to ask: say --yes to delete it");
+        bail!("cannot ask without a terminal: use --yes to delete it");
     }
     out::begin("Delete it? [y/N] ");
     let mut answer = String::new();
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn what_goes_is_described() {
         let text = description(&entry("10.5.1.0-24", OURS, 7), Some(&item(OURS, 7)), &heard(12));
-        assert_eq!(text, "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, heard of 12 s ago");
+        assert_eq!(text, "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, last seen 12 s ago");
         let text = description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Sign::default());
         assert_eq!(text, "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102");
     }

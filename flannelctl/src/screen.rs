@@ -1,4 +1,4 @@
-//! What is printed: steps with their times, tables, colours on a terminal and plain text elsewhere.
+//! Output of the lab and the lists: steps with times, tables, colours on a terminal and plain text elsewhere.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -9,16 +9,16 @@ use subnet_lease::printable;
 
 use crate::out;
 
-/// A way to set text off from the rest.
+/// A text style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Succeeded.
     Good,
     /// Failed.
     Bad,
-    /// A heading, or what to look at.
+    /// A heading, or emphasis.
     Strong,
-    /// Of lesser weight.
+    /// Less important text.
     Faint,
 }
 
@@ -38,7 +38,7 @@ impl Screen {
         Screen { terminal, colours: terminal && !plain }
     }
 
-    /// The text in a style; what is in it is shown, not obeyed.
+    /// The text in a style, with control characters escaped.
     pub fn styled(self, style: Style, text: impl Display) -> String {
         let code = match style {
             Style::Good => "32",
@@ -51,30 +51,30 @@ impl Screen {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into_owned() }
     }
 
-    /// Lines, perhaps with styled parts.
+    /// Prints lines that may have styled parts.
     pub fn say(self, text: impl Display) {
         if self.colours { out::say_styled(text) } else { out::say(text) }
     }
 
-    /// A heading after an empty line.
+    /// Prints a heading after an empty line.
     pub fn heading(self, text: impl Display) {
         self.say(format!("\n{}", self.styled(Style::Strong, text)));
     }
 
-    /// Text under a heading.
+    /// Prints text under a heading.
     pub fn block(self, text: &str) {
         for line in text.lines() {
             self.say(format!("  {}", line.replace('\t', "  ")));
         }
     }
 
-    /// Does something, and shows what it is while it lasts, then how long it took and what came of it.
+    /// Runs a step: shows its name while it runs, then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
         self.timed_step(what, || work().map(|(value, result)| (value, result, start.elapsed())))
     }
 
-    /// The same for work that began before and knows how long it took.
+    /// The same for work that started earlier and measures its own duration.
     pub fn timed_step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String, Duration)>) -> Result<T> {
         if self.terminal {
             out::begin(format!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), ""));
@@ -97,7 +97,7 @@ impl Screen {
         }
     }
 
-    /// Commands, and what each is for.
+    /// Prints commands and their purposes.
     pub fn commands(self, commands: &[(String, &str)]) {
         let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
         for (command, purpose) in commands {
@@ -105,7 +105,7 @@ impl Screen {
         }
     }
 
-    /// A table: its first row and its first column are headings.
+    /// Prints a table: its first row and column are headings.
     pub fn table(self, rows: &[Vec<(String, Style)>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count()).max().unwrap_or(0);

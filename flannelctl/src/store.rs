@@ -1,4 +1,4 @@
-//! The store that the daemon's flags and variables name: opened, listed, looked at.
+//! Access to the store that the daemon's flags and variables name.
 
 use crate::out;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use subnet_lease::manager::SubnetManager;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
 
-/// How many questions are under way at a time.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// Opens the store that the flags name; nothing is connected or read yet.
+/// Opens the store that the flags name. Connects to nothing and reads nothing yet.
 ///
 /// # Errors
-/// Every mistake, as flanneld tells it.
+/// Lists every mistake, as flanneld does.
 pub fn open(flags: &StoreFlags) -> Result<Store> {
     let (store, warnings) = flags.read().map_err(|mistakes| anyhow!(mistakes.join("\nflannelctl: ")))?;
     for warning in warnings {
@@ -35,7 +35,7 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
     })
 }
 
-/// A store that can be asked.
+/// An open store.
 pub struct Store {
     place: String,
     kind: Kind,
@@ -46,22 +46,22 @@ enum Kind {
     Dir(Box<DirManager>),
 }
 
-/// What is known of a holder: when it reported last, and when the lease ends unless it is renewed.
+/// When a holder was last seen, and when its lease expires unless renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sign {
-    /// How long ago the holder reported.
+    /// How long ago the holder was last seen.
     pub heard: Option<Duration>,
-    /// When the lease ends; none for a reservation.
+    /// Time until the lease expires; `None` for a reservation.
     pub left: Option<Duration>,
 }
 
 impl Store {
-    /// Where the leases are, for people.
+    /// Describes where the leases are.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Whether asking for a holder's last sign costs a request to a server.
+    /// Whether reading a holder's last sign of life takes a request to a server.
     pub fn asks_a_server(&self) -> bool {
         matches!(self.kind, Kind::Etcd(_))
     }
@@ -75,7 +75,7 @@ impl Store {
             Kind::Etcd(manager) => manager.list().await,
             Kind::Dir(manager) => manager.list().await,
         };
-        listing.with_context(|| format!("listing {}", self.place))
+        listing.with_context(|| format!("cannot list {}", self.place))
     }
 
     /// The network's configuration.
@@ -89,7 +89,7 @@ impl Store {
         }?)
     }
 
-    /// The last sign of a key's holder.
+    /// The last sign of life of a key's holder.
     ///
     /// # Errors
     /// The store does not answer.
@@ -97,17 +97,20 @@ impl Store {
         match &self.kind {
             Kind::Dir(manager) => {
                 let heard = manager.last_seen(&item.entry.key).await;
-                Ok(Sign { heard: heard.with_context(|| format!("asking after the holder of {}", item.subnets))?, left: None })
+                Ok(Sign { heard: heard.with_context(|| format!("cannot read when the holder of {} was last seen", item.subnets))?, left: None })
             }
             Kind::Etcd(manager) => {
-                let time = manager.lease_time(item.keepalive()).await.with_context(|| format!("asking after the lease of {}", item.subnets))?;
+                let time = manager
+                    .lease_time(item.keepalive())
+                    .await
+                    .with_context(|| format!("cannot read the remaining time of the lease of {}", item.subnets))?;
                 let left = time.filter(|_| !item.reserved()).map(|time| time.left);
                 Ok(Sign { heard: time.map(|time| time.last_seen), left })
             }
         }
     }
 
-    /// The last signs of many holders, by key.
+    /// The last signs of life of many holders, by key.
     ///
     /// # Errors
     /// The store does not answer.
@@ -121,7 +124,7 @@ impl Store {
         futures_util::stream::iter(questions).buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Deletes a key unless it changed since it was listed; whether it did.
+    /// Deletes a key unless it has changed since it was listed. Returns whether it was deleted.
     ///
     /// # Errors
     /// The store does not answer.
@@ -130,7 +133,7 @@ impl Store {
             Kind::Etcd(manager) => manager.release(entry).await,
             Kind::Dir(manager) => manager.release(entry).await,
         };
-        done.with_context(|| format!("deleting {} below {}", entry.key, self.place))
+        done.with_context(|| format!("cannot delete {} below {}", entry.key, self.place))
     }
 }
 

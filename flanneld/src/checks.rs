@@ -1,10 +1,10 @@
-//! What this host does to pods' packets without flannel: sysctls and firewalls, seen, named with the remedy, and told again once it is mended.
+//! Checks this host's sysctls and firewalls for settings that drop pods' packets. Logs each finding with its remedy, and when it is resolved.
 //!
-//! Nothing here changes readiness or the packets' way, unless `--set-sysctls` asks for it.
+//! Checks change neither readiness nor the host, unless `--set-sysctls` asks for it.
 
+mod collect;
 pub mod firewalls;
 pub mod judge;
-mod look;
 pub mod nftables;
 pub mod subject;
 #[cfg(test)]
@@ -24,37 +24,37 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::notices::{Notices, wait_for_notice};
 
-/// How often the sysctls are read: a few small files.
+/// How often the sysctls are read (a few small files).
 const SYSCTLS: Duration = Duration::from_secs(10);
-/// How often the firewalls are listed where nothing tells that they changed: a few processes.
+/// How often the firewalls are listed without a notice of a change (a few processes).
 const FIREWALLS: Duration = Duration::from_secs(30);
-/// The same where there are rules whose changes nobody tells: the old tables of iptables.
+/// The same if there are rules without change notices: iptables-legacy.
 const SILENT: Duration = Duration::from_secs(10);
-/// Changes of rules are collected this long, and the firewalls are listed no more often than this because of them.
+/// How long changes of rules are gathered, and the minimum time between two listings caused by them.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
-/// How often it is logged that the same sysctl had to be set again.
+/// How often to log that the same sysctl had to be set again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The task that looks.
+/// The task that runs the checks.
 pub struct Checks {
     subject: Subject,
     underlay: watch::Receiver<Underlay>,
     leases: watch::Receiver<Arc<LeaseTable>>,
     leads: Leads,
     health: Health,
-    /// How often our own rules were written.
+    /// Number of writes of our own rules.
     written: watch::Receiver<u64>,
-    /// The last look at the firewalls.
+    /// The last listing of the firewalls.
     firewalls: (firewalls::Firewalls, Option<Instant>),
-    programs: look::Programs,
-    module: look::Module,
+    programs: collect::Programs,
+    module: collect::Module,
     findings: BTreeMap<(&'static str, String), Finding>,
-    settings: Settings,
+    sysctl_writer: SysctlWriter,
 }
 
 impl Checks {
-    /// Nothing is looked at yet.
+    /// Checks nothing yet.
     pub fn new(
         subject: Subject,
         underlay: watch::Receiver<Underlay>,
@@ -71,22 +71,22 @@ impl Checks {
             health,
             written,
             firewalls: (firewalls::Firewalls::default(), None),
-            programs: look::Programs::default(),
-            module: look::Module::default(),
+            programs: collect::Programs::default(),
+            module: collect::Module::default(),
             findings: BTreeMap::new(),
-            settings: Settings::default(),
+            sysctl_writer: SysctlWriter::default(),
         }
     }
 
-    /// Sets the sysctls where that is asked for: before the first pods, and without waiting for anything.
+    /// Sets the sysctls if requested: before the first pods, and without waiting.
     pub fn begin(&mut self) {
         if self.subject.set {
             let facts = self.sysctls();
-            self.settings.make(&corrections(&self.subject, &facts));
+            self.sysctl_writer.apply(&corrections(&self.subject, &facts));
         }
     }
 
-    /// Looks until `stop`: at times, and at the firewalls when rules changed, ours or others'.
+    /// Runs until `stop`: periodically, and for the firewalls whenever rules change, ours or others'.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
             let mut notices = Notices::open();
@@ -125,23 +125,23 @@ impl Checks {
             self.firewalls = (self.programs.firewalls(&self.subject).await, Some(Instant::now()));
         }
         let mut facts = self.sysctls();
-        if self.subject.set && self.settings.make(&corrections(&self.subject, &facts)) {
+        if self.subject.set && self.sysctl_writer.apply(&corrections(&self.subject, &facts)) {
             facts = self.sysctls();
         }
         facts.firewalls = self.firewalls.0.clone();
-        self.tell(judge(&self.subject, &facts));
+        self.report(judge(&self.subject, &facts));
     }
 
     fn sysctls(&mut self) -> Facts {
         let underlay = self.underlay.borrow_and_update().name.clone();
         let leases = self.leases.borrow().clone();
-        let mut facts = look::sysctls(&underlay, &self.subject.own, &leases, &self.leads);
+        let mut facts = collect::sysctls(&underlay, &self.subject.own, &leases, &self.leads);
         facts.module.clone_from(&self.module.complaint);
         facts
     }
 
-    /// Logs what is new and what is mended; the whole goes to /status and /metrics.
-    fn tell(&mut self, found: Vec<Finding>) {
+    /// Logs new and resolved findings; all current ones go to /status and /metrics.
+    fn report(&mut self, found: Vec<Finding>) {
         let found: BTreeMap<_, _> = found.into_iter().map(|finding| ((finding.check, finding.about.clone()), finding)).collect();
         for (key, finding) in &found {
             if !self.findings.contains_key(key) {
@@ -150,7 +150,7 @@ impl Checks {
         }
         for (key, finding) in &self.findings {
             if !found.contains_key(key) {
-                info!("this host: mended: it is no longer so that {}", finding.what);
+                info!("this host: resolved: {}", finding.what);
             }
         }
         let listed: Vec<_> = found.values().map(Finding::json).collect();
@@ -162,43 +162,45 @@ impl Checks {
     }
 }
 
-/// The sysctls that we set, and how often.
+/// Sets sysctls and remembers how often it had to.
 #[derive(Default)]
-struct Settings {
-    made: BTreeMap<String, Made>,
+struct SysctlWriter {
+    written: BTreeMap<String, Written>,
 }
 
-/// What became of one sysctl.
-struct Made {
+/// The history of one sysctl.
+struct Written {
     times: u32,
-    told: Instant,
+    logged: Instant,
     failed: bool,
 }
 
-impl Settings {
-    /// Writes them; whether any was written. The first time and the second are told, then once a minute at most.
-    fn make(&mut self, corrections: &[Correction]) -> bool {
+impl SysctlWriter {
+    /// Writes the sysctls. Returns whether any was written. Logs the first and second write, then at most one per minute.
+    fn apply(&mut self, corrections: &[Correction]) -> bool {
         let mut wrote = false;
         for correction in corrections {
             let Correction { name, path, old, new, why } = correction;
             let result = std::fs::write(path, new.to_string());
             wrote |= result.is_ok();
             let now = Instant::now();
-            let last = self.made.get(name);
+            let last = self.written.get(name);
             let times = last.map_or(1, |last| last.times.saturating_add(1));
             let failed = result.is_err();
-            // The second time is the first that somebody undid it.
-            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.told) >= AGAIN);
-            let told = if due { now } else { last.map_or(now, |last| last.told) };
+            // The second write means that another program reverted the first.
+            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.logged) >= AGAIN);
+            let logged = if due { now } else { last.map_or(now, |last| last.logged) };
             match &result {
-                Err(error) if due => warn!(
-                    "--set-sysctls: {name} is {old} and cannot be set to {new}: {error}; is /proc/sys writable here, and does the daemon have CAP_NET_ADMIN?"
+                Err(error) if due => {
+                    warn!("--set-sysctls: cannot set {name} to {new}: {error}; make /proc/sys writable and give the daemon CAP_NET_ADMIN");
+                }
+                Ok(()) if times == 1 => info!("--set-sysctls: set {name} from {old} to {new}: {why}"),
+                Ok(()) if due => warn!(
+                    "--set-sysctls: another program set {name} to {old}: set it to {new} again ({times} times in total); find out what else manages it"
                 ),
-                Ok(()) if times == 1 => info!("--set-sysctls: {name} was {old} and is {new} now: {why}"),
-                Ok(()) if due => warn!("--set-sysctls: somebody set {name} to {old}: it is {new} again ({times} times in all); who else manages it?"),
                 _ => {}
             }
-            self.made.insert(name.clone(), Made { times, told, failed });
+            self.written.insert(name.clone(), Written { times, logged, failed });
         }
         wrote
     }

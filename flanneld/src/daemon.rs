@@ -1,4 +1,4 @@
-//! The daemon, from its start to its end: [`Daemon::live`] is to be read from top to bottom.
+//! The life of the daemon: read [`Daemon::live`] from top to bottom.
 
 mod attrs;
 mod end;
@@ -30,14 +30,14 @@ use tracing::{error, info, warn};
 /// How long tasks may take to end.
 const FAREWELL: Duration = Duration::from_millis(1_500);
 
-/// Runs the daemon to its end; the exit code.
+/// Runs the daemon. Returns its exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
     let (Ok(mut terminate), Ok(mut interrupt), Ok(hangup)) = signals else {
         error!("cannot install the signal handlers");
         return 1;
     };
-    // A log file at the limit of its size costs a line (EFBIG), not the daemon.
+    // A log file at its size limit costs a line (EFBIG), not the daemon.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let daemon =
         Daemon { settings, inherited, health: Health::new(), stop: CancellationToken::new(), rights: Rights::default(), tasks: JoinSet::new() };
@@ -46,7 +46,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let ended = tokio::select! {
         ended = &mut life => ended,
         _ = async { tokio::select! { _ = terminate.recv() => (), _ = interrupt.recv() => () } } => {
-            info!("asked to stop: the data plane stays in place");
+            info!("stopping on request: the data plane stays in place");
             systemd::stopping("stopping");
             stop.cancel();
             tokio::select! {
@@ -68,24 +68,24 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     }
 }
 
-/// What lives as long as the process.
+/// State that lives as long as the process.
 struct Daemon {
     settings: Settings,
     inherited: Arc<Inherited>,
     health: Health,
     stop: CancellationToken,
     rights: Rights,
-    /// Everything that goes on beside each other; the first that fails ends all.
+    /// Concurrent tasks; the first failure ends all of them.
     tasks: JoinSet<Result<(), End>>,
 }
 
 impl Daemon {
-    /// Starts, and runs until it is stopped or until something ends that must not.
+    /// Starts, and runs until it is stopped or an essential task ends.
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
         let stop = self.stop.clone();
-        // What can be waited for is waited for, unless the daemon is stopped.
+        // Every wait ends when the daemon is stopped.
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
         let Some(host) = stop.run_until_cancelled(self.claim_host(&manager)).await.transpose()? else { return Ok(()) };
         let Some(node) = stop.run_until_cancelled(self.take_lease(manager, host)).await.transpose()? else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Daemon {
         Ok(manager)
     }
 
-    /// Starts a task that has no error of its own.
+    /// Starts a task that cannot fail.
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             task.await;
@@ -124,7 +124,7 @@ impl Daemon {
         });
     }
 
-    /// Waits for the end: the first task that ends with an error ends all; when the daemon is stopped they all end.
+    /// Waits for the first task that fails, or for the stop, and then ends all tasks.
     async fn supervise(mut self) -> Result<(), End> {
         let outcome = loop {
             let ended = tokio::select! {
@@ -144,7 +144,7 @@ impl Daemon {
     }
 }
 
-/// SIGHUP: connects to the store anew, with the TLS files of now. Anything else that is read at the start needs a restart.
+/// SIGHUP: reconnects to the store with the current TLS files. Everything else that is read at the start needs a restart.
 async fn reconnect_on_hangup(mut hangup: Signal, manager: Arc<dyn SubnetManager>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -152,9 +152,9 @@ async fn reconnect_on_hangup(mut hangup: Signal, manager: Arc<dyn SubnetManager>
             () = stop.cancelled() => return,
         }
         if manager.renew() {
-            info!("SIGHUP: the connection to etcd is made anew, and its TLS files are read again; other options need a restart");
+            info!("SIGHUP: reconnecting to etcd with the TLS files read again; other options need a restart");
         } else {
-            info!("SIGHUP is ignored: with leases in a directory there is nothing to read again");
+            info!("SIGHUP ignored: with leases in a directory there is nothing to reload");
         }
     }
 }

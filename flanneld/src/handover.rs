@@ -8,53 +8,53 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::debug;
 
-/// How long systemd may take to do what it was told, in milliseconds.
+/// How long systemd may take to process notifications, in milliseconds.
 const BARRIER: u16 = 1000;
 
-/// What systemd gave this process at its start.
+/// The files that systemd passed to this process at its start.
 #[derive(Default)]
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
 impl Inherited {
-    /// Takes over what is there; once, before anything else opens files.
+    /// Takes over the files. Call it once, before anything else opens files.
     #[allow(unsafe_code)]
     pub fn of_systemd() -> Arc<Self> {
         use std::os::fd::FromRawFd;
         let files = match sd_notify::listen_fds_with_names() {
-            // SAFETY: systemd passed exactly these descriptors to this very process, and nobody else here knows of them.
+            // SAFETY: systemd passed exactly these descriptors to this process, and nothing else here owns them.
             Ok(list) => list.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect(),
             Err(_) => Vec::new(),
         };
         Arc::new(Self(Mutex::new(files)))
     }
 
-    /// The store as backends use it.
+    /// The descriptor store as backends use it.
     pub fn files(self: &Arc<Self>) -> Files {
         Files::new(self.clone())
     }
 
-    /// Gives up what nobody has taken: a device of a backend that is no longer configured goes with its last file.
+    /// Closes the files that no backend took: the device of a backend that is no longer configured goes with its last file.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if rest.is_empty() {
             return;
         }
         for (name, _) in &rest {
-            debug!("nobody needs the file {name} that systemd kept");
+            debug!("closing the file {name} kept by systemd: nothing needs it");
             self.forget(name);
         }
         drop(rest);
-        // As long as systemd has them too, the port is taken for the kernel's vxlan.
+        // While systemd still has them open, the port is not free for the kernel's vxlan.
         barrier();
     }
 }
 
-/// Waits until systemd has done what it was told (sd_notify_barrier(3)).
+/// Waits until systemd has processed all notifications (sd_notify_barrier(3)).
 fn barrier() {
     let Ok((told, tell)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else { return };
     if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[tell.as_fd()]).is_ok() {
         drop(tell);
-        // It closes its end when it comes to it.
+        // systemd closes its end when it gets to it.
         let _ = poll(&mut [PollFd::new(told.as_fd(), PollFlags::empty())], PollTimeout::from(BARRIER));
     }
 }
@@ -66,7 +66,7 @@ impl Store for Inherited {
     }
 
     fn keep(&self, name: &str, file: BorrowedFd<'_>) {
-        // Without systemd, or where the unit allows no files, a restart makes the device anew.
+        // Without systemd, or if the unit allows no files, a restart recreates the device.
         if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[file]) {
             debug!("systemd does not keep {name}: {error}");
         }
@@ -74,7 +74,7 @@ impl Store for Inherited {
 
     fn forget(&self, name: &str) {
         if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]) {
-            debug!("systemd is not reached: {error}");
+            debug!("cannot reach systemd: {error}");
         }
     }
 }

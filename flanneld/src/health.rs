@@ -1,4 +1,4 @@
-//! What the daemon tells about itself: conditions, heartbeats, figures; /healthz, /readyz, /metrics and /status.
+//! The daemon's health: conditions, heartbeats and figures, served as /healthz, /readyz, /metrics and /status.
 
 pub mod condition;
 mod datapath;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a heart may be silent unless it says otherwise.
+/// Default limit for the time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The daemon's state for those who ask; cheap to clone, all clones are one.
+/// The daemon's health. Cheap to clone: all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Inner>>);
 
@@ -23,25 +23,25 @@ pub struct Health(Arc<Mutex<Inner>>);
 struct Inner {
     started: Instant,
     conditions: BTreeMap<Condition, String>,
-    hearts: BTreeMap<String, Heart>,
+    heartbeats: BTreeMap<String, Heartbeat>,
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
 }
 
-/// A lease in the store that is not used here: its holder has no route.
+/// A lease in the store that this node does not use: there is no route to its holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unused {
-    /// The subnets, or the key where it names none.
+    /// The subnets, or the key if it names none.
     pub lease: String,
-    /// The reason as in the metrics.
+    /// The reason, as in the metrics.
     pub reason: &'static str,
-    /// In words for people.
+    /// The reason in words.
     pub text: String,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heart {
+struct Heartbeat {
     last: Instant,
     limit: Duration,
 }
@@ -53,12 +53,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A daemon that has just started: alive, and not ready because of the condition [`Condition::Start`], which is to be cleared.
+    /// A daemon that has just started: alive, and not ready until [`Condition::Start`] is cleared.
     pub fn new() -> Self {
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
             conditions: BTreeMap::new(),
-            hearts: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
@@ -68,12 +68,12 @@ impl Health {
         health
     }
 
-    // A task that panicked while it held the lock leaves whole values behind: each change is one assignment.
+    // A task that panics while it holds the lock leaves consistent values: each change is one assignment.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition with its reason, or clears it. The daemon is ready when none is set.
+    /// Sets a condition with its reason, or clears it. The daemon is ready when no condition is set.
     pub fn condition(&self, condition: Condition, reason: Option<&str>) {
         let mut inner = self.inner();
         match reason {
@@ -82,39 +82,41 @@ impl Health {
         };
     }
 
-    /// Notes that a task lives; from its first beat on it must beat once a minute.
-    pub fn beat(&self, name: &str) {
+    /// Records a heartbeat of a task. After its first one, a task must send one every minute.
+    pub fn heartbeat(&self, name: &str) {
         let mut inner = self.inner();
-        let limit = inner.hearts.get(name).map_or(SILENCE, |heart| heart.limit);
-        inner.hearts.insert(name.to_owned(), Heart { last: Instant::now(), limit });
+        let limit = inner.heartbeats.get(name).map_or(SILENCE, |heartbeat| heartbeat.limit);
+        inner.heartbeats.insert(name.to_owned(), Heartbeat { last: Instant::now(), limit });
     }
 
-    /// As [`Health::beat`], with another limit for its silence.
-    pub fn beat_within(&self, name: &str, limit: Duration) {
-        self.inner().hearts.insert(name.to_owned(), Heart { last: Instant::now(), limit });
+    /// Like [`Health::heartbeat`], with another limit.
+    pub fn heartbeat_within(&self, name: &str, limit: Duration) {
+        self.inner().heartbeats.insert(name.to_owned(), Heartbeat { last: Instant::now(), limit });
     }
 
-    /// A task ended as it should: its silence is none.
-    pub fn rest(&self, name: &str) {
-        self.inner().hearts.remove(name);
+    /// Forgets a task that ended as expected.
+    pub fn forget_heartbeat(&self, name: &str) {
+        self.inner().heartbeats.remove(name);
     }
 
-    /// Whether every task that ever beat still does.
+    /// Whether every task with a heartbeat still sends it.
     ///
     /// # Errors
-    /// Which do not, and since when.
+    /// Names the silent tasks, and for how long they have been silent.
     pub fn alive(&self) -> Result<(), String> {
         let inner = self.inner();
         let silent: Vec<String> = inner
-            .hearts
+            .heartbeats
             .iter()
-            .filter(|(_, heart)| heart.last.elapsed() > heart.limit)
-            .map(|(name, heart)| format!("{name} has not moved for {} s (limit {} s)", heart.last.elapsed().as_secs(), heart.limit.as_secs()))
+            .filter(|(_, heartbeat)| heartbeat.last.elapsed() > heartbeat.limit)
+            .map(|(name, heartbeat)| {
+                format!("no heartbeat from {name} for {} s (limit {} s)", heartbeat.last.elapsed().as_secs(), heartbeat.limit.as_secs())
+            })
             .collect();
         if silent.is_empty() { Ok(()) } else { Err(silent.join("\n")) }
     }
 
-    /// Why the daemon is not ready; empty where it is.
+    /// Why the daemon is not ready; empty if it is.
     pub fn reasons(&self) -> Vec<(Condition, String)> {
         self.inner().conditions.iter().map(|(condition, reason)| (*condition, reason.clone())).collect()
     }
@@ -124,7 +126,7 @@ impl Health {
         self.inner().conditions.is_empty()
     }
 
-    /// Tells which leases are not used: that never makes a node unready, since anybody's lease may be bad.
+    /// Sets the leases that are not used. They never affect readiness, since any node may write a bad lease.
     pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
         self.inner().unused = unused;
     }

@@ -1,4 +1,4 @@
-//! Which node this is: an id that outlives restarts and address changes, and what this host knows of its earlier self.
+//! The identity of this node: an id that outlives restarts and address changes, and traces of its earlier runs.
 
 use futures_util::TryStreamExt;
 use netlink_packet_route::link::LinkAttribute;
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// This node: `given` by `--node-id`, else a hash of what tells machines apart. A file would be shared by hosts that share a file system.
+/// This node: the id `given` by `--node-id`, else a hash of what distinguishes machines. A file would be shared by hosts that share a file system.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     let id = match given {
@@ -18,7 +18,7 @@ pub fn node(given: Option<&str>) -> NodeId {
     NodeId { id, name, instance: format!("{:016x}", rand::random::<u64>()), ..NodeId::default() }
 }
 
-/// The hash of the machine-id, the firmware's UUID, the hostname and, in a network namespace that is not the first process's, of that namespace.
+/// Hash of the machine-id, the firmware's UUID, the hostname and, unless the network namespace is that of process 1, the namespace.
 fn derived(hostname: &str, read: impl Fn(&str) -> Option<String>, namespace: Option<u64>) -> String {
     let mut hash = Sha256::new();
     for path in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
@@ -36,20 +36,20 @@ fn derived(hostname: &str, read: impl Fn(&str) -> Option<String>, namespace: Opt
     })
 }
 
-/// The inode of this network namespace where it is another than the first process's: labs run many nodes on one machine.
+/// The inode of this network namespace if it is not that of process 1: labs run many nodes on one machine.
 fn namespace() -> Option<u64> {
-    /// Namespaces made while the kernel boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
+    /// Namespaces created while the kernel boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
     const BOOT: u64 = 0xF000_0000 + 200;
     let own = fs::metadata("/proc/self/ns/net").ok()?.ino();
     let elsewhere = match fs::metadata("/proc/1/ns/net") {
         Ok(first) => own != first.ino(),
-        // Hardened hosts hide the first process even from root.
+        // Hardened hosts hide process 1 even from root.
         Err(_) => own >= BOOT,
     };
     elsewhere.then_some(own)
 }
 
-/// The MACs of flannel's devices on this host: whoever has them was the holder of the lease that names them.
+/// The MACs of flannel's devices on this host: a lease that names one of them was this host's.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok((connection, handle, _)) = rtnetlink::new_connection() else { return Vec::new() };
     let task = tokio::spawn(connection);

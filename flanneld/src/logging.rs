@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use visible::Visible;
 
-/// Starts logging; RUST_LOG, where it is set and can be read, decides instead of the verbosity.
+/// Starts logging. A valid RUST_LOG takes precedence over the verbosity.
 pub fn init(logging: Logging) {
     let (filter, complaint) = match std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()) {
         None => (EnvFilter::new(directives(logging.verbosity)), None),
@@ -20,7 +20,7 @@ pub fn init(logging: Logging) {
         },
     };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(out::Stderr).log_internal_errors(false);
-    // A subscriber that is set already (tests) stays.
+    // A subscriber that is already set (tests) stays.
     let _ = match logging.format {
         LogFormat::Json => builder.json().flatten_event(true).map_event_format(Visible::json).try_init(),
         LogFormat::Text => {
@@ -34,7 +34,7 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// klog's level as filter directives: our own crates speak up, libraries only from level 4 on.
+/// klog's level as filter directives: it raises the level of our crates, and that of libraries only from 4 on.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
         ..=0 => "info",

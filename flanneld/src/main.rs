@@ -5,15 +5,15 @@ use flanneld::{daemon, logging};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a thread for blocking calls waits for the next one.
+/// How long an idle thread for blocking calls is kept.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Memory that is free goes back to the system: an arena a thread would keep what the list of ten thousand leases took once.
+/// Returns free memory to the system: with one arena per thread, memory once used for a list of ten thousand leases would stay allocated.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 fn save_memory() {
     for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TRIM_THRESHOLD, 128 << 10), (libc::M_MMAP_THRESHOLD, 128 << 10)] {
-        // SAFETY: mallopt takes two numbers, and no other thread runs yet. A refusal costs memory only.
+        // SAFETY: mallopt takes two numbers, and no other thread runs yet. A failure only costs memory.
         unsafe { libc::mallopt(option, value) };
     }
 }
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     #[cfg(target_env = "gnu")]
     save_memory();
     let inherited = Inherited::of_systemd();
-    // ring and nothing else; a second provider in the tree would make the first TLS connection fail.
+    // Only ring: a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = match options::invocation().settings_or_print() {
         Ok(settings) => settings,
@@ -34,16 +34,14 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(
-                "cannot start: the system gives no threads or descriptors: {error}; raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)"
-            );
+            tracing::error!("cannot start: no threads or file descriptors left: {error}; raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)");
             return ExitCode::from(1);
         }
     };
-    // From here on one is there: tokio panics where it needs its first one and the system gives none (TasksMax).
+    // Starts the first blocking thread now: tokio panics if it needs its first one and the system refuses it (TasksMax).
     drop(runtime.spawn_blocking(|| ()));
     let code = runtime.block_on(daemon::run(*settings, inherited));
-    // A blocked worker (a file system that hangs) shall not hold up the end.
+    // A blocked worker (a hanging file system) must not delay the exit.
     runtime.shutdown_background();
     ExitCode::from(code)
 }

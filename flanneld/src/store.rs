@@ -1,4 +1,4 @@
-//! The manager that the settings name.
+//! Opens the store that the settings name.
 
 use options::{Settings, Store};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::EtcdManager;
 use subnet_lease::manager::{Error, SubnetManager};
 
-/// Opens the store. etcd and a directory need nothing for that: they are waited for when they are asked.
+/// Opens the store. For etcd and a directory this does nothing yet: requests wait for them.
 ///
 /// # Errors
-/// `Unavailable` while the store cannot be opened yet, `Refused` where it never can.
+/// `Unavailable` while the store cannot be opened yet, `Refused` if it never can.
 pub async fn open(settings: &Settings) -> Result<Arc<dyn SubnetManager>, Error> {
     Ok(match &settings.store {
         Store::Dir(path) => Arc::new(DirManager::new(path.clone())),

@@ -1,4 +1,4 @@
-//! Keeps subnet.env in place while the daemon runs: written anew when it is deleted or when what it says changes.
+//! Keeps subnet.env in place while the daemon runs: rewrites it when it is deleted or its contents change.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -12,19 +12,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// How often the file is looked for without an event: its folder may have been replaced, or inotify may be used up.
+/// How often the file is checked without an event: its directory may have been replaced, or inotify may be exhausted.
 const AUDIT: Duration = Duration::from_secs(5);
-/// How long after a failed writing the next is tried.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// Room for some dozen events; what does not fit is read next.
+/// Room for a few dozen events; the rest is read next.
 const BUFFER: usize = 4096;
-/// Least time between two writings, so that a fight with whoever deletes the file stays cheap.
+/// Minimum time between two writes, so that a conflict with a program that deletes the file stays cheap.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes the file at each change of `env` and when it is missing, until `stop`; trouble becomes a condition of `health`.
+/// Writes the file at each change of `env` and whenever it is missing, until `stop`. Failures set a condition of `health`.
 ///
 /// # Cancel safety
-/// Each writing is atomic; it can be dropped at any time.
+/// Each write is atomic; it can be dropped at any time.
 pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: Health, stop: CancellationToken) {
     let mut folder = Folder::default();
     let mut written = None;
@@ -34,7 +34,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
             let wanted = env.borrow_and_update().clone();
             let missing = !path.exists();
             if missing && written.is_some() && trouble.is_empty() {
-                info!("{} was deleted by somebody: writing it again", path.display());
+                info!("{} was deleted: writing it again", path.display());
             }
             let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);
             match if missing || stale { write(&path, &wanted) } else { Ok(()) } {
@@ -52,7 +52,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
                     trouble = text;
                 }
             }
-            // Watch first, look then: what happens in between is seen by one of them.
+            // Watch first, then check: a change in between is seen by one of them.
             folder.watch(&path);
             if path.exists() || !trouble.is_empty() {
                 tokio::select! {
@@ -67,7 +67,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
     stop.run_until_cancelled(run).await;
 }
 
-/// Waits as the loop does, once nobody can change the wanted text any more.
+/// Waits as the loop does once the desired contents can no longer change.
 async fn ended(folder: &mut Folder) {
     tokio::select! {
         () = folder.changed() => {}
@@ -75,7 +75,7 @@ async fn ended(folder: &mut Folder) {
     }
 }
 
-/// A watch on the file's folder.
+/// A watch on the file's directory.
 #[derive(Default)]
 struct Folder {
     events: Option<EventStream<Vec<u8>>>,
@@ -83,12 +83,12 @@ struct Folder {
 }
 
 impl Folder {
-    /// Watches the folder as it is now; watching the same folder twice is one watch.
+    /// Watches the current directory; watching the same directory twice is one watch.
     fn watch(&mut self, path: &Path) {
         if let Err(error) = self.try_watch(path) {
             self.events = None;
             if !self.trouble {
-                debug!("the folder of {} cannot be watched, looking every {} s instead: {error}", path.display(), AUDIT.as_secs());
+                debug!("cannot watch the directory of {}, checking every {} s instead: {error}", path.display(), AUDIT.as_secs());
                 self.trouble = true;
             }
         }
@@ -106,11 +106,11 @@ impl Folder {
         Ok(())
     }
 
-    /// Returns when something was removed from the folder; never where it is not watched.
+    /// Returns when something was removed from the directory; never if it is not watched.
     async fn changed(&mut self) {
         let Some(events) = &mut self.events else { return std::future::pending().await };
         let Some(Ok(_)) = events.next().await else { return std::future::pending().await };
-        // Which file it was does not matter: the loop looks at ours.
+        // Which file it was does not matter: the loop checks ours.
         while let Some(Some(Ok(_))) = events.next().now_or_never() {}
     }
 }

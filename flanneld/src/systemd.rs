@@ -1,4 +1,4 @@
-//! What systemd is told: ready, status, stopping, and that the daemon lives.
+//! Notifications to systemd: ready, status, stopping, watchdog.
 
 use crate::health::Health;
 use sd_notify::NotifyState;
@@ -7,34 +7,34 @@ use subnet_lease::printable;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-/// The daemon is up, with one line for `systemctl status`.
+/// Reports that the daemon is up, with one line for `systemctl status`.
 pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
 }
 
-/// One line for `systemctl status`.
+/// Sets the line shown by `systemctl status`.
 pub fn status(status: &str) {
     tell(&[NotifyState::Status(&line(status))]);
 }
 
-/// The daemon ends.
+/// Reports that the daemon is stopping.
 pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
 }
 
-/// A status is one line that a terminal can show: a newline would begin another assignment.
+/// One printable line: a newline would begin another assignment.
 fn line(text: &str) -> String {
     printable::line(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    // Nothing depends on it: without systemd there is nobody to tell.
+    // Nothing depends on it: without systemd there is no recipient.
     if let Err(error) = sd_notify::notify(states) {
-        debug!("systemd is not reached: {error}");
+        debug!("cannot reach systemd: {error}");
     }
 }
 
-/// Feeds systemd's watchdog at half its period while every heart beats, until `stop`; ends at once where no watchdog is set.
+/// Pings systemd's watchdog at half its period while every task sends its heartbeat, until `stop`. Ends at once if no watchdog is set.
 pub async fn watchdog(health: Health, stop: CancellationToken) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else { return };
     let mut told = false;
@@ -49,7 +49,7 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
                     told = false;
                 }
                 Err(silent) if !told => {
-                    error!("systemd's watchdog is not fed any more, it will restart this daemon: {}", line(&silent));
+                    error!("no longer pinging systemd's watchdog, which will restart this daemon: {}", line(&silent));
                     told = true;
                 }
                 Err(_) => {}

@@ -1,4 +1,4 @@
-//! Keeps the traffic rules in the kernel; what they are and how they get there is in [`traffic_rules`].
+//! Keeps the traffic rules in place. The rules themselves and how they are written are in [`traffic_rules`].
 
 mod neighbours;
 
@@ -22,28 +22,28 @@ use traffic_rules::notices::{Notices, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
 
-/// How long the start waits for the rules; what holds them up shall not hold up the node.
-pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Others' changes are collected this long before the rules are looked at.
+/// How long the start waits for the rules: a delay here must not delay the node.
+pub const START_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long changes by others are gathered before the rules are checked.
 const QUIET: Duration = Duration::from_millis(50);
-/// And this long while they turn out, look after look, to be about rules that are not ours: a busy writer shall not keep us busy.
-const FOREIGN: Duration = Duration::from_millis(500);
-/// So many looks for nothing make a busy writer.
-const FOR_NOTHING: u32 = 3;
-/// Changes of the peers are collected this long.
-const CALM: Duration = Duration::from_millis(200);
-/// More repairs a minute than this are a war, which is told and not fought.
+/// The same while pass after pass finds that they concern rules of others: a busy writer must not keep us busy.
+const FOREIGN_QUIET: Duration = Duration::from_millis(500);
+/// Number of passes in a row that found nothing to repair before the longer interval applies.
+const IDLE_PASSES: u32 = 3;
+/// How long changes of peers are gathered.
+const PEER_QUIET: Duration = Duration::from_millis(200);
+/// More repairs per minute than this mean that the rules are contended: this is logged, and repairs slow down.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Before what failed is tried again.
+/// Delay before a failed pass is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Before the set of the other kind, which could not be removed, is looked at again.
+/// Delay before removing the rules of the other kind is retried.
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
-/// What of ours is in use, and what of others stays.
+/// Which of our rules are in use, and which of others' stay.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
-/// Who the nodes are, as it changes.
+/// The addresses of the nodes, as they change.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     /// The leases in force.
@@ -53,7 +53,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// This host's addresses, and the other nodes'.
+    /// The addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
         let of = |addresses: &subnet_lease::Addresses| [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
@@ -64,31 +64,31 @@ impl Nodes {
         (hosts, peers)
     }
 
-    /// Returns when one of them changed.
+    /// Returns when one of them has changed.
     async fn changed(&mut self) {
         let ended = tokio::select! {
             changed = self.leases.changed() => changed.is_err(),
             changed = self.underlay.changed() => changed.is_err(),
         };
         if ended {
-            // Who told it is gone: the daemon is about to end.
+            // The sender is gone: the daemon is about to end.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The nodes of other networks whose packets come to our port.
+/// The peers of other networks that use the same UDP port on this host.
 struct Sharers {
     port: u16,
-    /// Our own devices.
+    /// The devices of this network.
     devices: Vec<String>,
     kernel: Tunnels,
     known: BTreeSet<IpAddr>,
 }
 
 impl Sharers {
-    /// Reads who they are; what cannot be read is as it was.
-    async fn look(&mut self) {
+    /// Reads their addresses; keeps the last ones if reading fails.
+    async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
             Err(error) => tracing::debug!("{error}"),
@@ -106,19 +106,19 @@ pub struct Keeper {
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
     trouble: String,
-    /// Passes in a row that failed.
+    /// Number of failed passes in a row.
     failures: u32,
-    at_war: bool,
+    contended: bool,
     writes: u64,
     repaired: u64,
-    /// Whether it is known that what nobody here serves belongs to nobody.
+    /// Whether rules of networks that no daemon here serves are known to have no owner.
     sole: bool,
-    /// How often something was written, for others to follow.
+    /// Number of writes, for others to follow.
     written: watch::Sender<u64>,
 }
 
 impl Keeper {
-    /// Nothing is applied yet. `before` are the networks of this daemon's predecessor; `devices` are our own.
+    /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
         health.condition(Condition::Rules, Some("the traffic rules are being applied"));
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
@@ -136,7 +136,7 @@ impl Keeper {
             repairs: Vec::new(),
             trouble: String::new(),
             failures: 0,
-            at_war: false,
+            contended: false,
             writes: 0,
             repaired: 0,
             sole: false,
@@ -144,22 +144,22 @@ impl Keeper {
         }
     }
 
-    /// Tells when rules were written.
+    /// Changes whenever rules are written.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
 
-    /// Applies the rules, tells `applied`, removes the set of the other kind, then keeps ours until `stop`.
+    /// Applies the rules, signals `applied`, removes the rules of the other kind, then keeps ours in place until `stop`.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
         let (networks, own) = (self.wanted.networks, self.wanted.own);
         let others = Box::pin(async {
             if kept.wait_for(Option::is_some).await.is_ok() {
-                tell_bare(networks, own).await;
-                clear(kept.clone()).await;
-                // Once more when it is known what belongs to nobody.
+                warn_of_old_rules(networks, own).await;
+                remove_other_kind(kept.clone()).await;
+                // Once more when it is known which rules have no owner.
                 if kept.wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown)).await.is_ok() {
-                    clear(kept).await;
+                    remove_other_kind(kept).await;
                 }
             }
         });
@@ -170,18 +170,18 @@ impl Keeper {
             let _ = applied.send(());
             kept_out.send_replace(self.kept());
             let mut next = Instant::now() + self.pause(notices.is_some());
-            let mut for_nothing = 0;
+            let mut idle_passes = 0;
             loop {
                 let (repairing, noticed) = tokio::select! {
                     () = changed(&mut self.nodes, &mut self.sharers), if self.wanted.follows_peers() => {
-                        tokio::time::sleep(CALM).await;
+                        tokio::time::sleep(PEER_QUIET).await;
                         if !self.follow().await {
                             continue;
                         }
                         (false, false)
                     }
-                    () = wait_for_notice(&mut notices), if !self.at_war => {
-                        tokio::time::sleep(if for_nothing < FOR_NOTHING { QUIET } else { FOREIGN }).await;
+                    () = wait_for_notice(&mut notices), if !self.contended => {
+                        tokio::time::sleep(if idle_passes < IDLE_PASSES { QUIET } else { FOREIGN_QUIET }).await;
                         notices.iter_mut().for_each(Notices::drain);
                         (true, true)
                     }
@@ -190,8 +190,8 @@ impl Keeper {
                 let before = self.writes;
                 let was_well = self.trouble.is_empty();
                 let wrote = self.pass().await;
-                for_nothing = if noticed && self.writes == before { for_nothing + 1 } else { 0 };
-                self.war(repairing && was_well && wrote);
+                idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
+                self.count_repair(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
@@ -199,7 +199,7 @@ impl Keeper {
         stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
     }
 
-    /// How long until the next look, unless something happens before.
+    /// Time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
         if !self.trouble.is_empty() {
             let pause = RETRY.after(self.failures);
@@ -207,18 +207,18 @@ impl Keeper {
             return pause;
         }
         self.failures = 0;
-        match (self.at_war, noticed) {
+        match (self.contended, noticed) {
             (true, _) => MINUTE,
             (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
             (false, false) => self.wanted.resync,
         }
     }
 
-    /// Takes over who the nodes are; whether that changes the rules.
+    /// Takes over the current nodes. Returns whether that changes the rules.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
-            sharers.look().await;
+            sharers.refresh().await;
             peers.extend(&sharers.known);
         }
         let changed = (&hosts, &peers) != (&self.wanted.hosts, &self.wanted.peers);
@@ -226,55 +226,55 @@ impl Keeper {
         changed
     }
 
-    /// Counts repairs; too many in a minute are told once, and then made once a minute.
-    fn war(&mut self, repaired: bool) {
+    /// Counts repairs. If there are too many in a minute, warns once and repairs once a minute from then on.
+    fn count_repair(&mut self, repaired: bool) {
         let now = Instant::now();
         self.repairs.retain(|at| now.duration_since(*at) < MINUTE);
         if repaired {
             self.repairs.push(now);
             self.repaired += 1;
-            info!("the traffic rules had been changed by somebody: they are as they should be again");
+            info!("another program changed the traffic rules: they have been restored");
         }
-        let war = self.repairs.len() > REPAIRS;
-        if war && !self.at_war {
+        let contended = self.repairs.len() > REPAIRS;
+        if contended && !self.contended {
             warn!(
-                "somebody changes the traffic rules again and again ({} times within a minute): they are repaired once a minute from now on; \
+                "another program keeps changing the traffic rules ({} times within a minute): from now on they are repaired once a minute; \
                  look for another program that owns these chains (`nft monitor`, another flanneld, a firewall service)",
                 self.repairs.len()
             );
         }
-        self.at_war = war;
+        self.contended = contended;
         let repaired = self.repaired;
         self.health.figures(|figures| {
             figures.rule_repairs = repaired;
-            figures.rules_at_war = war;
+            figures.rules_contended = contended;
         });
     }
 
-    /// One look, and what it takes; whether anything of our own had to be written.
+    /// Checks the rules and repairs them. Returns whether any of our own had to be written.
     async fn pass(&mut self) -> bool {
-        self.wanted.others = self.neighbours.look();
+        self.wanted.others = self.neighbours.refresh();
         let before = self.writes;
-        let unserved = self.look().await;
+        let unserved = self.apply().await;
         let wrote = self.writes > before;
-        if (!unserved.is_empty() || !self.sole) && self.neighbours.is_nobodys() {
+        if (!unserved.is_empty() || !self.sole) && self.neighbours.may_remove_unserved() {
             self.sole = true;
             self.wanted.others.unknown = false;
             if !unserved.is_empty() {
                 let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
-                info!("removing the traffic rules of networks that no flanneld here serves any more: {}", networks.join(", "));
-                self.look().await;
+                info!("removing the traffic rules of networks that no flanneld on this host serves any longer: {}", networks.join(", "));
+                self.apply().await;
             }
         }
         wrote
     }
 
-    /// Applies the rules; the networks whose rules stayed only because it is not known whether anybody serves them.
-    async fn look(&mut self) -> BTreeSet<IpNet> {
+    /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
+    async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
-        let mut strangers: Option<u64> = None;
-        let mut told: Vec<Note> = Vec::new();
+        let mut unknown_senders: Option<u64> = None;
+        let mut logged: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
         let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
             let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
@@ -282,30 +282,30 @@ impl Keeper {
         });
         for (result, notes) in futures_util::future::join_all(work).await {
             for note in notes {
-                // Both families have the same to say of the programs.
-                if told.contains(&note) {
+                // Both families report the same about the programs.
+                if logged.contains(&note) {
                     continue;
                 }
                 match &note {
                     Note::Info(text) => info!("{text}"),
                     Note::Warn(text) => warn!("{text}"),
                 }
-                told.push(note);
+                logged.push(note);
             }
             match result {
                 Ok(applied) => {
                     self.writes += u64::from(applied.wrote);
                     unserved.extend(applied.unserved);
-                    strangers = applied.unknown_senders.map(|more| more.saturating_add(strangers.unwrap_or(0))).or(strangers);
+                    unknown_senders = applied.unknown_senders.map(|more| more.saturating_add(unknown_senders.unwrap_or(0))).or(unknown_senders);
                 }
                 Err(why) => complaints.push(why),
             }
         }
         let writes = self.writes;
-        self.written.send_if_modified(|told| std::mem::replace(told, writes) != writes);
+        self.written.send_if_modified(|last| std::mem::replace(last, writes) != writes);
         self.health.figures(|figures| {
             figures.rule_writes = writes;
-            figures.strangers = strangers;
+            figures.unknown_senders = unknown_senders;
         });
         complaints.dedup();
         let text = complaints.join("; ");
@@ -313,7 +313,7 @@ impl Keeper {
             if text.is_empty() {
                 info!("the traffic rules are in place");
             } else {
-                warn!("the traffic rules cannot be applied, trying again: {text}");
+                warn!("cannot apply the traffic rules, retrying: {text}");
             }
             self.trouble.clone_from(&text);
         }
@@ -321,7 +321,7 @@ impl Keeper {
         unserved
     }
 
-    /// What of ours is in use, once it is there.
+    /// Which of our rules are in use; `None` until they are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |ipv6: bool| {
@@ -336,7 +336,7 @@ impl Keeper {
     }
 }
 
-/// Returns when somebody who may send to our port came or went.
+/// Returns when the set of hosts that may send to our port changes.
 async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     let tunnels = async {
         match sharers {
@@ -350,20 +350,20 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     }
 }
 
-/// Tells of rules that are likely an old Go flannel's.
-async fn tell_bare(networks: Subnets, own: Subnets) {
+/// Warns of rules that probably come from an old Go flannel.
+async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
         warn!(
-            "these rules look like those of Go flannel before v0.17; they stay, because an operator may have made them. They are removed by: {}",
+            "these rules look like those of Go flannel before v0.17; they stay, because an operator may have created them. To remove them: {}",
             bare.join("; ")
         );
     }
 }
 
-/// Removes the set of the other kind, once ours is there; what fails is tried again, and told when it changes. A lock that somebody holds
-/// shall not keep ours from being repaired meanwhile.
-async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
+/// Removes the rules of the other kind once ours are in place. Retries failures and logs each new one. A lock held by another process
+/// must not keep ours from being repaired meanwhile.
+async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;
     loop {
@@ -371,7 +371,7 @@ async fn clear(mut kept: watch::Receiver<Option<InUse>>) {
         let Some((in_use, others)) = in_use else { continue };
         let cleared = clear_inactive(in_use, &others).await;
         for removed in cleared.removed {
-            info!("removed what is not used any more: {removed}");
+            info!("removed unused rules: {removed}");
         }
         for complaint in cleared.errors.iter().filter(|complaint| !complaints.contains(complaint)) {
             warn!("{complaint}");

@@ -1,4 +1,4 @@
-//! The interface that carries packets between nodes: which one, and why; pure, over facts read elsewhere.
+//! Selection of the interface that carries packets between nodes: pure, based on facts read elsewhere.
 
 mod choice;
 mod facts;

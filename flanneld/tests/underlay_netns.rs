@@ -103,7 +103,7 @@ fn what_is_absent_is_waited_for() {
         assert!(error.text.contains("--iface-wait"), "{error}");
         let task = tokio::spawn(async move { read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_owned())).await });
         let steps = [
-            ("none of this name", "link add lan type veth peer lan-end\nlink set lan-end up"),
+            ("no such interface", "link add lan type veth peer lan-end\nlink set lan-end up"),
             ("is down", "link set lan up"),
             ("failed to find IPv4 address", "addr add 192.168.56.11/24 dev lan"),
         ];

@@ -1,17 +1,17 @@
-//! Which free subnet a node tries first: an order of its own, so that nodes starting together do not collide.
+//! The order in which a node tries free subnets: different for each node, so that nodes starting together do not collide.
 
 use crate::config::{NetworkConfig, Pool};
 use crate::dual::{Dual, Subnets, nets_overlap};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// How many taken or refused candidates of a huge pool are passed over before the list counts as exhausted.
+/// How many taken or refused candidates of a huge pool are skipped before the pool counts as exhausted.
 const LOOKED_AT: u128 = 1 << 22;
 
 /// The free subnets in the order in which the node tries them.
 ///
 /// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's
-/// id determines; the IPv6 half is the one of the same index where that is free, else the next free one.
+/// id determines; the IPv6 half is the one with the same index if that is free, else the next free one.
 pub fn candidates<'a>(config: &'a NetworkConfig, taken: &'a [Subnets], node: &str) -> impl Iterator<Item = Subnets> + 'a {
     let (first, second) = match &config.pools {
         Dual::V4(pool) => (*pool, None),
@@ -38,7 +38,7 @@ pub fn candidates<'a>(config: &'a NetworkConfig, taken: &'a [Subnets], node: &st
     })
 }
 
-/// A free IPv6 half for a node that keeps its IPv4 subnet.
+/// A free IPv6 subnet for a node that keeps its IPv4 subnet.
 pub fn free_v6(config: &NetworkConfig, taken: &[Subnets], keep: &Subnets) -> Option<Subnets> {
     let (v4, v6) = (keep.v4()?, config.pools.v6()?);
     let index = config.pools.v4().and_then(|pool| pool.index(&IpNet::V4(*v4))).unwrap_or(0);
@@ -69,7 +69,7 @@ fn sequence(node: &str, size: u128) -> (u128, u128) {
 }
 
 fn walk(start: u128, stride: u128, step: u128, size: u128) -> u128 {
-    // Sizes stay far below 2^64 in anything that is walked (LOOKED_AT steps), products then fit.
+    // Sizes stay far below 2^64 in anything that is walked (LOOKED_AT steps), so products fit.
     (start % size + (stride % size).wrapping_mul(step) % size) % size
 }
 
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
-        /// Law *alloc*: inside the range, aligned, overlaps nobody.
+        /// Law *alloc*: inside the range, aligned, without overlap.
         #[test]
         fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {
             let text = format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":{len},"SubnetMin":"10.5.0.0"}}"#);

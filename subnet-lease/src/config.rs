@@ -11,17 +11,17 @@ use std::str::FromStr;
 /// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// Where nodes' subnets come from, a pool a family.
+    /// The pools of nodes' subnets, one per family.
     pub pools: Dual<Pool, Pool>,
     /// The networks of the pools.
     pub networks: Subnets,
     /// Whether traffic rules go to nftables instead of iptables.
     pub nftables: bool,
-    /// Destinations to which pods keep their address (`NonMasqueradeCIDRs`; Go flannel does not know it).
+    /// Destinations that are not masqueraded (`NonMasqueradeCIDRs`; unknown to Go flannel).
     pub non_masquerade: Vec<IpNet>,
-    /// Lower-case name of the backend; empty where the configuration names none inside its `Backend`.
+    /// Lower-case name of the backend; empty if `Backend` names none.
     pub backend: String,
-    /// The `Backend` object as it was written; `{}` where there is none.
+    /// The `Backend` object as written; `{}` if there is none.
     pub backend_config: RawJson,
 }
 
@@ -41,7 +41,7 @@ pub struct Pool {
 /// Why a network configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not the JSON it should be.
+    /// It is not valid JSON.
     #[error("the network configuration is not valid JSON: {0}")]
     Json(String),
     /// A member has an unusable value.
@@ -58,7 +58,7 @@ impl Pool {
         self.network.max_prefix_len()
     }
 
-    /// How many subnets the pool has; `u128::MAX` where they cannot be counted.
+    /// The number of subnets in the pool; `u128::MAX` if they cannot be counted.
     pub fn size(&self) -> u128 {
         let step_bits = u32::from(self.width() - self.len);
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
@@ -73,7 +73,7 @@ impl Pool {
         IpNet::new(address(bits(self.min).checked_add(offset)?, self.network), self.len).ok()
     }
 
-    /// The index of a subnet, when it is exactly one of the pool's.
+    /// The index of a subnet, if it is exactly one of the pool's.
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
@@ -102,7 +102,7 @@ impl NetworkConfig {
     /// Parses, completes and validates a net-conf.json.
     ///
     /// # Errors
-    /// Names the member that cannot be used and what it should be.
+    /// Names the unusable member and what it should be.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| ConfigError::Json(format!("{error}; it begins with {}", excerpt(text))))?;
         let value = |result: Result<_, String>| result.map_err(ConfigError::Value);
@@ -175,14 +175,14 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
-/// What differs between the families' members.
+/// How the members of the two families differ.
 struct Family {
     network: &'static str,
     len: &'static str,
     min: &'static str,
     max: &'static str,
     width: u8,
-    /// Length of a subnet where the network is wide enough and none is given.
+    /// Default prefix length of a subnet, if the network is wide enough.
     usual_len: u8,
 }
 
@@ -265,7 +265,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// `SubnetMin` or `SubnetMax` as a number; none where it is to be derived.
+/// `SubnetMin` or `SubnetMax` as a number; `None` if it is to be derived.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else { return Ok(None) };
     let text = unquoted(raw.get());
@@ -276,14 +276,14 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     match IpAddr::from_str(&text) {
         Ok(IpAddr::V4(v4)) if family.width == 32 => Ok((v4 != Ipv4Addr::UNSPECIFIED).then(|| u128::from(v4.to_bits()))),
         Ok(IpAddr::V6(v6)) if family.width == 128 => Ok(Some(v6.to_bits())),
-        // Go's parser takes an IPv4-mapped text for the IPv4 address.
+        // Go's parser reads an IPv4-mapped address as the IPv4 address.
         Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map(|v4| Some(u128::from(v4.to_bits()))).ok_or_else(|| bad("not an IPv4 address")),
         Ok(IpAddr::V4(_)) => Err(bad("not an IPv6 address")),
         Err(_) => Err(bad("not an IP address")),
     }
 }
 
-/// The text of a JSON string, or the raw text of anything else (as Go's own types receive it).
+/// The text of a JSON string, or the raw text of any other value, as Go's own types receive it.
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
 }

@@ -31,24 +31,24 @@ use tokio::sync::mpsc;
 use trouble::Trouble;
 use worker::{PATIENCE, Silence, Worker};
 
-/// How often the directory is read where inotify reports nothing (network file systems).
+/// How often the directory is read if inotify reports nothing (network file systems).
 const LOOK: Duration = Duration::from_secs(10);
-/// How often the directory is checked to be the same one, which inotify does not report.
+/// How often the identity of the directory is checked, since inotify does not report a replacement.
 const PROBE: Duration = Duration::from_secs(2);
-/// How soon a missing directory or file is looked for again.
+/// Delay before a missing directory or file is checked again.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Keeps leases in a directory.
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
-    /// Nothing is read yet; the directory may not exist yet.
+    /// Reads nothing yet; the directory may not exist yet.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory { root, files, worker: Worker::new(PATIENCE), counters: Arc::default() })
     }
 
-    /// How long ago the holder of a key touched its file; none where there is no file.
+    /// How long ago the holder of a key touched its file; `None` if there is no file.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -67,7 +67,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Has something done with the files, and notes whether the directory is there.
+    /// Runs an operation on the files and records whether the directory is available.
     async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Unanswered> {
         let files = self.files.clone();
         let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| {
@@ -134,7 +134,7 @@ impl KeyStore for Directory {
         loop {
             let (key, watch) = (key.to_owned(), changes.watch());
             let look = self.ask(move |files| files.mark_of(&key, &watch)).await;
-            // Nothing is known of the file while the directory is away.
+            // The state of the file is unknown while the directory is away.
             let Ok((present, watched)) = look else {
                 tokio::time::sleep(RETRY).await;
                 continue;
@@ -218,7 +218,7 @@ impl<'a> Peers<'a> {
                 self.following.listed(listing, unreadable(counters, &flawed, |_, _| true));
             }
             Some(known) => {
-                // A key whose file cannot be read is there all the same: what it said last stays in force.
+                // A key whose file cannot be read still exists: its last content stays in force.
                 let unreadable: Vec<Subnets> = unreadable(counters, &flawed, |key, why| self.flawed.get(key) != Some(why)).collect();
                 for key in known.keys().filter(|key| !present.contains_key(*key)) {
                     self.following.deleted(key);
@@ -237,7 +237,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// The subnets of keys whose files cannot be read, if that is new.
+/// The subnets of keys whose files cannot be read, if they changed.
 fn unreadable(counters: &Counters, flawed: &BTreeMap<String, String>, is_news: impl Fn(&String, &String) -> bool) -> impl Iterator<Item = Subnets> {
     flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why))
 }

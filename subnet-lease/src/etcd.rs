@@ -26,15 +26,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use watch::{Anchor, Broken, Change, Watch};
 
-/// Between two attempts to watch; up to twice as long, at random, so that not all nodes come at once.
+/// Delay between two attempts to watch; up to twice as long, at random, so that nodes do not retry in unison.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// How a lease of etcd's stands.
+/// The state of an etcd lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTime {
-    /// When it ends unless it is renewed.
+    /// Time until it expires unless renewed.
     pub left: Duration,
-    /// How long ago it was granted or renewed last.
+    /// How long ago it was last granted or renewed.
     pub last_seen: Duration,
 }
 
@@ -42,12 +42,12 @@ pub struct LeaseTime {
 pub type EtcdManager = KeyManager<EtcdRegistry>;
 
 impl EtcdManager {
-    /// Nothing is connected yet.
+    /// Connects to nothing yet.
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }
 
-    /// How a lease of etcd's stands; none when it is gone, or for 0.
+    /// The state of an etcd lease; `None` if it is gone, or for id 0.
     ///
     /// # Errors
     /// etcd did not answer.
@@ -62,7 +62,7 @@ impl EtcdManager {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                let text = format!("etcd at {} did not say how a lease stands: {}", connection.endpoint, errors::words(&error));
+                let text = format!("etcd at {} did not report the state of a lease: {}", connection.endpoint, errors::words(&error));
                 return Err(Unanswered(Reason::new(errors::kind(&error), text)));
             }
             Err(_) => {
@@ -136,7 +136,7 @@ impl KeyStore for EtcdRegistry {
                     attempt = self.pause(attempt).await;
                 }
                 Broken::History(why) => {
-                    tracing::info!("this node's lease is read again: {why}");
+                    tracing::info!("reading this node's lease again: {why}");
                     gap = Some(Notice::Discontinuity);
                     match self.revision().await {
                         Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
@@ -164,7 +164,7 @@ impl KeyStore for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Waits before the next attempt, less when this host's addresses change: what they kept from succeeding may succeed now. The number of the
+    /// Waits before the next attempt, but not when this host's addresses change: the attempt may succeed now. Returns the number of the
     /// next attempt.
     async fn pause(&self, attempt: u32) -> u32 {
         tokio::select! {
@@ -195,13 +195,13 @@ impl Peers<'_> {
                 match broken {
                     Broken::Renewed => self.following.interrupted(None),
                     Broken::Stream(Unanswered(why)) => {
-                        // A first attempt that fails is no news: the next endpoint may be well.
+                        // A first failed attempt is not reported: the next endpoint may work.
                         self.following.interrupted(Some(&why).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
                     Broken::History(why) => {
                         self.following.interrupted(None);
-                        tracing::info!("all leases are read again: {why}");
+                        tracing::info!("reading all leases again: {why}");
                         self.anchor = None;
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
@@ -216,7 +216,7 @@ impl Peers<'_> {
                 Some(listing) => listing,
                 None => self.registry.list().await.map_err(Broken::Stream)?,
             };
-            // Of lease keys alone: one that is no UTF-8 cannot be asked for.
+            // Only of lease keys: a key that is not UTF-8 cannot be requested.
             let newest = listing.entries.iter().filter(|entry| entry.subnets().is_some()).max_by_key(|entry| entry.modified).cloned();
             self.anchor = Some(Anchor::Listed { revision: listing.revision, newest });
             self.following.listed(listing, []);

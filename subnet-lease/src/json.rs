@@ -1,6 +1,6 @@
-//! JSON objects read the way Go's encoding/json reads them: keys in any case, the last duplicate wins, unknown keys are fine.
+//! Reads JSON objects as Go's encoding/json does: keys in any case, the last duplicate wins, unknown keys are ignored.
 //!
-//! Values stay raw text until they are read, so that a number that fits no type does no harm in an unread field.
+//! Values stay raw text until read, so that a number that fits no type is harmless in an unread field.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -40,12 +40,12 @@ impl<'a> Object<'a> {
         serde_json::from_str(text)
     }
 
-    /// The last member of that name, whatever its case.
+    /// The last member with a name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
     }
 
-    /// The last member of that name as a value; absent and `null` are both `None`.
+    /// The value of the last member with a name; absent and `null` are both `None`.
     ///
     /// # Errors
     /// Names the member and what is wrong with it.
@@ -68,7 +68,7 @@ pub fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-/// What is wrong with a text, and where, without repeating any of it.
+/// Describes the error in a text and its position, without quoting the text.
 pub fn fault(error: &serde_json::Error) -> String {
     match error.classify() {
         // The parser quotes the value that it found.

@@ -1,4 +1,4 @@
-//! Text that somebody else wrote, made safe to print.
+//! Makes foreign text safe to print.
 //!
 //! Anyone who may write to the store chooses names, types, MACs and keys; a terminal obeys what is in them. Whatever a terminal or
 //! a reader would not show as a sign of its own becomes a visible escape such as `\u{1b}`: control characters (C0, DEL, C1),
@@ -10,16 +10,16 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// So many characters of a foreign value are shown.
+/// Maximum number of characters shown of a foreign value.
 pub const VALUE: usize = 256;
-/// So many characters of a line are shown.
+/// Maximum number of characters shown of a line.
 pub const LINE: usize = 8192;
-/// Room for what says that something was cut off.
+/// Room for the note about text that was cut off.
 const CUT: usize = 40;
-/// Ends all colours.
+/// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
 
-/// What is let through beside printable characters.
+/// What to keep besides printable characters.
 #[derive(Clone, Copy)]
 struct Allowed {
     newlines: bool,
@@ -48,12 +48,12 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
 }
 
-/// Many lines of our own making: as [`line`], but newlines stay, and nothing is cut off.
+/// Several lines of our own: like [`line`], but newlines stay and nothing is cut off.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
 }
 
-/// As [`lines`], and colours stay.
+/// Like [`lines`], but colours stay.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
 }
@@ -77,7 +77,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Cuts every string in a document to at most [`LINE`] characters; what is left stays as it is.
+/// Cuts every string in a document to at most [`LINE`] characters.
 pub fn bound(document: &mut Value) {
     match document {
         Value::String(text) => {

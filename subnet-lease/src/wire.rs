@@ -99,7 +99,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 /// Reads a value as Go flannel does, with NodeID and whatever else is in it.
 ///
 /// # Errors
-/// Says what cannot be read, without a word of the value: it goes into the log of every node. The caller knows the key.
+/// Says what cannot be read without quoting the value, since the text goes into every node's log. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, String> {
     if value.len() > VALUE_LIMIT {
         return Err(format!("the value has {} bytes, more than {VALUE_LIMIT}", value.len()));
@@ -196,7 +196,7 @@ fn push_string(out: &mut String, text: &str) {
     push_escaped(out, &plain);
 }
 
-/// JSON text without the blanks between its tokens, escaped as Go's encoder does.
+/// JSON text without white space between tokens, escaped as Go's encoder does.
 fn push_compact(out: &mut String, raw: &str) {
     let (mut in_string, mut escaped) = (false, false);
     for c in raw.chars() {

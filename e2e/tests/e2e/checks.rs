@@ -120,7 +120,7 @@ fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
         eventually(DEADLINE, "it is named", || times("net.ipv4.ip_forward is 0: ") == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "its end is logged", || times("no longer so that net.ipv4.ip_forward is 0") == round).unwrap();
+        eventually(DEADLINE, "its end is logged", || times("resolved: net.ipv4.ip_forward is 0") == round).unwrap();
         assert_eq!(times("net.ipv4.ip_forward is 0: "), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
@@ -232,7 +232,7 @@ fn sysctls_are_set_where_asked_and_kept() {
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
         eventually(DEADLINE, "set again", || sysctl(host, "net/ipv4/ip_forward") == "1").unwrap();
     }
-    assert!(daemon.log().matches("somebody set net.ipv4.ip_forward").count() == 1, "told, and not each time");
+    assert!(daemon.log().matches("another program set net.ipv4.ip_forward").count() == 1, "told, and not each time");
     assert_eq!(findings(&daemon, "ip-forward"), Some(0.0));
     assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
 }

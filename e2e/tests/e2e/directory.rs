@@ -126,7 +126,7 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
         let mut cluster = Cluster::start(lab, false)?;
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
-        cluster.endure("is not there")?;
+        cluster.endure("does not exist")?;
         ensure!(!cluster.place.exists(), "it was created again, with {:?}", entries(&cluster.place));
         fs::rename(&aside, &cluster.place)?;
         cluster.finish()

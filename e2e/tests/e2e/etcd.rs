@@ -146,7 +146,7 @@ fn a_hangup_is_ignored_where_leases_are_files() {
         let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         for turn in 1..=2 {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is logged", || count(&daemon, "SIGHUP is ignored") == turn)?;
+            eventually(DEADLINE, "it is logged", || count(&daemon, "SIGHUP ignored") == turn)?;
         }
         ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{}", daemon.log_tail(20));
         Ok(())

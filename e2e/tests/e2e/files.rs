@@ -56,7 +56,7 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
         eventually(DEADLINE, "who reads again is told what is missing", || {
             // Until there is nothing more at present.
             let _ = again.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).contains("lines of this log could not be written and are lost")
+            String::from_utf8_lossy(&text).contains("log lines could not be written and are lost")
         })?;
         ensure!(unread.is_running(), "it ended");
         mesh.require_clean()

@@ -151,7 +151,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
         let status = two.wait(DEADLINE).unwrap();
         let log = two.log();
         assert_eq!(status.code(), Some(1), "{first} {second}: {log}");
-        let told = format!("another flanneld on this host has {what} already (pid {}, flanneld, network 10.50.0.0/16)", one.pid());
+        let told = format!("another flanneld on this host already uses {what} (pid {}, flanneld, network 10.50.0.0/16)", one.pid());
         assert!(log.contains(&told), "{told}\n{log}");
         assert!(one.is_ready() && one.errors().is_empty(), "{:?}", one.errors());
     }
@@ -161,7 +161,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
     store.configure(r#"{"Network":"10.50.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     let mut two = host.start_flanneld(&FlanneldOptions::new(&store).iface("enp0s8").beside("same").healthz_port(None)).unwrap();
     assert_eq!(two.wait(DEADLINE).unwrap().code(), Some(1));
-    assert!(two.log().contains("has the rules about 10.50.0.0/16 already") && two.log().contains(&format!("pid {}", one.pid())), "{}", two.log());
+    assert!(two.log().contains("already uses the rules for 10.50.0.0/16") && two.log().contains(&format!("pid {}", one.pid())), "{}", two.log());
     // What can be shared is.
     host.flanneld(&options(&lab, 51, r#""Backend":{"Type":"vxlan"}"#, &[])).unwrap();
 }
@@ -251,7 +251,7 @@ fn cleanup_leaves_the_other_network_alone() {
         assert!(two.terminate(DEADLINE).unwrap().success());
         assert!(has(50) && has(51));
         let (fine, said) = cleanup(&[]);
-        assert!(fine && said.contains(&format!("flanneld runs here for 10.50.0.0/16 (pid {}", one.pid())), "{said}");
+        assert!(fine && said.contains(&format!("flanneld serves 10.50.0.0/16 on this host (pid {}", one.pid())), "{said}");
         assert!(said.contains("removed device flannel.51") && !said.contains("flannel.50"), "{said}");
         assert!(has(50) && !has(51), "{}\n{said}", state());
         eventually(DEADLINE, "time passes", || one.metric("flannel_uptime_seconds").unwrap() >= 3.0).unwrap();

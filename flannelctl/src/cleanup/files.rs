@@ -1,4 +1,4 @@
-//! The files that flannel leaves: subnet.env with what lies beside it, and the CNI plugin's notes.
+//! The files that flannel leaves: subnet.env with its companions, and the CNI plugin's state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
@@ -12,15 +12,15 @@ use super::report::Report;
 /// A longer subnet.env is not flannel's.
 const LIMIT: u64 = 64 * 1024;
 
-/// Removes a subnet.env, its lock, what a crash left of writing it, and its folder where that is flannel's own and empty then.
+/// Removes a subnet.env, its lock, temporary files left by a crash, and its directory if that is flannel's own and empty.
 pub fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
-            return report.kept(&format!("file {}: nothing in it is flannel's; by hand: rm {}", file.display(), file.display()));
+            return report.kept(&format!("file {}: its contents are not flannel's; to remove it: rm {}", file.display(), file.display()));
         }
         Ok(_) => remove(file, report),
         Err(error) if absent(&error) => {}
-        Err(error) => report.complaint(format!("file {} cannot be read: {error}", file.display())),
+        Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let lock = lock_path(file);
@@ -35,36 +35,36 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
     }
     let own = folder.file_name().is_some_and(|name| name == "flannel");
     if own && !others && folder.is_dir() {
-        let what = format!("folder {}", folder.display());
+        let what = format!("directory {}", folder.display());
         if report.dry_run {
             return report.removed(&what);
         }
         match remove_dir(folder) {
             Ok(()) => report.removed(&what),
-            // A mount point, or a file that could not be removed: that has been told.
+            // A mount point, or a file could not be removed, which has been reported.
             Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => {}
-            Err(error) => report.complaint(format!("{what} could not be removed: {error}")),
+            Err(error) => report.complaint(format!("cannot remove {what}: {error}")),
         }
     }
 }
 
-/// Our own unfinished file, or Go flannel's.
+/// Whether a name is that of a temporary file, ours or Go flannel's.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || run_dir::subnet_env::is_temporary(file, name)
 }
 
-/// Removes the notes of the CNI plugin, a file a container.
+/// Removes the CNI plugin's state: one file per container.
 pub fn cni(folder: &Path, report: &mut Report) {
     let entries = match read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if absent(&error) => return,
-        Err(error) => return report.complaint(format!("folder {} cannot be read: {error}", folder.display())),
+        Err(error) => return report.complaint(format!("directory {} cannot be read: {error}", folder.display())),
     };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_file()) {
             remove(&entry.path(), report);
         } else {
-            report.kept(&format!("{}: the CNI plugin keeps files only there", entry.path().display()));
+            report.kept(&format!("{}: not a file, and the CNI plugin creates only files there", entry.path().display()));
         }
     }
 }
@@ -77,7 +77,7 @@ fn remove(file: &Path, report: &mut Report) {
     match remove_file(file) {
         Ok(()) => report.removed(&what),
         Err(error) if absent(&error) => {}
-        Err(error) => report.complaint(format!("{what} could not be removed: {error}")),
+        Err(error) => report.complaint(format!("cannot remove {what}: {error}")),
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The paths below a folder.
+    /// The paths below a directory.
     fn left(folder: &Path) -> Vec<String> {
         let mut out = Vec::new();
         for entry in read_dir(folder).unwrap().flatten() {

@@ -14,7 +14,7 @@ const READY: Duration = Duration::from_secs(30);
 pub struct Network {
     /// One on each host, in the hosts' order.
     pub daemons: Vec<Flanneld>,
-    /// When leases are kept in etcd.
+    /// The etcd server, if leases are kept in etcd.
     pub etcd: Option<Etcd>,
     /// Where leases are kept.
     pub store: Store,
@@ -22,12 +22,12 @@ pub struct Network {
     pub options: FlanneldOptions,
     /// `h1`, `h2`, …
     pub hosts: Vec<Host>,
-    /// What holds it all.
+    /// Owns all of it.
     pub lab: Lab,
 }
 
 impl Network {
-    /// Builds it step by step.
+    /// Builds the lab step by step.
     pub fn build(plan: &Plan, screen: Screen) -> Result<Network> {
         let lab = Lab::new("demo")?;
         let (lan, hosts) = screen.step("hosts", || {
@@ -60,7 +60,7 @@ impl Network {
         Ok(network)
     }
 
-    /// All at once, as after a power cut.
+    /// Starts all daemons at once, as after a power cut.
     fn start_daemons(&mut self, screen: Screen) -> Result<()> {
         for host in &self.hosts {
             self.daemons.push(host.start_flanneld(&self.options)?);
@@ -77,7 +77,7 @@ impl Network {
         Ok(())
     }
 
-    /// A pod on each host.
+    /// Creates a pod on each host.
     pub fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);

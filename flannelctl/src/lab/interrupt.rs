@@ -1,4 +1,4 @@
-//! Ctrl-C: the labs go before the program does.
+//! Ctrl-C: removes the labs before the program ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,10 +9,10 @@ use crate::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
+/// From now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
 pub fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Signals are caught from here on, not from when the thread gets to run.
+    // Signals are caught from here on, not only once the thread runs.
     let entered = runtime.enter();
     let (mut int, mut term, mut hup) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     drop(entered);
@@ -34,7 +34,7 @@ pub fn remove_labs_on_signals() -> Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).context("starting the thread that waits for signals")
 }
 
-/// Leaves the end to the signal's thread, when it was the one who made the work fail.
+/// If a signal made the work fail, leaves ending the process to the signal thread.
 pub fn give_way(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

@@ -1,8 +1,8 @@
-//! What is to be built, as pure data.
+//! What to build, as pure data.
 
 use clap::ValueEnum;
 
-/// How packets get from host to host.
+/// How packets travel between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// In VXLAN, by the kernel.
@@ -13,7 +13,7 @@ pub enum Backend {
     Udp,
     /// By routes between hosts on one switch.
     HostGw,
-    /// Not at all: leases only.
+    /// Leases only: packets do not travel.
     Alloc,
 }
 
@@ -29,7 +29,7 @@ pub enum StoreKind {
 /// The whole network.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// How packets get from host to host.
+    /// How packets travel between hosts.
     pub backend: Backend,
     /// How many hosts.
     pub hosts: u8,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub store: StoreKind,
     /// Whether pods have IPv6 addresses too.
     pub ipv6: bool,
-    /// Whether the hosts are as Vagrant makes them.
+    /// Whether the hosts are set up as Vagrant does.
     pub vagrant: bool,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
         format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#, self.backend_type())
     }
 
-    /// One line that says it all.
+    /// A summary on one line.
     pub fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",

@@ -1,4 +1,4 @@
-//! What there is to see: the store's contents, a host's kernel state, and what to try next.
+//! Shows the store's contents, a host's kernel state, and commands to try next.
 
 use anyhow::{Context, Result};
 use lab::Pod;
@@ -7,7 +7,7 @@ use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan};
 use crate::screen::{Screen, Style};
 
-/// The leases, as they lie in the store.
+/// Shows the leases as stored.
 pub fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
@@ -23,7 +23,7 @@ pub fn store(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// How the first host's kernel knows the way to the others.
+/// Shows the first host's routes to the others.
 pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
@@ -42,15 +42,15 @@ pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Commands to go on with.
+/// Shows commands to try next.
 pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     if !kept {
         screen.commands(&[
-            ("flannelctl lab --keep".to_owned(), "leave it running and look around"),
+            ("flannelctl lab --keep".to_owned(), "leave the lab running to look around"),
             ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),
             ("flannelctl lab --store etcd --ipv6".to_owned(), "real etcd, both families"),
-            ("flannelctl lab --vagrant".to_owned(), "hosts that all call themselves 10.0.2.15"),
+            ("flannelctl lab --vagrant".to_owned(), "hosts that all have the address 10.0.2.15"),
         ]);
         return Ok(());
     }
@@ -61,14 +61,14 @@ pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Resu
     let mut commands = vec![
         (format!("{inside} bash"), "a shell on the first host"),
         (format!("ip netns exec {} ping {}", pod.netns().name(), other.address()?), "from pod to pod"),
-        (format!("{inside} tcpdump -ni enp0s8"), "what the wire carries"),
-        (format!("tail -f {}", log.unwrap_or_default()), "what its daemon says"),
+        (format!("{inside} tcpdump -ni enp0s8"), "packets on the wire"),
+        (format!("tail -f {}", log.unwrap_or_default()), "the log of its daemon"),
     ];
     if let Some(etcd) = &network.etcd {
         let endpoints = etcd.client()?.endpoints().join(",");
         commands.push((format!("{inside} etcdctl --endpoints={endpoints} watch --prefix {}", network.store.key("")), "leases as they change"));
     }
-    commands.push(("flannelctl lab --remove".to_owned(), "and away with it"));
+    commands.push(("flannelctl lab --remove".to_owned(), "remove the lab"));
     screen.commands(&commands);
     Ok(())
 }

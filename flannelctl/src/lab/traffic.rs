@@ -1,4 +1,4 @@
-//! Traffic between pods: who reaches whom, how fast, and what a dying daemon does to it.
+//! Traffic between pods: connectivity, throughput, and the effect of killing a daemon.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::screen::{Screen, Style};
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
-/// Shows it all; tells whether every pod reaches every other.
+/// Shows all of it. Returns whether every pod reaches every other.
 pub fn demonstrate(network: &mut Network, pods: &[Pod], time: u64, screen: Screen) -> Result<bool> {
     screen.heading("Who reaches whom");
     let mut complete = draw(&settled(PingMatrix::of, pods)?, screen);
@@ -37,11 +37,11 @@ pub fn demonstrate(network: &mut Network, pods: &[Pod], time: u64, screen: Scree
     Ok(complete)
 }
 
-/// Packets flow while the receiving host's daemon is killed and started again.
+/// Sends packets while the receiving host's daemon is killed and restarted.
 fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Screen) -> Result<()> {
     let host = to.host().clone();
     let number = network.hosts.iter().position(|known| known.name() == host.name()).context("the pod's host is unknown")?;
-    screen.step(&format!("flanneld on {} is killed and started anew under traffic", host.name()), || {
+    screen.step(&format!("flanneld on {} is killed and restarted under traffic", host.name()), || {
         let end = Instant::now() + Duration::from_secs(time);
         let probe = Probe::start(from, to, &ProbeOptions::default())?;
         std::thread::sleep(Duration::from_secs(time) / 4);
@@ -57,7 +57,7 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
     })
 }
 
-/// Daemons are ready with their own subnet before they have heard of the last peer's.
+/// Daemons are ready with their own subnet before they know the last peer's.
 fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Result<PingMatrix> {
     let end = Instant::now() + CONVERGENCE;
     loop {

@@ -1,4 +1,4 @@
-//! One daemon a network: an abstract socket named after it, and a lock beside subnet.env.
+//! One daemon per network: an abstract socket named after the network, and a lock beside subnet.env.
 
 pub mod running;
 mod sockets;
@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-/// The right to run, held until it is dropped or the process ends, however it ends.
+/// The right to run. Held until it is dropped or the process ends, for whatever reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
@@ -25,48 +25,48 @@ pub struct Instance {
 /// Why this process may not run.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Another one serves the same network in this network namespace.
+    /// Another process serves the same network in this network namespace.
     #[error(
-        "another flanneld serves {network} here already ({holder}): two of them would undo each other's work; stop it first (systemctl status flanneld, ps -p PID)"
+        "another flanneld already serves {network} on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID)"
     )]
     Network {
         /// Network and backend type.
         network: String,
-        /// Which process, in words.
+        /// Description of the process.
         holder: String,
     },
-    /// Another one writes the same subnet.env.
-    #[error("another flanneld writes {} already ({holder}): stop it, or give this one its own --subnet-file", file.display())]
+    /// Another process writes the same subnet.env.
+    #[error("another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file", file.display())]
     SubnetFile {
         /// The subnet.env.
         file: PathBuf,
-        /// Which process, in words.
+        /// Description of the process.
         holder: String,
     },
-    /// Another one has what cannot be shared.
-    #[error("another flanneld on this host has {what} already ({holder}): {remedy}, or stop the other one")]
+    /// Another process holds a resource that cannot be shared.
+    #[error("another flanneld on this host already uses {what} ({holder}): {remedy}, or stop the other one")]
     Taken {
-        /// What both want.
+        /// The contended resource.
         what: String,
-        /// Which process, for which network, in words.
+        /// Description of the process and its network.
         holder: String,
         /// What to change.
         remedy: &'static str,
     },
-    /// The lock or the socket cannot be made.
-    #[error("making sure that only one flanneld runs: {what}: {why}; check the permissions there, or name another --subnet-file")]
+    /// The lock or the socket cannot be created.
+    #[error("cannot ensure that only one flanneld runs: {what}: {why}; check the permissions there, or choose another --subnet-file")]
     Host {
-        /// What was attempted, on what.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         why: io::Error,
     },
 }
 
-/// Claims a network for this process, scoped to its network namespace as the state in the kernel is, and the subnet.env.
+/// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
 ///
 /// # Errors
-/// Names the process that holds it, where that can be seen.
+/// Names the process that holds the claim, if it can be determined.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
@@ -99,15 +99,15 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(0o644)).map_err(host)?;
-    // The pid would be written over what another name calls its own.
+    // Writing the pid would overwrite a file that is also known by another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
-        return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has other names (hard links): delete this one")));
+        return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has hard links: delete this one")));
     }
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
         Err((mut file, Errno::EWOULDBLOCK)) => {
             let mut text = String::new();
-            // Who it is only serves the message.
+            // The holder is only needed for the message.
             let _ = file.read_to_string(&mut text);
             let holder = text.trim().parse().map_or_else(|_| "its pid cannot be read".to_owned(), process);
             return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
@@ -116,7 +116,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     };
     let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     if let Err(error) = written {
-        // The lock holds without its holder's pid.
+        // The lock works without the pid in it.
         tracing::debug!("writing the pid to {}: {error}", path.display());
     }
     Ok(lock)
@@ -162,7 +162,7 @@ mod tests {
         assert!(error.to_string().contains(&pid), "{error}");
         assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
         assert!(sockets().iter().any(|name| name.ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
-        // However many ask, each is told something and none waits.
+        // Any number of attempts get an answer, and none of them blocks.
         for _ in 0..300 {
             claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         }

@@ -1,5 +1,5 @@
-//! The files and names by which flannel's programs on one host know of each other: `subnet.env`, its lock, and the sockets of running
-//! daemons. A leaf: the CNI plugin and `flannelctl` read them without the daemon.
+//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, and the sockets of running
+//! daemons. A leaf crate: the CNI plugin and `flannelctl` use it without depending on the daemon.
 
 pub mod instance;
 pub mod regular;

@@ -1,14 +1,14 @@
-//! Opens files of a known name that somebody else may have put there: no link is followed, no pipe waited for.
+//! Opens files at well-known paths that another user may have created: follows no links and never blocks on a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a file if it is a regular one.
+/// Opens a file if it is a regular file.
 ///
 /// # Errors
-/// The system's; or it is a link, a pipe, a device.
+/// The system's error, or the file is a link, a pipe or a device.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = options.custom_flags(flags).open(path).map_err(|error| match error.raw_os_error() {
@@ -19,10 +19,10 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
 
-/// Reads at most so much of a regular file.
+/// Reads at most a given number of bytes of a regular file.
 ///
 /// # Errors
-/// Those of [`open`], and of reading.
+/// As for [`open`], or reading fails.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?.take(limit).read_to_end(&mut bytes)?;
@@ -30,7 +30,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 fn irregular() -> io::Error {
-    refused("it is not a regular file: delete what bears its name")
+    refused("it is not a regular file: delete it")
 }
 
 fn refused(why: &str) -> io::Error {

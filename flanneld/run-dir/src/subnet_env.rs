@@ -1,4 +1,4 @@
-//! subnet.env: what the CNI plugin and Docker read. Its exact bytes, a lenient reader, an atomic writer.
+//! subnet.env, which the CNI plugin and Docker read: its exact bytes, a lenient reader, an atomic writer.
 
 mod parse;
 
@@ -17,14 +17,14 @@ use subnet_lease::Subnets;
 /// A longer file is not ours.
 const LIMIT: u64 = 64 * 1024;
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// The cluster's networks.
     pub networks: Subnets,
     /// This node's subnets.
     pub subnets: Subnets,
-    /// The pods' MTU.
+    /// The MTU of pods.
     pub mtu: u32,
     /// `--ip-masq`.
     pub ip_masq: bool,
@@ -50,16 +50,16 @@ impl SubnetEnv {
 
 /// Why subnet.env could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("writing {}: {step}: {why}; pods cannot start on this node without this file: check the folder's permissions and free space, or name another with --subnet-file", path.display())]
+#[error("writing {}: {step}: {why}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file", path.display())]
 pub struct WriteError {
     path: PathBuf,
     step: &'static str,
     why: io::Error,
 }
 
-/// Reads what an earlier run left; nothing where there is no file or it cannot be read.
+/// Reads the file of an earlier run. Empty if there is no file or it cannot be read.
 pub fn read(path: &Path) -> Previous {
-    // The file has six short lines; a larger one is not ours and shall not fill the memory.
+    // The file has six short lines; a larger one is not ours and must not exhaust memory.
     match regular::read(path, LIMIT) {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
@@ -67,66 +67,67 @@ pub fn read(path: &Path) -> Previous {
     }
 }
 
-/// Writes the file at once or not at all: beside the target, synced, renamed over it.
+/// Writes the file atomically: a temporary file in the same directory is synced and renamed over the target.
 ///
 /// # Errors
-/// What could not be done; the old file is untouched then.
+/// Names the step that failed. The old file is left untouched.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     let failed = |step: &'static str| move |why: io::Error| WriteError { path: path.to_owned(), step, why };
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed("creating its folder"))?;
-    // An operator's own mode is kept; a link is replaced, so its target's mode does not count.
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed("creating its directory"))?;
+    // A mode set by an operator is kept. A link is replaced, so the mode of its target does not count.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
     };
     let temporary = folder.join(format!("{}{:016x}", temporary_prefix(path), rand::rng().random::<u64>()));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed("creating a file beside it"))?;
-        file.write_all(env.render().as_bytes()).map_err(failed("writing a file beside it"))?;
-        // After opening, where the umask has no say.
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed("creating a temporary file beside it"))?;
+        file.write_all(env.render().as_bytes()).map_err(failed("writing a temporary file beside it"))?;
+        // Set after opening, so that the umask does not apply.
         file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed("setting its mode"))?;
         file.sync_all().map_err(failed("syncing it"))?;
-        std::fs::rename(&temporary, path).map_err(failed("renaming a file to it"))
+        std::fs::rename(&temporary, path).map_err(failed("renaming the temporary file"))
     })();
     if written.is_err() {
-        // It may not exist; what matters is told by the first error.
+        // It may not exist; the first error is the one to report.
         let _ = std::fs::remove_file(&temporary);
         return written;
     }
-    // The name is in place for every reader; only a power loss could undo it, and /run is lost then anyway.
+    // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
         tracing::debug!("syncing {}: {error}", folder.display());
     }
     Ok(())
 }
 
-/// Whether the file says this already: a restart that changes nothing leaves it alone.
+/// Whether the file already has these contents: a restart that changes nothing leaves it alone.
 pub fn says(path: &Path, wanted: &SubnetEnv) -> bool {
     regular::read(path, LIMIT).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
-/// What begins the names of the files that become this one.
+/// Prefix of the names of temporary files.
 fn temporary_prefix(path: &Path) -> String {
     format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
 }
 
-/// Whether [`write`] made a name beside this file.
+/// Whether a name is that of a temporary file created by [`write`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
 }
 
-/// Removes what a daemon that was killed while it wrote left beside this file. Only who holds the lock may.
+/// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.
 pub fn clear(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let ours = is_temporary(path, &entry.file_name().to_string_lossy()) && entry.file_type().is_ok_and(|kind| kind.is_file());
         if ours && std::fs::remove_file(entry.path()).is_ok() {
-            tracing::info!("removed {}, which a flanneld that was killed had left", entry.path().display());
+            tracing::info!("removed {}, a temporary file left by a killed flanneld", entry.path().display());
         }
     }
 }

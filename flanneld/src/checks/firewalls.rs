@@ -1,4 +1,4 @@
-//! What the listings of firewalls say about pods' packets: text in, facts out.
+//! What the firewalls' listings mean for pods' packets: text in, facts out.
 
 use super::nftables::Barrier;
 use ipnet::IpNet;
@@ -7,49 +7,49 @@ use serde_json::Value;
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalls {
-    /// iptables and ip6tables, each variant that could be listed: every packet passes all of them.
+    /// iptables and ip6tables, each variant that could be listed: packets traverse all of them.
     pub tables: Vec<Table>,
-    /// firewalld; none where it is not active.
+    /// firewalld; `None` if it is not active.
     pub firewalld: Option<Firewalld>,
-    /// Chains of nftables that stop pods' packets.
+    /// nftables chains that block pods' packets.
     pub barriers: Vec<Barrier>,
 }
 
 /// One family and variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The network of that seen.
+    /// The network of that family.
     pub network: IpNet,
-    /// The command that people type.
+    /// The command that an operator types.
     pub command: String,
-    /// Our jump is there.
+    /// Whether our jump is present.
     pub jump: bool,
-    /// The policy of FORWARD is DROP.
+    /// Whether the policy of FORWARD is DROP.
     pub policy_drops: bool,
-    /// Something lets packets of the network pass: our jump, or an operator's rule.
+    /// Whether a rule accepts packets of the network: our jump, or an operator's rule.
     pub accepted: bool,
-    /// The first rule before that which refuses everything.
+    /// The first rule before that which rejects everything.
     pub refusal: Option<String>,
-    /// Docker's chains are there.
+    /// Whether Docker's chains are present.
     pub docker: bool,
-    /// ufw is active.
+    /// Whether ufw is active.
     pub ufw: bool,
-    /// What no rule lets in is refused.
+    /// Whether input that no rule accepts is rejected.
     pub input_refuses: bool,
-    /// ufw lets the tunnel's packets in.
+    /// Whether ufw accepts the tunnel's packets.
     pub port_open: bool,
 }
 
-/// What firewalld knows.
+/// What firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalld {
-    /// Those of our networks that it names.
+    /// The networks of ours that its rules name.
     pub networks: Vec<IpNet>,
-    /// Whether it names the tunnel's port.
+    /// Whether its rules name the tunnel's port.
     pub port: bool,
 }
 
-/// Reads what `iptables-save` (`ip6tables-save`) printed.
+/// Parses the output of `iptables-save` (`ip6tables-save`).
 pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> Table {
     let mut seen = Table {
         network: *network,
@@ -66,7 +66,7 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
     let mut table = "";
     let mut input_drops = false;
     let mut rejects_rest = false;
-    // With counts, a rule begins with them.
+    // With `-c`, a rule starts with its counters.
     let bare = |line: &str| line.split_once("] ").filter(|_| line.starts_with('[')).map_or_else(|| line.to_owned(), |(_, rule)| rule.to_owned());
     let lines: Vec<String> = saved.lines().map(|line| bare(line.trim_end())).collect();
     let rules = || lines.iter().map(String::as_str);
@@ -86,7 +86,7 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
         let own = chain.starts_with("ufw");
         seen.ufw |= matches!(chain, "INPUT" | "FORWARD") && target.is_some_and(|target| target.starts_with("ufw"));
         rejects_rest |= own && chain.ends_with("reject-input") && target == Some("REJECT");
-        // A rule for everything from a neighbour lets the tunnel in, too.
+        // A rule that accepts everything from a source also accepts the tunnel.
         seen.port_open |= own && chain.ends_with("-input") && target == Some("ACCEPT") && port.is_some_and(|port| lets_in(rule, port));
         if chain != "FORWARD" || seen.accepted {
             continue;
@@ -101,12 +101,12 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
     seen
 }
 
-/// The words of a rule before its target, without a comment.
+/// The conditions of a rule: the words before its target, without the comment.
 fn conditions(rule: &str) -> Vec<&str> {
     let before = rule.split("-j ").next().unwrap_or_default();
     match before.split_once("-m comment --comment ") {
         Some((first, rest)) => {
-            // A comment of several words stands in quotation marks.
+            // A comment of several words is quoted.
             let rest = match rest.strip_prefix('"') {
                 Some(quoted) => quoted.split_once('"').map_or("", |(_, rest)| rest),
                 None => rest.split_once(' ').map_or("", |(_, rest)| rest),
@@ -122,7 +122,7 @@ fn target(rule: &str) -> Option<&str> {
     after.split_whitespace().next()
 }
 
-/// Whether a rule accepts what comes from the network, and asks for nothing else.
+/// Whether a rule accepts the network's packets without further conditions.
 fn accepts(rule: &str, network: &IpNet) -> bool {
     let conditions = conditions(rule);
     let named = match conditions.as_slice() {
@@ -144,7 +144,7 @@ fn lets_in(rule: &str, port: u16) -> bool {
     }
 }
 
-/// Reads what `nft -j list table inet firewalld` printed.
+/// Parses the output of `nft -j list table inet firewalld`.
 pub fn firewalld(listing: &Value, networks: impl Iterator<Item = IpNet>, port: Option<u16>) -> Firewalld {
     Firewalld {
         networks: networks.filter(|net| any(listing, &|value| names(value, net))).collect(),
@@ -152,7 +152,7 @@ pub fn firewalld(listing: &Value, networks: impl Iterator<Item = IpNet>, port: O
     }
 }
 
-/// Whether any part of a document is so.
+/// Whether any part of a document satisfies a predicate.
 fn any(value: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     is(value)
         || match value {

@@ -1,4 +1,4 @@
-//! From facts about the host to what is wrong with it, and to what may be set right: pure.
+//! From facts about the host to findings and corrections: pure.
 
 use super::firewalls::{Firewalls, Table};
 use super::nftables::{Barrier, Base};
@@ -7,11 +7,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Every check, as the metric names it.
+/// The names of all checks, as in the metric.
 pub const CHECKS: [&str; 9] =
     ["ip-forward", "ipv6-forwarding", "br-netfilter", "bridge-nf-call", "rp-filter", "forward-policy", "forward-reject", "firewalld", "ufw"];
 
-/// What is known of the host; what could not be read is none, and no reason to complain.
+/// What is known of the host. A value that could not be read is `None` and causes no finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The underlay's name.
@@ -22,7 +22,7 @@ pub struct Facts {
     pub v6_forwarding: Option<i64>,
     /// accept_ra of the underlay.
     pub accept_ra: Option<i64>,
-    /// Whether br_netfilter is there.
+    /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
     /// Why it could not be loaded.
     pub module: Option<String>,
@@ -32,24 +32,24 @@ pub struct Facts {
     pub call_ip6tables: Option<i64>,
     /// Tunnel devices on which rp_filter is strict.
     pub strict_tunnels: Vec<String>,
-    /// Peers' addresses that this node would answer by another interface, where rp_filter is strict on the underlay.
+    /// Addresses of peers that this node reaches through another interface while rp_filter is strict on the underlay.
     pub astray: Vec<IpAddr>,
     /// Firewalls.
     pub firewalls: Firewalls,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which of [`CHECKS`].
+    /// One of [`CHECKS`].
     pub check: &'static str,
-    /// The family or device, where a check has several.
+    /// The family or device, if a check has several.
     pub about: String,
-    /// What is so.
+    /// The state that was found.
     pub what: String,
-    /// What comes of it.
+    /// Its consequence.
     pub consequence: String,
-    /// What to type.
+    /// The commands that fix it.
     pub remedy: String,
 }
 
@@ -60,52 +60,52 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// For /status.
+    /// The entry in /status.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({"check": self.check, "what": self.what, "consequence": self.consequence, "remedy": self.remedy})
     }
 }
 
-/// A sysctl to be set.
+/// A sysctl to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// As sysctl(8) names it.
+    /// Its name, as in sysctl(8).
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// What it is.
+    /// The current value.
     pub old: i64,
-    /// What it shall be.
+    /// The desired value.
     pub new: i64,
-    /// Why, for the log.
+    /// The reason, for the log.
     pub why: String,
 }
 
 impl Correction {
     fn new(name: &str, old: i64, new: i64, why: &str) -> Self {
-        // A device's name may have a dot in it, as flannel.1: such a name is written with slashes.
+        // A device name such as flannel.1 contains a dot: such a name is written with slashes.
         let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
         Self { name: name.to_owned(), path: PathBuf::from("/proc/sys").join(path), old, new, why: why.to_owned() }
     }
 }
 
-/// What `--set-sysctls` sets, in order.
+/// The sysctls that `--set-sysctls` sets, in order.
 pub fn corrections(subject: &Subject, facts: &Facts) -> Vec<Correction> {
     let (v4, v6) = (subject.networks.v4().is_some(), subject.networks.v6().is_some());
     let mut list = Vec::new();
-    let forwards = "pods' packets pass through this node";
+    let forwards = "this node has to forward pods' packets";
     if let Some(old @ 0) = facts.ip_forward.filter(|_| v4) {
         list.push(Correction::new("net.ipv4.ip_forward", old, 1, forwards));
     }
     if let Some(old @ 0) = facts.v6_forwarding.filter(|_| v6) {
-        // First, or a default route from a router would be lost.
+        // This one first, or a default route learned from a router would be lost.
         if facts.accept_ra == Some(1) {
-            let why = "a node that forwards listens to router advertisements with 2 only";
+            let why = "a node that forwards accepts router advertisements only with 2";
             list.push(Correction::new(&format!("net/ipv6/conf/{}/accept_ra", facts.underlay), 1, 2, why));
         }
         list.push(Correction::new("net.ipv6.conf.all.forwarding", old, 1, forwards));
     }
-    let bridged = "packets on the pods' bridge meet the rules of services";
+    let bridged = "service rules have to apply to packets on the pods' bridge";
     if let Some(old @ 0) = facts.call_iptables.filter(|_| v4) {
         list.push(Correction::new("net.bridge.bridge-nf-call-iptables", old, 1, bridged));
     }
@@ -115,12 +115,12 @@ pub fn corrections(subject: &Subject, facts: &Facts) -> Vec<Correction> {
     list
 }
 
-/// What is wrong.
+/// The findings for these facts.
 pub fn judge(subject: &Subject, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     sysctls(subject, facts, &mut findings);
     for table in &facts.firewalls.tables {
-        // Our rules are in one variant only; while they are in none, they are on their way.
+        // Our rules are in one variant only; if they are in none, they are about to be added.
         let family = |other: &&Table| other.network == table.network;
         let coming = subject.forward && !subject.nftables && !facts.firewalls.tables.iter().filter(family).any(|other| other.jump);
         forward(subject, table, coming, &mut findings);
@@ -131,21 +131,23 @@ pub fn judge(subject: &Subject, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A chain of nftables: what others accept cannot overrule it.
+/// An nftables chain: an accept in another chain does not override it.
 fn nftables(barrier: &Barrier, findings: &mut Vec<Finding>) {
     let Barrier { base: Base { family, table, chain, .. }, network, by_rule } = barrier;
-    let place = format!("{family} {table} {chain}");
-    let words = if network.addr().is_ipv6() { "ip6" } else { "ip" };
+    let path = format!("{family} {table} {chain}");
+    let keyword = if network.addr().is_ipv6() { "ip6" } else { "ip" };
     let (check, what) = match by_rule {
-        false => ("forward-policy", format!("the policy of the nftables chain {place} (hook forward) is drop, and no rule of it accepts {network}")),
-        true => ("forward-reject", format!("the nftables chain {place} (hook forward) refuses everything before any rule of it accepts {network}")),
+        false => {
+            ("forward-policy", format!("the policy of the nftables chain {path} (hook forward) is drop, and none of its rules accepts {network}"))
+        }
+        true => ("forward-reject", format!("the nftables chain {path} (hook forward) rejects all packets before any of its rules accepts {network}")),
     };
     findings.push(Finding {
         check,
-        about: format!("{place} {network}"),
+        about: format!("{path} {network}"),
         what,
-        consequence: "packets from and to pods of other nodes are dropped: what flannel's rules accept cannot overrule it".to_owned(),
-        remedy: format!("nft insert rule {place} {words} saddr {network} accept; nft insert rule {place} {words} daddr {network} accept"),
+        consequence: "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain".to_owned(),
+        remedy: format!("nft insert rule {path} {keyword} saddr {network} accept; nft insert rule {path} {keyword} daddr {network} accept"),
     });
 }
 
@@ -156,25 +158,25 @@ fn sysctls(subject: &Subject, facts: &Facts, findings: &mut Vec<Finding>) {
     };
     let set = |name: &str| format!("sysctl -w {name}=1 (or start flanneld with --set-sysctls)");
     for (used, value, check, name, words) in [
-        (v4, facts.ip_forward, "ip-forward", "net.ipv4.ip_forward", "this node passes on no IPv4 packet between pods and other nodes"),
+        (v4, facts.ip_forward, "ip-forward", "net.ipv4.ip_forward", "this node forwards no IPv4 packets between pods and other nodes"),
         (
             v6,
             facts.v6_forwarding,
             "ipv6-forwarding",
             "net.ipv6.conf.all.forwarding",
-            "this node passes on no IPv6 packet between pods and other nodes",
+            "this node forwards no IPv6 packets between pods and other nodes",
         ),
     ] {
         if used && value == Some(0) {
             find(check, "", format!("{name} is 0"), words, set(name));
         }
     }
-    let consequence = "pods do not reach pods of the same node by the address of a service";
+    let consequence = "pods do not reach pods of the same node through a service address";
     if subject.nftables {
     } else if !facts.br_netfilter {
         let why = facts.module.as_ref().map(|why| format!(" and could not be loaded ({why})")).unwrap_or_default();
-        let remedy = "modprobe br_netfilter (and a file in /etc/modules-load.d with that word, to keep it)".to_owned();
-        find("br-netfilter", "", format!("the kernel module br_netfilter is not there{why}"), consequence, remedy);
+        let remedy = "modprobe br_netfilter (and list it in a file in /etc/modules-load.d to load it at boot)".to_owned();
+        find("br-netfilter", "", format!("the kernel module br_netfilter is not loaded{why}"), consequence, remedy);
     } else {
         for (used, value, name) in
             [(v4, facts.call_iptables, "net.bridge.bridge-nf-call-iptables"), (v6, facts.call_ip6tables, "net.bridge.bridge-nf-call-ip6tables")]
@@ -192,7 +194,7 @@ fn sysctls(subject: &Subject, facts: &Facts, findings: &mut Vec<Finding>) {
             "rp-filter",
             device,
             format!("rp_filter is strict on {device}"),
-            "packets out of the tunnel from an address that this node answers by another interface are dropped: those of programs bound to a node's own address",
+            "packets from the tunnel are dropped if this node reaches their source through another interface: those of programs bound to a node's own address",
             format!("sysctl -w net/ipv4/conf/{device}/rp_filter=2"),
         );
     }
@@ -201,24 +203,24 @@ fn sysctls(subject: &Subject, facts: &Facts, findings: &mut Vec<Finding>) {
         find(
             "rp-filter",
             underlay,
-            format!("rp_filter is strict on {underlay}, and the way to {} peer(s), such as {first}, is not by {underlay}", facts.astray.len()),
-            "what they send is dropped before flannel sees it",
-            format!("sysctl -w net/ipv4/conf/{underlay}/rp_filter=2, or choose the interface that leads there with --iface"),
+            format!("rp_filter is strict on {underlay}, but the route to {} peer(s), such as {first}, does not use {underlay}", facts.astray.len()),
+            "packets from these peers are dropped before flannel sees them",
+            format!("sysctl -w net/ipv4/conf/{underlay}/rp_filter=2, or choose the interface that reaches them with --iface"),
         );
     }
 }
 
-/// iptables' FORWARD: its policy, and what stands before our jump.
+/// The FORWARD chain of iptables: its policy, and the rules before our jump.
 fn forward(subject: &Subject, table: &Table, coming: bool, findings: &mut Vec<Finding>) {
     let Table { network, command, .. } = table;
-    let docker = if table.docker { " (Docker is here)" } else { "" };
+    let docker = if table.docker { " (set by Docker)" } else { "" };
     let chain = if table.docker { "DOCKER-USER" } else { "FORWARD" };
     let let_pass = format!("{command} -I {chain} -s {network} -j ACCEPT; {command} -I {chain} -d {network} -j ACCEPT");
     if table.policy_drops && !table.accepted && !coming {
         let because = match (subject.forward, subject.nftables) {
             (false, _) => "--iptables-forward-rules is off",
-            (true, true) => "flannel's rules in nftables cannot overrule it",
-            (true, false) => "flannel's rules in the other variant of iptables cannot overrule it",
+            (true, true) => "flannel's rules in nftables cannot override it",
+            (true, false) => "flannel's rules in the other variant of iptables cannot override it",
         };
         findings.push(Finding {
             check: "forward-policy",
@@ -233,8 +235,8 @@ fn forward(subject: &Subject, table: &Table, coming: bool, findings: &mut Vec<Fi
         findings.push(Finding {
             check: "forward-reject",
             about: command.clone(),
-            what: format!("{command} has the rule `{rule}` before any that lets pods' packets pass"),
-            consequence: "packets from and to pods of other nodes are refused".to_owned(),
+            what: format!("{command} has the rule `{rule}` before any rule that accepts pods' packets"),
+            consequence: "packets from and to pods of other nodes are rejected".to_owned(),
             remedy: if ours { "start flanneld with --iptables-forward-insert".to_owned() } else { let_pass },
         });
     }
@@ -246,8 +248,8 @@ fn ufw(subject: &Subject, table: &Table, findings: &mut Vec<Finding>) {
     findings.push(Finding {
         check: "ufw",
         about: family.to_owned(),
-        what: format!("ufw is active and does not let {family} UDP port {port} in"),
-        consequence: "what other nodes send to pods of this node is dropped".to_owned(),
+        what: format!("ufw is active and does not allow {family} UDP port {port}"),
+        consequence: "packets from other nodes to pods of this node are dropped".to_owned(),
         remedy: format!("ufw allow {port}/udp"),
     });
 }
@@ -259,15 +261,15 @@ fn firewalld(subject: &Subject, facts: &Facts, findings: &mut Vec<Finding>) {
     if unknown.is_empty() && shut.is_none() {
         return;
     }
-    let mut lacks = unknown.clone();
-    lacks.extend(shut.map(|port| format!("UDP port {port}")));
+    let mut missing = unknown.clone();
+    missing.extend(shut.map(|port| format!("UDP port {port}")));
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
     commands.extend(shut.map(|port| format!("firewall-cmd --permanent --add-port={port}/udp")));
     commands.push("firewall-cmd --reload".to_owned());
     findings.push(Finding {
         check: "firewalld",
         about: String::new(),
-        what: format!("firewalld is active and knows nothing of {}", lacks.join(" and ")),
+        what: format!("firewalld is active and does not accept {}", missing.join(" and ")),
         consequence: "it may drop packets from and to pods of other nodes".to_owned(),
         remedy: commands.join(" && "),
     });

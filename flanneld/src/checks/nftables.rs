@@ -1,12 +1,12 @@
-//! What chains of nftables on the forward hook do to pods' packets, whoever made them: listings in, facts out.
+//! What nftables chains on the forward hook do to pods' packets, whichever program created them: listings in, facts out.
 //!
-//! Every packet passes all chains of a hook, and one that accepts it overrules none that drops it.
+//! A packet traverses all chains of a hook: an accept in one chain does not override a drop in another.
 
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// So deep are jumps followed.
+/// Maximum depth to which jumps are followed.
 const DEPTH: usize = 8;
 
 /// A chain on the forward hook.
@@ -18,23 +18,23 @@ pub struct Base {
     pub table: String,
     /// Its name.
     pub chain: String,
-    /// What no rule decides is dropped.
+    /// Whether its policy is drop.
     pub drops: bool,
 }
 
-/// A chain that stops packets of a network.
+/// A chain that blocks packets of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Barrier {
     /// The chain.
     pub base: Base,
-    /// Of which network.
+    /// The network.
     pub network: IpNet,
-    /// The rule that refuses everything; none where it is the policy.
+    /// Whether a rule rejects everything, rather than the policy.
     pub by_rule: bool,
 }
 
-/// The chains on the forward hook that are judged here, as `nft -j list chains` tells them: not ours, not firewalld's, which has a check of
-/// its own, and not iptables' where that program told of it.
+/// The chains on the forward hook to check, from `nft -j list chains`: not ours, not firewalld's, which has its own
+/// check, and not those of iptables if that program has listed them.
 pub fn bases(listing: &Value, iptables: [bool; 2]) -> Vec<Base> {
     let chains = items(listing, "chain").filter(|chain| text(chain, "hook") == "forward" && text(chain, "type") == "filter");
     let all = chains.map(|chain| Base {
@@ -53,7 +53,7 @@ pub fn bases(listing: &Value, iptables: [bool; 2]) -> Vec<Base> {
     all.filter(judged).collect()
 }
 
-/// Whether a chain, told by a listing of it or of its table, stops packets of a network.
+/// Whether a chain blocks packets of a network, given a listing of the chain or its table.
 pub fn barrier(base: &Base, listing: &Value, network: &IpNet) -> Option<Barrier> {
     let other = if network.addr().is_ipv6() { "ip" } else { "ip6" };
     if base.family == other {
@@ -68,16 +68,16 @@ pub fn barrier(base: &Base, listing: &Value, network: &IpNet) -> Option<Barrier>
     Some(Barrier { base: base.clone(), network: *network, by_rule })
 }
 
-/// What becomes of a network's packets.
+/// The fate of a network's packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Some of them are let through: somebody has thought of them.
+    /// Some of them are accepted: the author of the rules considered them.
     Passes,
-    /// All that is left is refused.
+    /// All remaining ones are rejected.
     Refused,
 }
 
-/// The first fate that the rules of a chain decide.
+/// The first fate decided by the rules of a chain.
 fn run(listing: &Value, chain: &str, network: &IpNet, depth: usize) -> Option<Fate> {
     items(listing, "rule").filter(|rule| text(rule, "chain") == chain).find_map(|rule| fate(listing, rule, network, depth))
 }
@@ -92,7 +92,7 @@ fn fate(listing: &Value, rule: &Value, network: &IpNet, depth: usize) -> Option<
         let target = ["jump", "goto"].iter().find_map(|verb| Some(text(expression.get(verb)?, "target")));
         match target {
             Some(target) if about != About::Other && depth > 0 => {
-                // Of a part of the packets it is not known that all meet what refuses them there.
+                // If only some packets jump, it is not known whether the target rejects all of ours.
                 return run(listing, target, network, depth - 1).filter(|fate| about == About::Everything || *fate == Fate::Passes);
             }
             _ => {}
@@ -108,14 +108,14 @@ fn fate(listing: &Value, rule: &Value, network: &IpNet, depth: usize) -> Option<
     None
 }
 
-/// What the conditions of a rule are about.
+/// Which packets the conditions of a rule select.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
     /// All packets.
     Everything,
-    /// Those of the network, or of flannel's devices.
+    /// Packets of the network, or of flannel's devices.
     Pods,
-    /// Something else: packets of connections that are there, ports, other addresses.
+    /// Other packets: by connection state, port or other addresses.
     Other,
 }
 
@@ -149,7 +149,7 @@ fn judge(listing: &Value, condition: &Value, network: &IpNet) -> About {
     if matches!(field, "saddr" | "daddr") && any(listing, right, &|value| holds(value, network)) { About::Pods } else { About::Other }
 }
 
-/// Whether a value, or one of a set's, is so.
+/// Whether a value, or an element of the set it names, satisfies a predicate.
 fn any(listing: &Value, value: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     if let Some(name) = value.as_str().and_then(|text| text.strip_prefix('@')) {
         let set = items(listing, "set").find(|set| text(set, "name") == name);
@@ -162,7 +162,7 @@ fn any(listing: &Value, value: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     }
 }
 
-/// Whether all of the network lies in a value.
+/// Whether a value contains the whole network.
 fn holds(value: &Value, network: &IpNet) -> bool {
     if let Some([first, last]) = value.get("range").and_then(Value::as_array).map(Vec::as_slice) {
         let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();

@@ -1,23 +1,23 @@
-//! What the checks are about.
+//! The subject of the checks.
 
 use std::sync::Arc;
 use subnet_lease::Subnets;
 
-/// Whether packets to an address leave by the underlay.
+/// Whether packets to an address leave through the underlay.
 pub type Leads = Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>;
 
-/// What is served, and so what has to work.
+/// What this daemon serves and which features have to work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The cluster's networks.
     pub networks: Subnets,
-    /// The UDP port on which encapsulated packets come in; none where there is no tunnel.
+    /// The UDP port for encapsulated packets; `None` without a tunnel.
     pub port: Option<u16>,
     /// This node's own subnets.
     pub own: Subnets,
-    /// Traffic rules are kept by nftables instead of iptables.
+    /// Whether the traffic rules are in nftables rather than iptables.
     pub nftables: bool,
-    /// There are rules that accept forwarded packets.
+    /// Whether there are rules that accept forwarded packets.
     pub forward: bool,
     /// `--set-sysctls`.
     pub set: bool,

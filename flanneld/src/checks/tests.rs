@@ -47,10 +47,10 @@ fn seen(subject: &Subject, saved: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_host_that_is_well_is_left_in_peace() {
+fn a_healthy_host_has_no_findings() {
     assert_eq!(checks(&subject(), &well()), [""; 0]);
     assert_eq!(corrections(&subject(), &well()), []);
-    // What cannot be read is no reason to complain.
+    // A value that cannot be read is no finding.
     let unknown = Facts { br_netfilter: true, ..Facts::default() };
     assert_eq!((checks(&subject(), &unknown), corrections(&subject(), &unknown)), (vec![], vec![]));
 }
@@ -67,20 +67,20 @@ fn sysctls_are_named_for_the_families_in_use() {
     let text = judge(&subject(), &bad)[0].to_string();
     assert_eq!(
         text,
-        "net.ipv4.ip_forward is 0: this node passes on no IPv4 packet between pods and other nodes; remedy: sysctl -w net.ipv4.ip_forward=1 (or start flanneld with --set-sysctls)"
+        "net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; remedy: sysctl -w net.ipv4.ip_forward=1 (or start flanneld with --set-sysctls)"
     );
 }
 
 #[test]
-fn the_missing_module_is_told_with_the_reason() {
+fn a_missing_module_is_reported_with_the_reason() {
     let facts = Facts { br_netfilter: false, call_iptables: None, call_ip6tables: None, module: Some("not permitted".to_owned()), ..well() };
     let found = judge(&subject(), &facts);
-    assert!(found.len() == 1 && found[0].what.ends_with("br_netfilter is not there and could not be loaded (not permitted)"), "{found:?}");
+    assert!(found.len() == 1 && found[0].what.ends_with("br_netfilter is not loaded and could not be loaded (not permitted)"), "{found:?}");
     assert_eq!(checks(&Subject { nftables: true, ..subject() }, &facts), [""; 0]);
 }
 
 #[test]
-fn strict_return_paths_are_named_by_device() {
+fn strict_rp_filter_is_reported_by_device() {
     let facts = Facts { strict_tunnels: vec!["flannel.1".to_owned()], astray: vec!["192.168.56.2".parse().unwrap()], ..well() };
     let found = judge(&subject(), &facts);
     assert_eq!(
@@ -115,17 +115,17 @@ fn corrections_keep_router_advertisements() {
 }
 
 #[test]
-fn dockers_policy_hurts_only_where_our_rules_do_not_help() {
+fn dockers_policy_matters_only_without_our_rules() {
     let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
     let (nft, off) = (Subject { nftables: true, ..subject() }, Subject { forward: false, ..subject() });
     let plain = format!("{docker}COMMIT\n");
-    assert_eq!(seen(&subject(), &plain), [""; 0], "our jump is coming");
+    assert_eq!(seen(&subject(), &plain), [""; 0], "our jump will be added");
     assert_eq!((seen(&nft, &plain), seen(&off, &plain)), (vec!["forward-policy"], vec!["forward-policy"]));
     let found = judge(&nft, &with(&[table(&plain, &NET.parse().unwrap(), None, "iptables")]));
     assert_eq!(found[0].remedy, "iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT");
     assert!(found[0].what.contains("Docker"));
-    let mended = format!("{docker}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n");
-    assert_eq!(seen(&nft, &mended), [""; 0]);
+    let fixed = format!("{docker}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n");
+    assert_eq!(seen(&nft, &fixed), [""; 0]);
     // Our jump in one variant does not help against the other's policy.
     let ours = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
     let both = [table(ours, &NET.parse().unwrap(), None, "iptables-nft"), table(&plain, &NET.parse().unwrap(), None, "iptables-legacy")];
@@ -134,7 +134,7 @@ fn dockers_policy_hurts_only_where_our_rules_do_not_help() {
 }
 
 #[test]
-fn a_refusal_counts_when_it_stands_first() {
+fn a_reject_rule_counts_if_it_comes_first() {
     let listing = |rules: &[&str]| format!("*filter\n:FORWARD ACCEPT [0:0]\n{}\nCOMMIT\n*nat\n-A FORWARD -j REJECT\nCOMMIT\n", rules.join("\n"));
     const JUMP: &str = "-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD";
     const REJECT: &str = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
@@ -149,7 +149,7 @@ fn a_refusal_counts_when_it_stands_first() {
 }
 
 #[test]
-fn ufw_counts_while_it_shuts_the_tunnel_out() {
+fn ufw_counts_while_it_blocks_the_tunnel() {
     let ufw = |policy: &str, more: &str| {
         format!(
             "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
@@ -162,13 +162,13 @@ fn ufw_counts_while_it_shuts_the_tunnel_out() {
         assert_eq!(seen(&subject(), &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))), [""; 0], "{open}");
     }
     assert_eq!(seen(&subject(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
-    assert_eq!(seen(&Subject { port: None, ..subject() }, &ufw("DROP", "")), [""; 0], "nothing comes in by a port");
-    // Switched off, its chains may be left without jumps.
+    assert_eq!(seen(&Subject { port: None, ..subject() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    // When ufw is disabled, its chains may remain without jumps.
     assert_eq!(seen(&subject(), "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"), [""; 0]);
 }
 
 #[test]
-fn firewalld_counts_until_it_knows_us() {
+fn firewalld_counts_until_it_accepts_our_networks() {
     let rule = |left: &str, right: serde_json::Value| serde_json::json!({"rule": {"expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "x", "field": left}}, "right": right}}]}});
     let source = |addr: &str, len: u8| rule("saddr", serde_json::json!({"prefix": {"addr": addr, "len": len}}));
     let read = |rules: Vec<serde_json::Value>| firewalld(&serde_json::json!({"nftables": rules}), subject().networks.nets(), Some(8472));
@@ -180,7 +180,7 @@ fn firewalld_counts_until_it_knows_us() {
          && firewall-cmd --permanent --add-port=8472/udp && firewall-cmd --reload"
     );
     let half = found(read(vec![source("10.244.0.0", 16), rule("dport", serde_json::json!({"set": [53, 8472]}))]));
-    assert!(half.len() == 1 && half[0].what.ends_with("knows nothing of fd10:244::/48"), "{half:?}");
+    assert!(half.len() == 1 && half[0].what.ends_with("does not accept fd10:244::/48"), "{half:?}");
     assert_eq!(found(read(vec![source("10.244.0.0", 16), source("fd10:244::", 48), rule("dport", 8472.into())])), []);
 }
 
@@ -198,13 +198,13 @@ fn each_finding_is_logged_and_counted_once() {
     let health = Health::new();
     health.condition(Condition::Start, None);
     let mut checks = Checks::new(subject(), underlay, leases, Arc::new(|_| true), health.clone(), watch::channel(0).1);
-    checks.tell(judge(&subject(), &Facts { ip_forward: Some(0), ..well() }));
+    checks.report(judge(&subject(), &Facts { ip_forward: Some(0), ..well() }));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
     assert!(health.metrics().lines().any(|have| have == line(1)), "{}", health.metrics());
     assert!(CHECKS.iter().all(|check| health.metrics().contains(&format!("flannel_findings{{check=\"{check}\"}}"))));
     assert_eq!(health.status()["findings"][0]["check"], "ip-forward");
     assert!(health.ready(), "findings never change readiness");
-    checks.tell(Vec::new());
+    checks.report(Vec::new());
     assert!(health.metrics().lines().any(|have| have == line(0)));
     assert_eq!(health.status()["findings"], serde_json::json!([]));
 }
@@ -231,7 +231,7 @@ fn barred(script: &str) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn nftables_chains_that_drop_are_named_until_they_accept() {
+fn nftables_chains_that_drop_are_reported_until_they_accept() {
     let (v4, v6) = (NET, "fd10:244::/48");
     let chain = |family: &str, policy: &str, more: &str| {
         format!(
@@ -243,7 +243,7 @@ fn nftables_chains_that_drop_are_named_until_they_accept() {
     assert_eq!(barred(&chain("ip", "drop", "")), [name("ip", v4)]);
     assert_eq!(barred("table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"), [name("ip6", v6)]);
     assert_eq!(barred(&chain("inet", "accept", "")), []);
-    // What does not speak of pods helps them not; what does, helps its family.
+    // A rule that does not match pods does not help them; one that does helps its family.
     for (more, left) in [
         ("ct state established,related accept", 2),
         ("ip saddr 10.9.0.0/16 accept", 2),
@@ -265,14 +265,14 @@ fn nftables_chains_that_drop_are_named_until_they_accept() {
     ] {
         assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
     }
-    // A rule for everything does what a policy does.
+    // A rule without conditions acts like a policy.
     let rejects = |more: &str| barred(&chain("inet", "accept", more)).iter().filter(|(check, _)| *check == "forward-reject").count();
     assert_eq!(
         (rejects("reject"), rejects("drop; ip saddr 10.244.0.0/16 accept"), rejects("ip saddr 10.244.0.0/16 accept; counter drop")),
         (2, 2, 1)
     );
     assert_eq!((rejects("tcp dport 22 drop"), rejects("ct state invalid drop")), (0, 0));
-    // What others judge: iptables of IPv4 was listed by its program, that of IPv6 was not.
+    // Chains covered by other checks: iptables was listed by its own program, ip6tables was not.
     let theirs = |table: &str, chain: &str| format!("table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n");
     assert_eq!(barred(&(theirs("inet firewalld", "x") + &theirs("ip flannel-ipv4", "forward") + &theirs("ip filter", "FORWARD"))), []);
     assert_eq!(barred(&theirs("ip6 filter", "FORWARD")).len(), 1);

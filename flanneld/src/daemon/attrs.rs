@@ -1,4 +1,4 @@
-//! What follows from what: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
+//! Derived state: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
 
 use super::node::Node;
 use backends::{Announced, Underlay};
@@ -24,8 +24,8 @@ pub fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Networks that no subnet may overlap: the underlay's, where they lie inside the flannel network; else this host's address alone,
-/// since a cluster may well live inside the wide network of its company.
+/// Networks that no subnet may overlap: the underlay's if they lie inside the flannel network, else this host's address alone,
+/// since a cluster's network may well lie inside a wide corporate network.
 pub fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address) || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
@@ -42,12 +42,12 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
     public.v4().copied().map(IpAddr::V4).into_iter().chain(public.v6().copied().map(IpAddr::V6))
 }
 
-/// What admission rests on.
+/// The terms of admission.
 pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::Accepts) -> Terms {
     Terms {
         config: config.clone(),
         own: Some(own.clone()),
-        // What the others are told is ours too, though another host may translate it.
+        // The published address is ours too, even if another host translates it.
         local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public)).collect(),
         underlay: underlay_networks(config, underlay),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
@@ -55,15 +55,15 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: 
     }
 }
 
-/// Keeps what is derived in step with what it is derived from.
+/// Keeps derived state in sync with its sources.
 pub struct Following {
     /// The network's configuration.
     pub config: NetworkConfig,
-    /// What the backend announces.
+    /// The backend's announcement.
     pub announced: watch::Receiver<Announced>,
-    /// The underlay as it is.
+    /// The current underlay.
     pub underlay: watch::Receiver<Underlay>,
-    /// The own lease as it stands.
+    /// This node's lease.
     pub held: watch::Receiver<Held>,
     /// To `hold`.
     pub attrs: watch::Sender<LeaseAttrs>,
@@ -71,26 +71,26 @@ pub struct Following {
     pub terms: watch::Sender<Arc<Terms>>,
     /// To the keeper of subnet.env.
     pub env: watch::Sender<SubnetEnv>,
-    /// What the backend can use.
+    /// Which leases the backend can use.
     pub accepts: backends::Accepts,
 }
 
-/// The other ends of what is followed and derived.
+/// The other ends of the channels of [`Following`].
 pub struct Ends {
-    /// Tells what the underlay is.
+    /// Receives the current underlay.
     pub underlay: watch::Sender<Underlay>,
-    /// Tells what the backend announces.
+    /// Receives the backend's announcement.
     pub announced: watch::Sender<Announced>,
-    /// What is published.
+    /// The published attributes.
     pub attrs: watch::Receiver<LeaseAttrs>,
     /// The terms of admission.
     pub terms: watch::Receiver<Arc<Terms>>,
-    /// What subnet.env says.
+    /// The contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
 }
 
 impl Following {
-    /// From what is known when the node gets its lease.
+    /// Starts from the state in which the node got its lease.
     pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
         let Node { config, announced, lease, found, backend, held, .. } = node;
         let present = &found.chosen.underlay;
@@ -104,7 +104,7 @@ impl Following {
         (following, Ends { underlay: underlay_out, announced: announced_out, attrs: attrs_in, terms: terms_in, env: env_in })
     }
 
-    /// Follows until `stop`.
+    /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let announced = self.announced.borrow_and_update().clone();

@@ -1,18 +1,18 @@
 //! Why the daemon ends, and with which exit code.
 
-/// Why the daemon ends without having been asked to.
+/// Why the daemon ends without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
-    /// Waiting does not mend it.
+    /// A failure that waiting does not resolve.
     #[error("{0}")]
     Failed(String),
-    /// The lease is another's: a supervisor starts us anew.
+    /// Another node holds the lease: a supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(String),
 }
 
 impl End {
-    /// Waiting does not mend it.
+    /// A failure that waiting does not resolve.
     pub fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
     }

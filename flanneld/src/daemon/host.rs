@@ -1,4 +1,4 @@
-//! What the daemon needs of this host before it asks for a lease: the configuration's backend, and the right to serve its network here.
+//! What the daemon needs before it asks for a lease: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
 use super::{Daemon, retry, rights};
@@ -11,7 +11,7 @@ use subnet_lease::manager::SubnetManager;
 use subnet_lease::{NetworkConfig, NodeId};
 use tracing::info;
 
-/// A host that may serve a network.
+/// A host with the right to serve a network.
 pub struct Host {
     pub config: NetworkConfig,
     pub node: NodeId,
@@ -19,7 +19,7 @@ pub struct Host {
 }
 
 impl Daemon {
-    /// Reads the configuration and claims its network, before anything of the host is changed.
+    /// Reads the configuration and claims its network, before anything on the host is changed.
     pub(super) async fn claim_host(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<Host, End> {
         let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
         info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });

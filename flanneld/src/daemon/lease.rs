@@ -1,4 +1,4 @@
-//! From a host that may serve to a node that has its lease: the underlay, the announcement, the acquisition.
+//! From a host to a node with a lease: the underlay, the announcement, the acquisition.
 
 use super::end::End;
 use super::host::Host;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 impl Daemon {
-    /// Finds the underlay, announces what this node will publish, and acquires the lease.
+    /// Finds the underlay, prepares what this node will publish, and acquires the lease.
     pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
         let Host { config, node, mut backend } = host;
         let found = self.find_underlay(&config).await?;
@@ -51,7 +51,7 @@ impl Daemon {
         Ok(found)
     }
 
-    /// What this host knows that tells its own lease from another's.
+    /// What this host knows that identifies its own lease.
     async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, shared_address: bool) -> Claim {
         let underlay = &found.chosen.underlay;
         let subnet_file = &self.settings.subnet_file;

@@ -1,4 +1,4 @@
-//! A node that has its lease, and all that led to it.
+//! A node with a lease, and everything that led to it.
 
 use crate::underlay::Found;
 use backends::{Announced, Backend};
@@ -7,7 +7,7 @@ use subnet_lease::manager::{Claim, Held, SubnetManager};
 use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
 
-/// A node that has its lease.
+/// A node with a lease.
 pub struct Node {
     pub manager: Arc<dyn SubnetManager>,
     pub config: NetworkConfig,
@@ -16,6 +16,6 @@ pub struct Node {
     pub announced: Announced,
     pub lease: Lease,
     pub backend: Box<dyn Backend>,
-    /// The lease as it stands.
+    /// The state of the lease.
     pub held: (watch::Sender<Held>, watch::Receiver<Held>),
 }

@@ -1,4 +1,4 @@
-//! Trying again: briefly what a predecessor may still hold, and until it is there what the daemon cannot do without.
+//! Retries: briefly for resources that a predecessor may still hold, indefinitely for what the daemon needs.
 
 use super::end::End;
 use crate::health::Health;
@@ -10,13 +10,13 @@ use subnet_lease::manager::Error;
 use subnet_lease::reason::Told;
 use tracing::warn;
 
-/// Between two questions to a store that does not answer yet.
+/// Delay between attempts while the store does not answer.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Tries for a moment what a predecessor that is just ending may still hold.
+/// Retries for a moment: a predecessor that is just ending may still hold the resource.
 ///
 /// # Errors
-/// The last attempt's.
+/// The error of the last attempt.
 pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() -> F) -> Result<T, E> {
     const LIMIT: Duration = Duration::from_secs(2);
     let begun = tokio::time::Instant::now();
@@ -28,10 +28,10 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() 
     }
 }
 
-/// Asks the store until it answers; says why it waits, once for each reason.
+/// Asks the store until it answers. Logs each new reason for waiting once.
 ///
 /// # Errors
-/// The store refuses, and would refuse again.
+/// The store refuses permanently.
 pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &Health, condition: Condition, ask: impl Fn() -> F) -> Result<T, End> {
     let mut told = Told::default();
     let mut failures = 0;

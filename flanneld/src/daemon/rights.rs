@@ -1,36 +1,36 @@
-//! What only one daemon on a host can have: its network, its subnet.env, devices and ports, a place for its guard.
+//! Resources that only one daemon on a host can hold: its network, its subnet.env, devices and ports, a guard slot.
 
 use backends::{Backend, Takes};
 use netstate::netlink::NetlinkKernel;
-use run_dir::instance::taken::{self, GuardPlace, Taken, Wants};
+use run_dir::instance::taken::{self, GuardSlot, Taken, Wants};
 use run_dir::instance::{self, Instance, InstanceError};
 use std::path::Path;
 use subnet_lease::NetworkConfig;
 
-/// What no other daemon on this host can have.
+/// The exclusive resources of this daemon.
 #[derive(Default)]
 pub struct Rights {
     _instance: Option<Instance>,
     _taken: Option<Taken>,
-    pub guard: Option<GuardPlace>,
+    pub guard: Option<GuardSlot>,
     pub devices: Vec<String>,
 }
 
 /// Claims all of it, or nothing.
 ///
 /// # Errors
-/// Names who has it.
+/// Names the process that holds one of them.
 pub async fn claim(config: &NetworkConfig, wants: &Wants, guard: bool, subnet_file: &Path) -> Result<Rights, InstanceError> {
     let instance = instance::claim(&config.networks.to_string(), &config.backend, subnet_file)?;
     let taken = taken::take(&config.networks, wants)?;
-    let guard = if guard { Some(taken::take_guard_place()?) } else { None };
+    let guard = if guard { Some(taken::take_guard_slot()?) } else { None };
     Ok(Rights { _instance: Some(instance), _taken: Some(taken), guard, devices: wants.devices.clone() })
 }
 
-/// What the network needs for itself alone.
+/// The resources that the network needs exclusively.
 pub async fn wants(backend: &dyn Backend) -> Wants {
     let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
-        // Only who leaves the choice to the kernel has to know.
+        // Needed only where the choice is left to the kernel.
         Ok(mut kernel) if backend.takes(true) != backend.takes(false) => backend.takes(kernel.supports_vxlan().await.unwrap_or(true)),
         _ => backend.takes(true),
     };

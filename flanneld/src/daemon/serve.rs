@@ -1,4 +1,4 @@
-//! From the lease on: the leases of the others, the first pass, traffic rules, subnet.env, and the tasks that keep all of it.
+//! After the lease: the leases of other nodes, the first pass, traffic rules, subnet.env, and the tasks that maintain them.
 
 use super::attrs::{Ends, Following};
 use super::end::End;
@@ -26,7 +26,7 @@ use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
 
-/// An audit at least as often as this shows that the network is alive.
+/// Audits at least this frequent serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 /// The leases of the other nodes, as they change.
@@ -36,7 +36,7 @@ pub struct Leases {
 }
 
 impl Daemon {
-    /// Follows the leases in the store, from their first complete list on: an unknown world is no empty one.
+    /// Follows the leases in the store and waits for the first complete list: an unknown network is not an empty one.
     pub(super) async fn follow_leases(&mut self, node: &Node, ends: &Ends) -> Leases {
         let watched = node.manager.clone();
         let terms = ends.terms.clone();
@@ -53,7 +53,7 @@ impl Daemon {
         Leases { table, readings }
     }
 
-    /// Brings the data plane up, tells that the node is ready, and starts everything that keeps it so.
+    /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
     pub(super) async fn serve(&mut self, node: Node, following: Following, ends: Ends, leases: Leases) -> Result<(), End> {
         let Node { manager, config, claim, found, lease, backend, held, .. } = node;
         let env = ends.env;
@@ -62,7 +62,7 @@ impl Daemon {
 
         let network = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
 
-        // Rules before subnet.env: pods start with it, and rely on them.
+        // Rules before subnet.env: pods start once it exists, and rely on the rules.
         let wanted = Wanted {
             networks: config.networks,
             own: lease.subnets,
@@ -100,7 +100,7 @@ impl Daemon {
         self.spawn(checks.keep(self.stop.clone()));
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
-            // The keeper tries again at once, and tells.
+            // The keeper retries at once and reports failures.
             self.health.condition(Condition::SubnetEnv, Some(&error.to_string()));
         }
         self.health.condition(Condition::Start, None);
@@ -110,7 +110,7 @@ impl Daemon {
         let told = self.health.clone();
         let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble);
         self.spawn(follow(found.chosen, ends.underlay, tell, self.stop.clone()));
-        self.spawn(tell_addresses(manager.clone(), underlay.clone(), self.stop.clone()));
+        self.spawn(report_addresses(manager.clone(), underlay.clone(), self.stop.clone()));
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         let vitals = vitals::Vitals {
             held: held.1.clone(),
@@ -141,7 +141,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Makes the kernel's state what the leases demand.
+    /// Brings the kernel in sync with the leases.
     async fn first_pass(
         &self,
         backend: Box<dyn Backend>,
@@ -150,7 +150,7 @@ impl Daemon {
         leases: &watch::Receiver<Arc<LeaseTable>>,
     ) -> Result<Box<dyn Network>, End> {
         if !backend.hands_over() {
-            // A device or socket that is kept for nobody would be in the way.
+            // An inherited device or socket that no backend takes over would be in the way.
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
@@ -160,8 +160,8 @@ impl Daemon {
         Ok(network)
     }
 
-    /// Applies the traffic rules and keeps them; what holds them up is told by readiness, and holds up nothing else. Tells when rules were
-    /// written.
+    /// Applies the traffic rules and keeps them in place. A delay shows in readiness and delays nothing else. The receiver changes whenever
+    /// rules are written.
     async fn keep_rules(&mut self, wanted: Wanted, nodes: Nodes) -> watch::Receiver<u64> {
         let previous = subnet_env::read(&self.settings.subnet_file);
         let before = previous.network.map(IpNet::V4).into_iter().chain(previous.v6_network.map(IpNet::V6)).collect();
@@ -169,13 +169,13 @@ impl Daemon {
         let written = keeper.written();
         let (applied_out, applied) = oneshot::channel();
         self.spawn(keeper.keep(applied_out, self.stop.clone()));
-        let _ = tokio::time::timeout(traffic::PATIENCE, applied).await;
+        let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
     }
 }
 
-/// Tells the store's client which addresses this host has: it is faster than waiting for answers to one that is gone.
-async fn tell_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
+/// Reports this host's addresses to the store's client, so that it need not wait for answers to an address that is gone.
+async fn report_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
     let follow = async {
         while underlay.changed().await.is_ok() {
             let local: Vec<_> = underlay.borrow_and_update().local.iter().map(IpNet::addr).collect();

@@ -1,4 +1,4 @@
-//! Whether the node is well, looked at every second: readiness tells the truth in both directions.
+//! The health of the node, checked every second: readiness is set and cleared promptly.
 
 use crate::health::condition::Condition;
 use crate::health::{Health, Unused};
@@ -16,45 +16,45 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// How old what is known of the other nodes may be.
-const FRESH: Duration = Duration::from_secs(60);
-/// How long no lease of the other nodes may be in force.
+/// How old the knowledge of the other nodes may be.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// How long the node may be without a usable lease of another node.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// How long the kernel may differ from what is wanted.
-const OUT_OF_STEP: Duration = Duration::from_secs(10);
-/// How long it may take to tell the peers what changed here.
-const UNTOLD: Duration = Duration::from_secs(1);
-/// How long trouble with the lease may last before the node is not ready.
-const TROUBLE: Duration = Duration::from_secs(60);
+/// How long the kernel may be out of sync.
+const OUT_OF_SYNC: Duration = Duration::from_secs(10);
+/// How long publishing a change of this node may take.
+const UNPUBLISHED: Duration = Duration::from_secs(1);
+/// How long a problem with the lease may last before the node is not ready.
+const LEASE_GRACE: Duration = Duration::from_secs(60);
 
-/// Everything that readiness rests on.
+/// Everything that readiness depends on.
 pub struct Vitals {
-    /// The own lease.
+    /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// The watch of the others' leases.
+    /// The state of the watch on the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The running network.
     pub network: Observer,
-    /// Whether the kernel is compared now and then without an event, at least every 20 s.
+    /// Whether the kernel is audited at least every 20 s, even without an event.
     pub audits: bool,
-    /// For its counters.
+    /// The source of the store counters.
     pub manager: Arc<dyn SubnetManager>,
-    /// For the MTU.
+    /// The source of the MTU.
     pub mtu: watch::Receiver<SubnetEnv>,
-    /// Not ready once the lease has less than this left.
+    /// The node is not ready once its lease has less time left than this.
     pub margin: Duration,
-    /// Where it is told.
+    /// Where the results go.
     pub health: Health,
 }
 
 impl Vitals {
-    /// Looks every second until `stop`.
+    /// Checks every second until `stop`.
     pub async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut in_step_at = Instant::now();
+        let mut in_sync_at = Instant::now();
         let mut well_at = Instant::now();
         let mut told = Told::default();
         let mut seen = 0;
@@ -70,32 +70,32 @@ impl Vitals {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
-            self.health.beat("vitals");
+            self.health.heartbeat("vitals");
             if let Some(lines) = logging::lost() {
-                warn!("{lines} lines of this log could not be written and are lost: {} in all", logging::dropped());
+                warn!("{lines} log lines could not be written and are lost ({} in total)", logging::dropped());
             }
-            // A loop that audits makes a pass now and then; one that waits for events alone may be silent for ever.
+            // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
             let kernel = self.network.status().kernel;
             if self.audits && kernel.passes != seen {
-                self.health.beat("kernel");
+                self.health.heartbeat("kernel");
                 seen = kernel.passes;
             }
             if kernel.in_step {
-                in_step_at = Instant::now();
+                in_sync_at = Instant::now();
             }
-            let late = in_step_at.elapsed() > OUT_OF_STEP;
+            let late = in_sync_at.elapsed() > OUT_OF_SYNC;
             self.health.condition(Condition::Kernel, late.then_some(kernel.trouble.as_str()));
             let reading = self.readings.borrow().clone();
-            let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > FRESH);
-            let stale = stale.map(|since| {
-                format!("nothing is known of the other nodes for {} s: the store does not answer, or does not tell changes", since.as_secs())
-            });
+            let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
+            let stale =
+                stale.map(|since| format!("no news of the other nodes for {} s: the store does not answer, or reports no changes", since.as_secs()));
             self.health.condition(Condition::Watch, stale.as_deref());
             if reading.cut_off.is_none() {
                 in_touch_at = Instant::now();
             }
             let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
-            let cut_off = cut_off.map(|nodes| format!("of {nodes} other nodes none can be reached: none of their leases can be used here"));
+            let cut_off =
+                cut_off.map(|nodes| format!("none of the {nodes} other nodes can be reached: none of their leases can be used on this node"));
             self.health.condition(Condition::Peers, cut_off.as_deref());
             let now = self.unused(&reading);
             if now != *unused {
@@ -109,7 +109,7 @@ impl Vitals {
             }
             if told.news(held.trouble.as_ref()) {
                 match &held.trouble {
-                    None => info!("the lease is well again"),
+                    None => info!("resolved: the lease is in order again"),
                     Some(why) => warn!("the lease: {why}"),
                 }
             }
@@ -136,17 +136,17 @@ impl Vitals {
         if let Some(left) = left.filter(|left| *left < self.margin) {
             return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.as_deref().unwrap_or_default()));
         }
-        // Peers that send to an address that is gone do not reach this node, whatever else is well.
-        if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNTOLD) {
+        // Peers that send to an address that is gone do not reach this node, even if all else works.
+        if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNPUBLISHED) {
             return Some(match &held.trouble {
                 Some(trouble) => format!("{}: {trouble}", untold.what),
                 None => untold.what.clone(),
             });
         }
-        held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > TROUBLE).map(ToString::to_string)
+        held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE).map(ToString::to_string)
     }
 
-    /// What the store has and this node does not use: refused, or unreadable.
+    /// Leases in the store that this node does not use: refused, or unreadable.
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
         let refused =
@@ -170,7 +170,7 @@ impl Vitals {
     }
 }
 
-/// While a lease is awaited: why it takes long, told to health and the log. Ends when it is dropped.
+/// While the node waits for a lease, reports the reason to health and the log. Ends when the result is dropped.
 pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
     struct Telling(tokio::task::JoinHandle<()>);
     impl Drop for Telling {

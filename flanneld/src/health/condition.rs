@@ -1,13 +1,13 @@
-//! What can keep a node from being ready.
+//! The conditions that can keep a node from being ready.
 
 use std::fmt;
 
-/// A reason for which a node is not ready. The name is what /readyz and /status tell.
+/// A reason why a node is not ready. /readyz and /status show its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// The network configuration cannot be read.
     Config,
-    /// The kernel differs from what is wanted.
+    /// The kernel is out of sync with the desired state.
     Kernel,
     /// This node has no lease, or cannot keep it.
     Lease,
@@ -21,14 +21,14 @@ pub enum Condition {
     Store,
     /// subnet.env cannot be written.
     SubnetEnv,
-    /// There is no interface to reach other nodes by.
+    /// There is no interface that reaches the other nodes.
     Underlay,
-    /// Nothing is known of the other nodes.
+    /// There is no news of the other nodes.
     Watch,
 }
 
 impl Condition {
-    /// All of them, by name.
+    /// All conditions, sorted by name.
     pub const ALL: [Condition; 10] = [
         Condition::Config,
         Condition::Kernel,
@@ -42,7 +42,7 @@ impl Condition {
         Condition::Watch,
     ];
 
-    /// Its name.
+    /// The name of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Condition::Config => "config",
@@ -58,7 +58,7 @@ impl Condition {
         }
     }
 
-    /// Whether whoever finds it also logs it, with its reason.
+    /// Whether the code that sets the condition also logs it with its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv)
     }

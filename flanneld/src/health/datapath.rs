@@ -1,4 +1,4 @@
-//! What our own packet engines count, for /metrics and /status.
+//! The counters of the packet engines, for /metrics and /status.
 
 use backends::status::{EngineStatus, Traffic};
 use prometheus_client::metrics::counter::Counter;
@@ -9,13 +9,13 @@ use subnet_lease::printable;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// What is counted in each direction: its name, and what it is.
+/// The counters of each direction: name and help text.
 const COUNTED: [(&str, &str); 5] = [
-    ("packets", "Packets that our own engine moved, by direction"),
-    ("bytes", "Their bytes, inner headers included"),
-    ("batches", "System calls that moved some of them"),
-    ("units", "Super-packets and single packets in which they were moved"),
-    ("read_errors", "Reads that failed; the thread waits longer after each"),
+    ("packets", "Packets forwarded by the packet engine, by direction"),
+    ("bytes", "Bytes forwarded by the packet engine, including inner headers, by direction"),
+    ("batches", "System calls that moved at least one packet"),
+    ("units", "Super-packets (GSO/GRO) and single packets forwarded"),
+    ("read_errors", "Failed reads; the thread backs off after each"),
 ];
 
 fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
@@ -26,7 +26,7 @@ fn counted(traffic: &Traffic) -> [u64; 5] {
     [traffic.packets, traffic.bytes, traffic.batches, traffic.units, traffic.read_errors]
 }
 
-/// A label's value: one line, which the exposition format can hold.
+/// A label value: one line that the exposition format can hold.
 fn label(text: &str) -> String {
     printable::value(text).into_owned()
 }
@@ -58,10 +58,10 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
         unsegmented.get_or_create(&labels).inc_by(engine.unsegmented_sends);
         info.get_or_create(&vec![("device", label(&engine.device)), ("mode", label(&engine.mode))]).set(1);
     }
-    registry.register("datapath_dropped_packets", "Packets that our own engine dropped, by direction and reason", dropped);
-    registry.register("datapath_icmp_errors", "ICMP errors sent to pods whose packets could not be carried", icmp);
-    registry.register("datapath_unsegmented_sends", "Sends of many packets that had to be made one by one", unsegmented);
-    registry.register("datapath_info", "How our own engine moves packets", info);
+    registry.register("datapath_dropped_packets", "Packets dropped by the packet engine, by direction and reason", dropped);
+    registry.register("datapath_icmp_errors", "ICMP errors sent to pods whose packets could not be forwarded", icmp);
+    registry.register("datapath_unsegmented_sends", "Sends of several packets that had to be sent one by one", unsegmented);
+    registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
 /// The engines by device.

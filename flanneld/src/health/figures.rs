@@ -1,4 +1,4 @@
-//! The figures behind /metrics and /status.
+//! The counters and gauges behind /metrics and /status.
 
 use super::datapath;
 use crate::logging;
@@ -16,37 +16,37 @@ use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, boot_time};
 use subnet_lease::printable;
 
-/// What is counted and measured; the tasks set it, the server reads it.
+/// Counters and gauges: the tasks set them, the server reads them.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Peers that the backend serves.
+    /// Number of peers that the backend serves.
     pub peers: u64,
-    /// Leases of other nodes in the store, whether used or not.
+    /// Number of leases of other nodes in the store, used or not.
     pub leases: u64,
-    /// Leases that are not used at present, by reason.
+    /// Number of leases not in use, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// The manager's own counters.
+    /// The manager's counters.
     pub store: Option<Arc<Counters>>,
-    /// When the own lease ends unless it is renewed, on the boot-time clock; none for a reservation, or without a lease.
+    /// When this node's lease expires unless renewed, on the boot-time clock; `None` for a reservation or without a lease.
     pub lease_ends: Option<Duration>,
     /// FLANNEL_MTU.
     pub mtu: u32,
-    /// Times that traffic rules were written.
+    /// Number of writes of traffic rules.
     pub rule_writes: u64,
-    /// Times that traffic rules were put back after somebody else had changed them.
+    /// Number of repairs of traffic rules that another program had changed.
     pub rule_repairs: u64,
-    /// Whether somebody changes them again and again.
-    pub rules_at_war: bool,
-    /// Packets of others than peers that came to the encapsulation port, where they are counted.
-    pub strangers: Option<u64>,
-    /// What is wrong with this host, by check; empty until somebody has looked.
+    /// Whether another program keeps changing them.
+    pub rules_contended: bool,
+    /// Packets to the encapsulation port from senders that are no peers, where they are counted.
+    pub unknown_senders: Option<u64>,
+    /// Number of findings on this host, by check; empty before the first pass.
     pub findings: BTreeMap<&'static str, u64>,
-    /// Tells how the running network stands.
+    /// The state of the running network.
     pub network: Option<Observer>,
 }
 
 impl Figures {
-    /// Takes over how the reading of the store stands.
+    /// Takes over the state of the watch on the store.
     pub fn reading(&mut self, reading: &Reading) {
         self.leases = u64::try_from(reading.seen).unwrap_or(u64::MAX);
         self.refused =
@@ -63,7 +63,7 @@ impl Figures {
         self.store.as_ref().map_or(0, |store| u64::try_from(store.unreadable_keys().len()).unwrap_or(u64::MAX))
     }
 
-    /// Seconds until the own lease ends.
+    /// Seconds until this node's lease expires.
     fn lease_left(&self) -> Option<u64> {
         self.lease_ends.map(|end| end.saturating_sub(boot_time()).as_secs())
     }
@@ -85,14 +85,14 @@ impl Figures {
         gauge("leases_unreadable", "Keys in the store that cannot be read", self.unreadable());
         gauge("mtu_bytes", "MTU of pods", u64::from(self.mtu));
         if let Some(left) = self.lease_left() {
-            gauge("lease_expiry_seconds", "Seconds until the own lease ends unless it is renewed", left);
+            gauge("lease_expiry_seconds", "Seconds until this node's lease expires unless renewed", left);
         }
         if let Some(status) = &status {
-            gauge("kernel_in_step", "1 while the kernel is as wanted", u64::from(status.kernel.in_step));
+            gauge("kernel_in_step", "1 while the kernel is in sync with the desired state", u64::from(status.kernel.in_step));
         }
-        gauge("rules_at_war", "1 while somebody changes the traffic rules again and again", u64::from(self.rules_at_war));
-        if let Some(strangers) = self.strangers {
-            gauge("encap_stranger_packets", "Packets to the encapsulation port that no other node sent, by the rule's counter", strangers);
+        gauge("rules_at_war", "1 while another program keeps changing the traffic rules", u64::from(self.rules_contended));
+        if let Some(unknown) = self.unknown_senders {
+            gauge("encap_stranger_packets", "Packets to the encapsulation port from unknown senders, by the counter of the rule", unknown);
         }
         let refused = Family::<Vec<(String, String)>, Gauge>::default();
         for (reason, count) in &self.refused {
@@ -102,12 +102,12 @@ impl Figures {
         for (check, count) in &self.findings {
             findings.get_or_create(&vec![("check".to_owned(), (*check).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
-        registry.register("findings", "What is wrong with this host's sysctls and firewalls, by check", findings);
-        registry.register("leases_refused", "Leases that are not used at present, by reason", refused);
+        registry.register("findings", "Problems with this host's sysctls and firewalls, by check", findings);
+        registry.register("leases_refused", "Leases not in use, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
         for (name, help, value) in [
-            ("rule_writes", "Times that traffic rules were written", self.rule_writes),
-            ("rule_repairs", "Times that somebody else's change of traffic rules was undone", self.rule_repairs),
+            ("rule_writes", "Writes of traffic rules", self.rule_writes),
+            ("rule_repairs", "Repairs of traffic rules that another program had changed", self.rule_repairs),
             ("log_lines_dropped", "Log lines that could not be written to standard error", logging::dropped()),
         ] {
             let counter: Counter = Counter::default();
@@ -116,10 +116,10 @@ impl Figures {
         }
         if let Some(status) = &status {
             for (name, help, value) in [
-                ("kernel_passes", "Comparisons of the kernel with what is wanted", status.kernel.passes),
+                ("kernel_passes", "Comparisons of the kernel with the desired state", status.kernel.passes),
                 ("kernel_writes", "Operations that changed the kernel", status.kernel.writes),
                 ("kernel_failures", "Operations that the kernel refused", status.kernel.failures),
-                ("kernel_repairs", "Operations that undid somebody else's change", status.kernel.repairs),
+                ("kernel_repairs", "Operations that reverted a change by another program", status.kernel.repairs),
             ] {
                 let counter: Counter = Counter::default();
                 counter.inc_by(value);
@@ -135,7 +135,7 @@ impl Figures {
         out
     }
 
-    /// The figures for /status.
+    /// The counters and gauges for /status.
     pub(super) fn json(&self) -> serde_json::Value {
         let mut out = serde_json::json!({
             "peers": self.peers,
@@ -145,7 +145,7 @@ impl Figures {
             "store_requests": self.requests(),
             "lease_expiry_seconds": self.lease_left(),
             "mtu": self.mtu,
-            "rules": { "writes": self.rule_writes, "repairs": self.rule_repairs, "at_war": self.rules_at_war },
+            "rules": { "writes": self.rule_writes, "repairs": self.rule_repairs, "at_war": self.rules_contended },
         });
         if let (Some(network), Some(out)) = (&self.network, out.as_object_mut()) {
             let status = network.status();
@@ -166,7 +166,7 @@ impl Figures {
     }
 }
 
-/// A counter a kind.
+/// A family with one counter per kind.
 fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Vec<(String, String)>, Counter> {
     let family = Family::<Vec<(String, String)>, Counter>::default();
     for (kind, count) in counts {

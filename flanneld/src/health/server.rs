@@ -17,10 +17,10 @@ use tracing::{info, warn};
 /// How long open requests may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How many leases that are not used /readyz names.
+/// How many unused leases /readyz lists.
 const REFUSED: usize = 20;
 
-/// The health server's address cannot be had.
+/// The health server cannot listen on its address.
 #[derive(Debug, thiserror::Error)]
 #[error("the health server cannot listen on {address}: {why}; {}", remedy(why, *address))]
 pub struct BindError {
@@ -31,9 +31,9 @@ pub struct BindError {
 fn remedy(why: &io::Error, address: SocketAddr) -> String {
     match why.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("see who does with `ss -ltnp sport = :{0}`, or choose another port with --healthz-port (0: no server)", address.port())
+            format!("find the process with `ss -ltnp sport = :{0}`, or choose another port with --healthz-port (0: no server)", address.port())
         }
-        io::ErrorKind::AddrNotAvailable => "--healthz-ip must be an address of this host (0.0.0.0: all of them)".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "set --healthz-ip to an address of this host (0.0.0.0: all of them)".to_owned(),
         io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with --healthz-port".to_owned(),
         _ => "check --healthz-ip and --healthz-port".to_owned(),
     }
@@ -47,25 +47,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to listen.
+    /// Starts listening.
     ///
     /// # Errors
-    /// Names the address and what to do.
+    /// Names the address and the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, BindError> {
         let listener = TcpListener::bind(address).await.map_err(|why| BindError { address, why })?;
         info!("health server listens on http://{address}: /healthz /readyz /metrics /status");
         Ok(Self { listener, health })
     }
 
-    /// Where it listens; the port that the system chose where 0 was asked for.
+    /// The address it listens on, with the port that the system chose if 0 was requested.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`, then lets open requests end for at most 3 seconds.
+    /// Answers until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
         let router = Router::new()
             .route("/healthz", any(healthz))
@@ -80,7 +80,7 @@ impl Server {
         };
         tokio::select! {
             result = async { served.await } => if let Err(error) = result { warn!("the health server ended: {error}") },
-            () = late => info!("open requests to the health server are cut off"),
+            () = late => info!("closing open requests to the health server"),
         }
     }
 }
@@ -98,7 +98,7 @@ async fn readyz(State(health): State<Health>) -> Response {
         if reasons.is_empty() { (StatusCode::OK, "flanneld is ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet") };
     let unused = health.unused();
     let refused = unused.iter().take(REFUSED).map(|unused| format!("refused: {}", unused.text));
-    let more = unused.len().checked_sub(REFUSED + 1).map(|more| format!("refused: {} more, which /status names", more + 1));
+    let more = unused.len().checked_sub(REFUSED + 1).map(|more| format!("refused: {} more, listed in /status", more + 1));
     let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| format!("{name}: {reason}")).chain(refused).chain(more).collect();
     if lines.is_empty() {
         return (code, verdict).into_response();

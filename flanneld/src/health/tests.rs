@@ -39,7 +39,7 @@ async fn answers() {
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()));
     health.set_unused(Arc::new((0..25).map(unused).collect()));
     let (code, text) = get(address, "GET", "/readyz").await;
-    assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, which /status names\n"), "{code} {text}");
+    assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, listed in /status\n"), "{code} {text}");
     assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
     health.condition(Condition::Lease, Some("ends"));
     assert!(get(address, "GET", "/readyz").await.1.starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n"));
@@ -48,12 +48,12 @@ async fn answers() {
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
 
-    health.beat_within("network", Duration::ZERO);
+    health.heartbeat_within("network", Duration::ZERO);
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (code, text) = get(address, "GET", "/healthz").await;
-    assert!(code == 500 && text.contains("network has not moved"), "{code} {text}");
-    health.rest("network");
-    health.beat("network");
+    assert!(code == 500 && text.contains("no heartbeat from network"), "{code} {text}");
+    health.forget_heartbeat("network");
+    health.heartbeat("network");
     assert_eq!(get(address, "GET", "/healthz").await.0, 200);
 
     let engine = EngineStatus {
@@ -175,7 +175,7 @@ proptest::proptest! {
             let task = tokio::spawn(server.serve(stop.clone()));
             health.condition(Condition::Lease, Some(&text));
             health.fact("node_id", text.clone());
-            health.beat_within(&text, Duration::ZERO);
+            health.heartbeat_within(&text, Duration::ZERO);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let status = Status { kernel: Snapshot { trouble: text.clone(), ..Snapshot::default() }, engines: vec![engine] };
             health.figures(|figures| {

@@ -1,4 +1,4 @@
-//! Standard error as a place for log lines that holds nobody up and ends nobody: a line that cannot be written is dropped and counted.
+//! Standard error as a log sink that never blocks or ends the daemon: a line that cannot be written is dropped and counted.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long a reader may be slow before lines are dropped, in milliseconds; one that has not read since is not waited for.
+/// How long to wait for a slow reader before dropping lines, in milliseconds. A reader that has not read since then is not waited for.
 const PATIENCE: u8 = 100;
-/// So much fits into a pipe or a terminal that can be written to (PIPE_BUF of pipe(7)).
+/// Bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
 static SINK: Sink = Sink::new();
@@ -20,7 +20,7 @@ pub fn dropped() -> u64 {
     SINK.state().dropped
 }
 
-/// How many were dropped, once lines get through again; told once.
+/// Number of dropped lines, reported once when lines get through again.
 pub fn lost() -> Option<u64> {
     SINK.lost()
 }
@@ -36,7 +36,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// One line; its writing never fails, as the subscriber would complain of that on standard error.
+/// One line. Writing it never fails, since the subscriber would report that on standard error.
 pub struct Line;
 
 impl io::Write for Line {
@@ -54,11 +54,11 @@ struct Sink(Mutex<State>);
 
 struct State {
     dropped: u64,
-    /// Those of them that nobody was told of.
+    /// Dropped lines not yet reported.
     untold: u64,
-    /// The last line was dropped.
+    /// Whether the last line was dropped.
     stuck: bool,
-    /// A line was written in part.
+    /// Whether a line was only partly written.
     torn: bool,
 }
 
@@ -93,7 +93,7 @@ impl Sink {
     }
 }
 
-/// Writes without waiting longer than that for a reader; what was written is counted, also when it fails.
+/// Writes without waiting for a reader longer than the limit. Counts the bytes written even if it fails.
 fn piecewise(out: BorrowedFd<'_>, line: &[u8], patience: PollTimeout, written: &mut usize) -> nix::Result<()> {
     while let Some(rest) = line.get(*written..).filter(|rest| !rest.is_empty()) {
         let mut polled = [PollFd::new(out, PollFlags::POLLOUT)];

@@ -1,5 +1,5 @@
-//! The last thing that happens to a log line: whatever a terminal would obey in it becomes visible. Lines hold names, types and
-//! keys that others wrote into the store; at this place none of them is forgotten.
+//! The last step of formatting a log line: makes terminal control characters visible. Lines hold names, types and
+//! keys that others wrote into the store; here none of them is missed.
 
 use std::fmt;
 use subnet_lease::printable;
@@ -10,14 +10,14 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How the inner format writes.
+/// The kind of the inner format.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Text { colours: bool },
     Json,
 }
 
-/// A format whose lines are printable, one each, and not longer than [`printable::LINE`].
+/// A format whose events are single printable lines of at most [`printable::LINE`] characters.
 #[derive(Debug)]
 pub(super) struct Visible<F> {
     inner: F,
@@ -47,7 +47,7 @@ where
         self.inner.format_event(context, Writer::new(&mut line), event)?;
         let line = line.strip_suffix('\n').unwrap_or(&line);
         match self.kind {
-            // No value brings its own: they have passed through `field`.
+            // No value contains colours of its own: all have passed through `field`.
             Kind::Text { colours: true } => writer.write_str(&printable::styled_line(line)),
             Kind::Text { colours: false } => writer.write_str(&printable::line(line)),
             Kind::Json => writer.write_str(&printable::json(&bounded(line))),
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// How fields are written where lines have colours: as tracing-subscriber writes them, but nobody's text may look like a colour.
+/// Formats fields of coloured lines as tracing-subscriber does, but escapes colour sequences in values.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -71,7 +71,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// A line of JSON that is too long gets its long strings cut.
+/// Cuts the long strings of a JSON line that is too long.
 fn bounded(line: &str) -> String {
     let document = if line.len() > printable::LINE { serde_json::from_str(line).ok() } else { None };
     let Some(mut document) = document else { return line.to_owned() };

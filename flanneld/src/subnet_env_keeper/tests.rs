@@ -68,7 +68,7 @@ async fn trouble_is_told_and_ends() {
     let told = || health.reasons().iter().any(|(name, _)| *name == Condition::SubnetEnv);
     until("told", told).await;
     std::fs::remove_file(&blocker).unwrap();
-    until("mended", || !told()).await;
+    until("resolved", || !told()).await;
     stop.cancel();
     task.await.unwrap();
 }

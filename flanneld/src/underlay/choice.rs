@@ -1,19 +1,19 @@
-//! What was chosen, and why not.
+//! The chosen interface, or why none could be chosen.
 
 use ipnet::IpNet;
 use options::Pattern;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// How an address of a family was found, and so how another one is found when it changes.
+/// How the address of a family was found, and how its replacement is found when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The best of the interface.
+    /// The best address of the interface.
     Best,
-    /// This very one.
+    /// Exactly this address.
     Exactly,
-    /// One that matches.
+    /// An address that matches a pattern.
     Matching(Pattern),
-    /// One inside this network.
+    /// An address inside this network.
     Inside(IpNet),
 }
 
@@ -22,15 +22,15 @@ pub enum Rule {
 pub struct Chosen {
     /// The interface as backends need it.
     pub underlay: backends::Underlay,
-    /// Why this one, to follow "it is": `named by --iface=eth1`, `the default route's`.
+    /// Why this one, as a phrase: `named by --iface=eth1`, `the default route's`.
     pub why: String,
-    /// Whether somebody named it by a flag or variable (`--iface*`, `--public-ip*`): then a node may take an unsigned lease of its address.
+    /// Whether a flag or variable named it (`--iface*`, `--public-ip*`): then a node may take over an unsigned lease with its address.
     pub named: bool,
-    /// Whether it is merely the default route's.
+    /// Whether it was chosen only because it holds the default route.
     pub by_default: bool,
-    /// `--public-ip` and `--public-ipv6`, which stay whatever the interface's addresses become.
+    /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
     pub told: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-    /// What is odd about the choice.
+    /// Warnings about the choice.
     pub warnings: Vec<String>,
     /// How its IPv4 address was found.
     pub rule_v4: Rule,
@@ -42,8 +42,8 @@ pub struct Chosen {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct SelectError {
-    /// Everything that was tried and why it failed.
+    /// What was tried and why it failed.
     pub text: String,
-    /// Whether waiting can help: an interface, an address or a route is absent.
+    /// Whether waiting can help: an interface, an address or a route is missing.
     pub may_come: bool,
 }

@@ -1,12 +1,12 @@
-//! What is known about this host's interfaces, addresses and routes.
+//! Facts about this host's interfaces, addresses and routes.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Everything that the choice of an interface rests on.
+/// Everything that the choice of an interface depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Interfaces, in the order of their indexes.
+    /// Interfaces, ordered by index.
     pub interfaces: Vec<Interface>,
     /// Default routes of the main table, the preferred ones first.
     pub defaults: Vec<DefaultRoute>,
@@ -21,9 +21,9 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Whether it is up, as the administrator decides.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// Whether it has a carrier: the cable is plugged in, the other end is up.
+    /// Whether it has a carrier.
     pub carrier: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
@@ -38,15 +38,15 @@ pub struct Interface {
 pub struct Address {
     /// The address with its prefix length.
     pub net: IpNet,
-    /// Whether it has no end of life.
+    /// Whether it is permanent.
     pub permanent: bool,
-    /// Whether it should not be used for new connections.
+    /// Whether it is deprecated.
     pub deprecated: bool,
     /// Whether it is an IPv6 privacy address.
     pub temporary: bool,
-    /// Whether duplicate address detection has not ended yet.
+    /// Whether duplicate address detection is still running.
     pub tentative: bool,
-    /// Whether another host has it.
+    /// Whether duplicate address detection failed: another host has it.
     pub dad_failed: bool,
 }
 
@@ -61,7 +61,7 @@ impl Address {
         self.net.addr()
     }
 
-    /// Whether packets between nodes can come from it.
+    /// Whether it can be the source of packets between nodes.
     pub fn usable(&self) -> bool {
         !self.deprecated && !self.tentative && !self.dad_failed && (global(self.ip()) || link_local(self.ip()))
     }
@@ -93,7 +93,7 @@ fn global(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether an address means something on one link only.
+/// Whether an address is link-local.
 pub(super) fn link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -104,22 +104,22 @@ pub(super) fn link_local(ip: IpAddr) -> bool {
 /// One default route, or one path of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultRoute {
-    /// Whether it is IPv6's.
+    /// Whether it is an IPv6 route.
     pub ipv6: bool,
-    /// The interface it leaves by, if by any.
+    /// The outgoing interface, if any.
     pub index: Option<u32>,
     /// Its metric.
     pub metric: u32,
-    /// Whether it carries packets: false for `unreachable`, `blackhole`, `prohibit`.
+    /// Whether it forwards packets: false for `unreachable`, `blackhole`, `prohibit`.
     pub carries: bool,
 }
 
 /// Where the kernel would send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteAnswer {
-    /// The interface it leaves by; the loopback one for this host's own addresses.
+    /// The outgoing interface; the loopback interface for this host's own addresses.
     pub index: u32,
-    /// The source address it would have.
+    /// The source address.
     pub source: Option<IpAddr>,
 }
 
@@ -136,7 +136,7 @@ impl Interface {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Its addresses for people: those that can be used, else all.
+    /// Its addresses as text: the usable ones, else all.
     pub fn addresses_text(&self) -> String {
         let usable: Vec<String> = self.addresses.iter().filter(|address| address.usable()).map(|address| address.ip().to_string()).collect();
         if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
@@ -144,12 +144,12 @@ impl Interface {
 }
 
 impl HostFacts {
-    /// The interface of an index.
+    /// The interface with an index.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.index == index)
     }
 
-    /// The interface of a name.
+    /// The interface with a name.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
@@ -159,20 +159,20 @@ impl HostFacts {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Every address of this host; of link-local ones only the underlay's, since each pod's link brings one that says nothing.
+    /// All addresses of this host. Link-local ones only of the underlay, since every pod's link has a meaningless one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts = |address: &&Address| interface.index == underlay || !link_local(address.ip());
             interface.addresses.iter().filter(counts).map(|address| address.net).collect()
         };
-        // Our own devices come and go, and nobody is reached at their addresses.
+        // Our own devices come and go, and their addresses reach no node.
         self.interfaces.iter().filter(|interface| !interface.name.starts_with("flannel")).flat_map(of).collect()
     }
 
-    /// The interface by which an address is reached: its owner where the address is this host's.
+    /// The interface through which an address is reached; for an address of this host, its owner.
     ///
     /// # Errors
-    /// Why the kernel knows none.
+    /// Why the kernel has no route.
     pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), String> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));

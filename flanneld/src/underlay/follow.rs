@@ -1,4 +1,4 @@
-//! How the chosen interface changes while the daemon runs: followed by index, else by name; never without an address.
+//! Follows the chosen interface while the daemon runs: by index, else by name; it always has an address.
 
 use super::choice::{Chosen, Rule};
 use super::facts::link_local;
@@ -7,13 +7,13 @@ use backends::Underlay;
 use std::net::IpAddr;
 use subnet_lease::Addresses;
 
-/// The underlay as it is now, given how it was chosen and how it was last.
+/// The current underlay, given how it was chosen and its previous state.
 ///
-/// INVARIANT: the families of the addresses never change, and an address that is absent is kept (its host may only be rebooting a switch);
-/// what was told to the peers follows the interface only where no `--public-ip` says otherwise.
+/// INVARIANT: the families of the addresses never change, and a missing address is kept (perhaps a switch is rebooting);
+/// the published address follows the interface unless `--public-ip` sets it.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
-    // A name given to another interface in the meantime does not count while ours still exists.
+    // While our interface exists, another interface that now has its old name does not count.
     let anew = || facts.by_name(&last.name).or_else(|| facts.by_name(&chosen.underlay.name));
     let Some(interface) = facts.by_index(last.index).or_else(anew) else {
         now.local = facts.local(last.index);
@@ -33,7 +33,7 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
 fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &HostFacts) -> Addresses {
     let next = |current: IpAddr, rule: &Rule| -> IpAddr {
         let usable = interface.usable(current.is_ipv6());
-        // An address that sources packets may be another interface's (a router's lo).
+        // The source address may belong to another interface (a router's lo).
         if usable.contains(&current) || !interface.owns(current) && facts.owner(current).is_some() {
             return current;
         }
@@ -43,7 +43,7 @@ fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &Ho
             Rule::Matching(pattern) => usable.into_iter().find(|ip| pattern.matches(&ip.to_string())),
             Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
         };
-        // A link that went down comes back with a link-local IPv6 address first, which is no substitute for a global one.
+        // A link that comes back up first has only a link-local IPv6 address, which cannot replace a global one.
         new.filter(|new| !link_local(*new) || link_local(current)).unwrap_or(current)
     };
     last.addresses.map(

@@ -1,4 +1,4 @@
-//! A choice with what it rests on, and what the acquisition of a lease asks about it.
+//! A choice with the facts behind it, for the acquisition of a lease.
 
 use super::choice::Chosen;
 use super::facts::HostFacts;
@@ -7,41 +7,41 @@ use super::request::Request;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// What was chosen, and on what it rests.
+/// The choice and the facts behind it.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The choice.
     pub chosen: Chosen,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// What was known.
+    /// The facts.
     pub facts: HostFacts,
 }
 
 impl Found {
-    /// The warning about the default route's interface, where it is due.
+    /// The warning about the default route's interface, if it applies.
     pub fn trap_hint(&self) -> Option<String> {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// This host's interfaces, the store's marked with the flag to type.
+    /// This host's interfaces; the one that reaches the store is marked with the flag to use.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }
 
-    /// Whether packets to the store leave by the chosen interface.
+    /// Whether packets to the store leave through the chosen interface.
     pub fn store_via_underlay(&self) -> bool {
         hint::store_via_underlay(&self.request, &self.chosen, &self.facts)
     }
 
-    /// The chosen interface's addresses with their networks.
+    /// The addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
         interface.map(|interface| interface.addresses.iter().map(|address| address.net).collect()).unwrap_or_default()
     }
 
-    /// Whether packets to an address leave by the chosen interface, as far as their source address tells; an own address leads nowhere.
-    /// Asks the kernel at once: the answer is today's.
+    /// Whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
+    /// Asks the kernel each time, so the answer is current.
     pub fn leads_to(&self, target: IpAddr) -> bool {
         if self.facts.owner(target).is_some() {
             return false;

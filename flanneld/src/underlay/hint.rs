@@ -1,4 +1,4 @@
-//! The Vagrant trap told before it bites: the default route's interface is often not the one that reaches the other nodes.
+//! Warns of the Vagrant trap: the interface of the default route is often not the one that reaches the other nodes.
 
 use super::choice::Chosen;
 use super::facts::{HostFacts, Interface};
@@ -6,7 +6,7 @@ use super::request::{Request, StoreAt};
 use options::Selector;
 use std::net::IpAddr;
 
-/// The interface that reaches the store, and the store's address; none where the store is on this host or not reachable.
+/// The interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
 fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface, IpAddr)> {
     let StoreAt::There(addresses) = store else { return None };
     if addresses.iter().any(IpAddr::is_loopback) {
@@ -18,7 +18,7 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
         .filter(|(interface, _)| !interface.loopback)
 }
 
-/// A warning where the default route's interface was chosen without being named and the store is reached through another one.
+/// A warning if the interface of the default route was chosen by default and another one reaches the store.
 pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;
@@ -36,7 +36,7 @@ pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Optio
     ))
 }
 
-/// Whether packets to the store leave by the chosen interface; a store on this host counts as reached.
+/// Whether packets to the store leave through the chosen interface; true for a store on this host.
 pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts) -> bool {
     match &request.store {
         StoreAt::Here => true,
@@ -46,7 +46,7 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
     }
 }
 
-/// This host's interfaces with their addresses, a line each, for errors about the wrong one; the store's is marked.
+/// This host's interfaces with their addresses, one per line, for error messages; the one that reaches the store is marked.
 pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
     let reaching = reaching(store, facts);
     let mut out = String::new();

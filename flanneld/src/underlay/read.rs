@@ -1,4 +1,4 @@
-//! Reads the facts from the kernel, waits for an interface that is not there, and follows the one that was chosen.
+//! Reads the facts from the kernel, waits for a missing interface, and follows the chosen one.
 
 use super::choice::{Chosen, SelectError};
 use super::facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
@@ -24,14 +24,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// How long events are gathered before the kernel is read: a link that comes up sends a handful.
+/// How long events are gathered before the kernel is read: a link that comes up sends several.
 const SETTLE: Duration = Duration::from_millis(20);
 /// How often the kernel is read without an event, in case one was lost.
 const AUDIT: Duration = Duration::from_secs(30);
-/// How often what is waited for is looked for without an event (a name server tells nobody that it answers again).
+/// How often a wait checks without an event (a name server that answers again sends none).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The kernel could not be asked.
+/// Reading from the kernel failed.
 #[derive(Debug, thiserror::Error)]
 #[error("reading {what} from the kernel (netlink): {why}; is this process allowed to open netlink sockets?")]
 pub struct ReadError {
@@ -45,7 +45,7 @@ impl ReadError {
     }
 }
 
-/// A netlink socket; its connection ends with it.
+/// A netlink socket. Dropping it ends its connection.
 struct Socket<M> {
     handle: Handle,
     messages: M,
@@ -58,12 +58,12 @@ impl<M> Drop for Socket<M> {
     }
 }
 
-/// Opens a netlink socket that also tells the events of the groups.
+/// Opens a netlink socket that also receives the events of the groups.
 fn open(groups: &[MulticastGroup]) -> Result<Socket<impl Stream<Item = RouteNetlinkMessage> + Unpin + Send + use<>>, ReadError> {
     let (connection, handle, messages) =
         rtnetlink::new_multicast_connection(groups).map_err(|error| ReadError { what: "events", why: error.to_string() })?;
     let task = tokio::spawn(connection);
-    // Whatever is not a message (an overrun) means that something was lost: tell it as an event of nothing in particular.
+    // Anything but a message (an overrun) means that events were lost: report it as an unspecific event.
     let messages = messages.map(|(message, _)| match message.payload {
         NetlinkPayload::InnerMessage(inner) => inner,
         _ => RouteNetlinkMessage::NewRoute(RouteMessage::default()),
@@ -71,7 +71,7 @@ fn open(groups: &[MulticastGroup]) -> Result<Socket<impl Stream<Item = RouteNetl
     Ok(Socket { handle, messages, task })
 }
 
-/// Reads everything that the choice of an interface rests on, with the routes to `targets`.
+/// Reads everything that the choice of an interface depends on, with the routes to `targets`.
 ///
 /// # Errors
 /// When the kernel does not answer.
@@ -141,7 +141,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     let (mut local, mut peer) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            // On a point-to-point link the first is ours, the other the peer's; elsewhere IPv6 has the second alone.
+            // On a point-to-point link the first is ours and the second the peer's; otherwise IPv6 has only the second.
             AddressAttribute::Local(ip) => local = Some(*ip),
             AddressAttribute::Address(ip) => peer = Some(*ip),
             AddressAttribute::Flags(all) => flags = *all,
@@ -153,14 +153,14 @@ fn address(message: &AddressMessage) -> Option<Address> {
         net: IpNet::new(ip, message.header.prefix_len).ok()?,
         permanent: flags.contains(AddressFlags::Permanent),
         deprecated: flags.contains(AddressFlags::Deprecated),
-        // One bit with two names: IFA_F_SECONDARY of IPv4 is IFA_F_TEMPORARY of IPv6.
+        // The same bit has two names: IFA_F_SECONDARY for IPv4, IFA_F_TEMPORARY for IPv6.
         temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
         tentative: flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic),
         dad_failed: flags.contains(AddressFlags::Dadfailed),
     })
 }
 
-/// The default routes of the main table in one message: one a path.
+/// The default routes of the main table in one message: one per path.
 fn defaults(ipv6: bool, route: &RouteMessage) -> Vec<DefaultRoute> {
     let mut table = u32::from(route.header.table);
     let (mut metric, mut index, mut paths) = (0, None, Vec::new());
@@ -197,10 +197,10 @@ async fn look_up(handle: &Handle, target: IpAddr) -> Result<RouteAnswer, String>
         RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     });
-    index.map(|index| RouteAnswer { index, source }).ok_or_else(|| "the route leaves by no interface".to_owned())
+    index.map(|index| RouteAnswer { index, source }).ok_or_else(|| "the route has no outgoing interface".to_owned())
 }
 
-/// What is wanted, before the store's name is resolved.
+/// The request, before the store's name is resolved.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// The families the network uses.
@@ -211,14 +211,14 @@ pub struct Wish {
     pub public_ip: Option<Ipv4Addr>,
     /// `--public-ipv6`.
     pub public_ipv6: Option<Ipv6Addr>,
-    /// Host and port of the store's first endpoint; none where it is on this host by its nature.
+    /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
-    /// How long to wait for what is absent; `None` for ever.
+    /// How long to wait for what is missing; `None` forever.
     pub wait: Option<Duration>,
 }
 
 impl Wish {
-    /// What the settings say about a network of these families.
+    /// The request from the settings, for a network of these families.
     pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
@@ -231,7 +231,7 @@ impl Wish {
     }
 
     async fn request(&self) -> Request {
-        // A choice that does not depend on the store shall not wait long for a name server.
+        // A choice that does not depend on the store must not wait long for a name server.
         let patience = if self.selectors.contains(&Selector::Auto) { RETRY } else { Duration::from_secs(2) };
         Request {
             families: self.families,
@@ -243,7 +243,7 @@ impl Wish {
     }
 }
 
-/// Where the store is, with its name resolved.
+/// Resolves where the store is.
 async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
     let Some((host, port)) = host else { return StoreAt::Here };
     let addresses: Vec<IpAddr> = match host.parse() {
@@ -257,10 +257,10 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
     if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) { StoreAt::Here } else { StoreAt::There(addresses) }
 }
 
-/// Chooses the interface; where something is absent, waits for it by events. `waiting` is told why, at first and when the reason changes.
+/// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes.
 ///
 /// # Errors
-/// When waiting cannot help, or has lasted as long as it may.
+/// When waiting cannot help, or the time is up.
 ///
 /// # Cancel safety
 /// Nothing is changed; it can be dropped at any time.
@@ -296,14 +296,14 @@ pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Resu
     }
 }
 
-/// Takes what events are ready, so that a burst is read once.
+/// Drains pending events, so that a burst causes one read.
 async fn settle(messages: &mut (impl Stream<Item = RouteNetlinkMessage> + Unpin)) {
     tokio::time::sleep(SETTLE).await;
     while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and it itself when it is made anew. `tell` is told
-/// why no packets can travel over it, and when they can again.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. Calls `tell`
+/// with the reason when it cannot carry packets, and when it can again.
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
@@ -312,7 +312,7 @@ pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl 
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
             if let Err(error) = follow_once(&chosen, &sender, &tell, &mut alarm, &mut others).await {
-                warn!("the underlay cannot be followed, trying again: {error}");
+                warn!("cannot follow the underlay, retrying: {error}");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -342,7 +342,7 @@ async fn follow_once(
         if let Some(news) = news {
             match &news {
                 Some(trouble) => warn!("the underlay carries no packets: {trouble}"),
-                None => info!("the underlay is well again"),
+                None => info!("the underlay carries packets again"),
             }
             tell(news.as_deref());
         }
@@ -359,7 +359,7 @@ async fn follow_once(
     }
 }
 
-/// Whether an event can change the underlay: pods' links come and go all the time and do not.
+/// Whether an event can change the underlay: pods' links, which come and go all the time, cannot.
 fn concerns(message: &RouteNetlinkMessage, underlay: &Underlay) -> bool {
     match message {
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {

@@ -1,4 +1,4 @@
-//! What is wanted of the interface.
+//! The requirements on the interface.
 
 use options::Selector;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,23 +7,23 @@ use subnet_lease::Dual;
 /// The address families that the network uses.
 pub type Families = Dual<(), ()>;
 
-/// Where the store is, as far as routes are concerned.
+/// Where the store is, as far as routing is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAt {
     /// On this host: loopback, a unix socket, a directory.
     Here,
     /// At the first endpoint's addresses.
     There(Vec<IpAddr>),
-    /// Its name could not be resolved, with the reason.
+    /// Its name could not be resolved, for this reason.
     Unknown(String),
 }
 
-/// What is wanted of the interface.
+/// The requirements on the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The families the network uses.
     pub families: Families,
-    /// Ways of naming it, the first match wins; empty: nobody named one.
+    /// Selectors of the interface; the first match wins. Empty if none was given.
     pub selectors: Vec<Selector>,
     /// `--public-ip`.
     pub public_ip: Option<Ipv4Addr>,
@@ -44,7 +44,7 @@ impl Request {
         self.families.v6().is_some()
     }
 
-    /// Addresses whose routes must be looked up before selecting.
+    /// Addresses whose routes have to be looked up before the selection.
     pub fn targets(&self) -> Vec<IpAddr> {
         let mut targets: Vec<IpAddr> =
             self.selectors.iter().filter_map(|selector| if let Selector::CanReach(ip) = selector { Some(*ip) } else { None }).collect();

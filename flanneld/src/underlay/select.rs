@@ -1,4 +1,4 @@
-//! The choice itself: Go flannel's order and rules, family by family.
+//! The selection: Go flannel's order and rules, family by family.
 
 use super::choice::{Chosen, Rule, SelectError};
 use super::facts::{DefaultRoute, HostFacts, Interface};
@@ -9,7 +9,7 @@ use options::{Pattern, Selector};
 use std::net::IpAddr;
 use subnet_lease::Dual;
 
-/// Why one way of naming the interface leads nowhere.
+/// Why a selector yields no interface.
 struct Failure {
     why: String,
     may_come: bool,
@@ -23,7 +23,7 @@ fn wrong(why: String) -> Failure {
     Failure { why, may_come: false }
 }
 
-/// An interface on trial: its addresses where the way of finding it fixes them.
+/// A candidate interface, with its addresses if the selector fixes them.
 struct Candidate<'a> {
     interface: &'a Interface,
     v4: Option<(IpAddr, Rule)>,
@@ -38,7 +38,7 @@ impl<'a> Candidate<'a> {
         Self { interface, v4: None, v6: None, why: why.into(), by_default: false, warnings: Vec::new() }
     }
 
-    /// Fixes the address of its family.
+    /// Fixes the address of a family.
     fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() { &mut self.v6 } else { &mut self.v4 }) = Some((ip, rule));
         self
@@ -48,7 +48,7 @@ impl<'a> Candidate<'a> {
 /// Chooses the interface.
 ///
 /// # Errors
-/// Every way that was tried and why it failed.
+/// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     if request.selectors.is_empty() {
         return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(|failure| SelectError {
@@ -74,7 +74,7 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     })
 }
 
-/// The interface where nobody named one: the public addresses', else the default route's.
+/// The interface if none was named: the one with the public addresses, else that of the default route.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Failure> {
     let v4 = request.public_ip.filter(|_| request.v4()).map(IpAddr::V4);
     let v6 = request.public_ipv6.filter(|_| request.v6()).map(IpAddr::V6);
@@ -96,7 +96,7 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
             let given: Vec<String> = v4.into_iter().chain(v6).map(|ip| ip.to_string()).collect();
             if !given.is_empty() {
                 candidate.warnings.push(format!(
-                    "the public address {} is not an address of this host: it is told to the other nodes, and packets leave by {}, which holds the default route; name another interface with --iface",
+                    "the public address {} is not an address of this host: it is published to the other nodes, and packets leave through {}, which holds the default route; choose another interface with --iface",
                     given.join(" and "),
                     candidate.interface.name
                 ));
@@ -113,7 +113,7 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
         Selector::Name(name) => {
             let interface = facts
                 .by_name(name)
-                .ok_or_else(|| absent(format!("error looking up interface {name}: there is none of this name; this host has {}", names(facts))))?;
+                .ok_or_else(|| absent(format!("error looking up interface {name}: no such interface; this host has {}", names(facts))))?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
@@ -148,12 +148,12 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
     }
 }
 
-/// The first interface that has a usable address inside the network; its other family's address is the best one.
+/// The first interface with a usable address inside the network; for the other family, its best address.
 fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
     let ipv6 = net.max_prefix_len() == 128;
     let inside = |interface: &Interface| interface.usable(ipv6).into_iter().find(|ip| net.contains(ip));
     let up = facts.interfaces.iter().filter(|interface| interface.up);
-    // An interface that has every family goes before one that only has the address.
+    // An interface with both families takes precedence over one that only has the address.
     let fits =
         |interface: &&Interface| (!request.v4() || !interface.usable(false).is_empty()) && (!request.v6() || !interface.usable(true).is_empty());
     let found = up.clone().filter(fits).chain(up).find_map(|interface| inside(interface).map(|ip| (interface, ip)));
@@ -162,7 +162,7 @@ fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostF
     Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)")).at(ip, Rule::Inside(net)))
 }
 
-/// Addresses first, over all interfaces; names where no address matches. Interfaces that lack a family are left out.
+/// Matches addresses of all interfaces first, then names. Skips interfaces that lack a family.
 fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
     let fit: Vec<&Interface> = facts
         .interfaces
@@ -223,7 +223,7 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Fa
     }
 }
 
-/// The interface of the default route; with both families, of both default routes.
+/// The interface of the default route; with both families, that of both default routes.
 fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
     let v4 = if request.v4() { Some(default_of(false, facts)?) } else { None };
     let v6 = if request.v6() { Some(default_of(true, facts)?) } else { None };
@@ -244,7 +244,7 @@ fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidat
     Ok(Candidate { by_default: true, ..Candidate::new(interface, "the default route's") })
 }
 
-/// Interfaces of a family's default routes, the preferred first.
+/// Interfaces of a family's default routes, in order of preference.
 fn default_of(ipv6: bool, facts: &HostFacts) -> Result<Vec<&Interface>, Failure> {
     let v = if ipv6 { "v6 " } else { "" };
     let routes: Vec<&DefaultRoute> = facts.defaults.iter().filter(|route| route.ipv6 == ipv6).collect();
@@ -253,9 +253,9 @@ fn default_of(ipv6: bool, facts: &HostFacts) -> Result<Vec<&Interface>, Failure>
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
         match interface {
-            _ if !route.carries => skipped.push(format!("the one of metric {} refuses packets", route.metric)),
+            _ if !route.carries => skipped.push(format!("the one with metric {} rejects packets", route.metric)),
             None => skipped.push(format!("found default route of metric {} but could not determine interface", route.metric)),
-            Some(interface) if interface.loopback => skipped.push(format!("the one of metric {} leads to {}", route.metric, interface.name)),
+            Some(interface) if interface.loopback => skipped.push(format!("the one with metric {} leads to {}", route.metric, interface.name)),
             Some(interface) if !interface.up => skipped.push(format!("{} is down", interface.name)),
             Some(interface) => found.push(interface),
         }
@@ -270,7 +270,7 @@ fn default_of(ipv6: bool, facts: &HostFacts) -> Result<Vec<&Interface>, Failure>
     )))
 }
 
-/// The rest of the addresses, the MTU, and what is told to the other nodes.
+/// Completes the addresses, the MTU and the published addresses.
 fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Failure> {
     let interface = candidate.interface;
     if !interface.up {
@@ -320,7 +320,7 @@ fn no_address(interface: &Interface, ipv6: bool) -> String {
     format!("failed to find {family} address for interface {}: {detail}", interface.name)
 }
 
-/// All interfaces with their addresses, for errors.
+/// All interfaces with their addresses, for error messages.
 fn names(facts: &HostFacts) -> String {
     let list: Vec<String> = facts
         .interfaces

@@ -152,7 +152,7 @@ fn default_routes_that_lead_nowhere() {
     facts.defaults.pop();
     let error = refused(&request(V4, vec![]), &facts);
     assert!(error.may_come && error.text.starts_with("Failed to find any valid interface to use: "), "{error}");
-    for part in ["unable to find default route", "refuses packets", "leads to lo", "enp0s9 is down", "could not determine interface", "--iface"] {
+    for part in ["unable to find default route", "rejects packets", "leads to lo", "enp0s9 is down", "could not determine interface", "--iface"] {
         assert!(error.text.contains(part), "{part}: {error}");
     }
     facts.defaults.clear();
@@ -404,7 +404,7 @@ fn what_is_wrong_with_the_underlay() {
     // Another address of the family takes over; the last one's loss is told.
     assert_eq!(said(&|facts| own(facts, &|one| one.addresses.retain(|address| address.ip() != ip("192.168.56.11"))), &[]), "");
     let bare = said(&|facts| own(facts, &|one| one.addresses.retain(|address| address.ip().is_ipv6())), &[]);
-    assert!(bare.contains("enp0s8 has lost its address 192.168.56.11: put it back"), "{bare}");
+    assert!(bare.contains("enp0s8 has lost its address 192.168.56.11: restore it"), "{bare}");
     let failed = said(&|facts| own(facts, &|one| one.addresses[3].dad_failed = true), &[]);
     assert!(failed.contains("cannot use its address fd00:56::11: another host has it"), "{failed}");
     // An address that moved to another interface, unless it had been there from the start.

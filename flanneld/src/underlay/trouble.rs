@@ -1,4 +1,4 @@
-//! What is wrong with the chosen interface while the daemon runs, and when that is told.
+//! Problems of the chosen interface while the daemon runs, and when they are reported.
 
 use super::facts::{HostFacts, Interface};
 use backends::Underlay;
@@ -6,22 +6,22 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long trouble lasts before it is told: an address that is renewed is gone for a moment.
+/// How long a problem lasts before it is reported: an address being renewed is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why packets cannot travel over the underlay, and what to do; none while they can. `elsewhere`: see [`elsewhere`].
+/// Why the underlay cannot carry packets, with the remedy; `None` if it can. `elsewhere`: see [`elsewhere`].
 pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<String> {
     let name = &underlay.name;
     let Some(interface) = facts.by_index(underlay.index) else {
         return Some(format!(
-            "interface {name} is gone, and no packets travel between this node and the others: bring it back, or name another one with --iface and restart flanneld"
+            "interface {name} is gone: no packets reach the other nodes; bring it back, or choose another one with --iface and restart flanneld"
         ));
     };
     if !interface.up {
         return Some(format!("interface {name} is down: bring it up with `ip link set {name} up`"));
     }
     if !interface.carrier {
-        return Some(format!("interface {name} has no carrier: see whether its cable is plugged in and the other end is up"));
+        return Some(format!("interface {name} has no carrier: check its cable and the other end of the link"));
     }
     addresses(underlay).find_map(|address| unusable(address, interface, facts, elsewhere))
 }
@@ -34,15 +34,15 @@ fn unusable(address: IpAddr, interface: &Interface, facts: &HostFacts, elsewhere
         None => match facts.owner(address) {
             Some(_) if elsewhere.contains(&address) => None,
             Some(other) => Some(format!(
-                "{address} has moved from {name} to {0}: start flanneld anew with --iface={0}, or give {name} its address back",
+                "{address} has moved from {name} to {0}: restart flanneld with --iface={0}, or move the address back to {name}",
                 other.name
             )),
-            None => Some(format!("interface {name} has lost its address {address}: put it back with `ip address add`, or see what removed it")),
+            None => Some(format!("interface {name} has lost its address {address}: restore it with `ip address add`, and find out what removed it")),
         },
     }
 }
 
-/// Addresses of the underlay that another interface has (a router's `lo`): looked for at the start, when all is as it was chosen.
+/// Addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
 pub fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| facts.by_index(underlay.index).is_some_and(|interface| interface.owns(*address));
     addresses(underlay).filter(|address| !own(address) && facts.owner(*address).is_some()).collect()
@@ -53,7 +53,7 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
     v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
 }
 
-/// Tells of trouble once it lasts, and of its end at once.
+/// Reports a problem once it lasts, and its end at once.
 #[derive(Debug, Default)]
 pub struct Alarm {
     since: Option<Instant>,
@@ -61,7 +61,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// What is to be told, when that is news; and when to look again, where that has to be.
+    /// Returns what to report if it is new, and when to check again if necessary.
     pub fn look(&mut self, trouble: Option<String>, now: Instant) -> (Option<Option<String>>, Option<Instant>) {
         if trouble.is_none() {
             self.since = None;

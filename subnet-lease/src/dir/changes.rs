@@ -1,4 +1,4 @@
-//! Notices changes in the directory, by inotify.
+//! Detects changes in the directory with inotify.
 
 use futures_util::future::FutureExt;
 use futures_util::stream::StreamExt;
@@ -6,13 +6,13 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Room for some dozen events; what does not fit is read next.
+/// Room for a few dozen events; the rest is read next.
 const BUFFER: usize = 4096;
 
 /// Waits for changes.
 pub struct Changes(Option<EventStream<Vec<u8>>>);
 
-/// Sets the watch up, on the thread that may access files.
+/// Sets up the watch, on the thread that may access files.
 #[derive(Clone)]
 pub struct Watch(Option<Watches>);
 
@@ -23,7 +23,7 @@ impl Watch {
         Self(None)
     }
 
-    /// Watches an open folder from now on; watching it twice is one watch. Whether it is watched.
+    /// Watches an open directory from now on; watching it twice is one watch. Returns whether it is watched.
     pub fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF;
         let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
@@ -32,7 +32,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// Where inotify is exhausted nothing is noticed, and callers check periodically.
+    /// If inotify is exhausted, no change is detected, and callers check periodically.
     pub fn new() -> Self {
         Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
     }
@@ -41,10 +41,10 @@ impl Changes {
         Watch(self.0.as_ref().map(EventStream::watches))
     }
 
-    /// Returns true after a change, false when the time is over.
+    /// Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
-    /// A change that was told to a dropped future is not told again; callers read everything after each call.
+    /// A change reported to a dropped future is not reported again; callers read everything after each call.
     pub async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;
@@ -59,7 +59,7 @@ impl Changes {
                     Some(Err(_)) | None => std::future::pending().await,
                 }
             }
-            // The caller reads everything: what was told meanwhile is part of it.
+            // The caller reads everything, including changes reported meanwhile.
             while let Some(Some(Ok(_))) = events.next().now_or_never() {}
         };
         tokio::time::timeout(patience, told).await.is_ok()

@@ -1,4 +1,4 @@
-//! The directory's files: listed, changed under a lock by rename, touched. Only what runs on the worker calls these.
+//! The directory's files: listing, changes by rename under a lock, touching. Called only on the worker thread.
 
 use super::changes::Watch;
 use super::root::{Root, foreign, regular};
@@ -21,24 +21,24 @@ use std::time::{Duration, Instant, SystemTime};
 
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
-/// A longer configuration is none.
+/// Maximum size of a configuration.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
 /// The files of one directory.
 pub struct Files {
     root: Root,
-    /// Whether what a crash left of writing was cleared.
+    /// Whether temporary files left by a crash were removed.
     cleared: AtomicBool,
 }
 
 /// All leases.
 #[derive(Debug, Default)]
 pub struct Whole {
-    /// The keys; those without a readable file have an empty value, since they are taken all the same.
+    /// The keys. Those without a readable file have an empty value: they still occupy their subnets.
     pub listing: Listing,
-    /// Why a key's file cannot be read.
+    /// The keys whose files cannot be read, with the reason.
     pub flawed: BTreeMap<String, String>,
-    /// Whether changes are told by inotify.
+    /// Whether inotify reports changes.
     pub watched: bool,
 }
 
@@ -51,12 +51,12 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// The text of the network configuration. The directory that had one first is the one from then on.
+    /// The text of the network configuration. The first directory that has one is used from then on.
     pub fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
             ErrorKind::NotFound => Trouble::Failed(format!(
-                "the network configuration {} is not there: write it, e.g. {{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}",
+                "the network configuration {} does not exist: create it, e.g. {{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}",
                 path.display()
             )),
             _ => Trouble::Failed(format!("cannot read the network configuration {}: {}", path.display(), words(error))),
@@ -71,16 +71,16 @@ impl Files {
         Ok(text)
     }
 
-    /// Whether the directory is there as it was.
+    /// Checks that the directory is still the same.
     pub fn present(&self) -> Result<(), Trouble> {
         self.root.open().map(drop)
     }
 
-    /// All leases. A directory that is not there yet is empty.
+    /// Lists all leases. A directory that does not exist yet counts as empty.
     pub fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
-                // Watched first and read then: what happens in between is seen by one of them.
+                // Watch first, then read: a change in between is seen by one of them.
                 let watched = watch.is_some_and(|watch| watch.follow(&folder));
                 Ok(Whole { watched, ..self.whole(&folder)? })
             }
@@ -95,7 +95,7 @@ impl Files {
         for name in names.iter() {
             let name = name.map_err(unreadable)?;
             let Ok(key) = name.file_name().to_str() else {
-                // No lease, but somebody put it there: it is told of.
+                // Not a lease, but an operator put it there: report it.
                 let key = key_text(name.file_name().to_bytes());
                 whole.listing.entries.push(Entry { key, value: Vec::new(), created: i64::MAX, modified: 0, lease: 0 });
                 continue;
@@ -112,7 +112,7 @@ impl Files {
         Ok(whole)
     }
 
-    /// What a key's content is like, as a number; none where there is no file.
+    /// A number that identifies a key's content; `None` if there is no file.
     pub fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else { return Ok((None, false)) };
         let watched = watch.follow(&folder);
@@ -128,7 +128,7 @@ impl Files {
         Ok(Some(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(since)))
     }
 
-    /// Shows that the holder lives; false where the file is gone, or is none.
+    /// Touches the file to show that the holder is alive. Returns false if the file is gone or not a regular file.
     pub fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else { return Ok(false) };
         let failed = |error: &std::io::Error| Trouble::failed("touch", &self.path(key), error);
@@ -170,7 +170,7 @@ impl Files {
                 },
             }
         }
-        // The names are in place for every reader; a power loss may undo them, as if they had come later.
+        // Every reader sees the new names. A power loss may undo them, as if they had never been written.
         let _ = fsync(&folder);
         Ok(Answer::Txn { done: true, revision, present: None })
     }
@@ -195,7 +195,7 @@ impl Files {
     }
 }
 
-/// One lease's file; an error says why what bears the name cannot be read.
+/// Reads the file of one lease. The error says why it cannot be read.
 fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, String> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
@@ -212,14 +212,14 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, String> {
         Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("its file cannot be read: {}", words(&error))),
     };
-    // Who signs no rank touches no file either: what an operator wrote is as old as the file, or it would precede every node.
+    // A writer without a rank does not touch files: an operator's entry is as old as the file, or it would precede every node.
     let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
     let created = rank.unwrap_or_else(|| nanoseconds(touched));
     let modified = mark(&value);
     Ok(Some(Entry { key: key.to_owned(), value, created, modified, lease: 0 }))
 }
 
-/// A file appears whole or not at all.
+/// Writes a file atomically.
 fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     let temporary = format!(".{key}.{:016x}", rand::random::<u64>());
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -235,7 +235,7 @@ fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     written
 }
 
-/// Removes what a crash left of [`put`], here or on another host. Whoever writes holds the lock, and so do we.
+/// Removes temporary files left by a crash in [`put`], on this or another host. Writers hold the lock, and so does the caller.
 fn clear(folder: &OwnedFd) {
     let Ok(mut names) = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) else { return };
     let left: Vec<String> =
@@ -245,12 +245,12 @@ fn clear(folder: &OwnedFd) {
         if meta.is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG)
             && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
         {
-            tracing::info!("removed {name}, which a flanneld that was killed had left beside the leases");
+            tracing::info!("removed {name}, a temporary file left beside the leases by a killed flanneld");
         }
     }
 }
 
-/// Whether [`put`] made a name: a dot, a key, a dot, sixteen hexadecimal digits.
+/// Whether a name is that of a temporary file of [`put`]: a dot, a key, a dot, sixteen hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
     let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(key, random)| {

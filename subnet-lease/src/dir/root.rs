@@ -1,5 +1,5 @@
-//! The directory itself: whether it is the one that was there at the start. Everything else is reached through what is opened
-//! here, so that nothing is ever read from, or made in, another directory that stands in its place.
+//! The directory itself, and whether it is still the one found at the start. All files are reached through the descriptor opened
+//! here, so nothing is ever read from or written to another directory in its place.
 
 use super::trouble::{Trouble, words};
 use nix::errno::Errno;
@@ -14,7 +14,7 @@ const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// Where the leases are, and which directory was found there first.
+/// The path of the directory, and the identity of the directory found there first.
 pub struct Root {
     path: PathBuf,
     /// Device and inode.
@@ -36,11 +36,11 @@ impl Root {
         &self.path
     }
 
-    /// Opens it, if it is there, and is the one that it was.
+    /// Opens the directory, if it exists and is still the same.
     pub fn open(&self) -> Result<Open<'_>, Trouble> {
         let away = |why: String| Trouble::Away(format!("the directory of leases {} {why}", self.path.display()));
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
-            Errno::ENOENT => away("is not there: mount it, or move it back".to_owned()),
+            Errno::ENOENT => away("does not exist: mount it, or move it back".to_owned()),
             error => away(format!("cannot be opened: {error}")),
         })?;
         let opened = Open { root: self, file };
@@ -50,17 +50,17 @@ impl Root {
         match (present == *first, config) {
             (true, Ok(true)) => Ok(opened),
             (false, Ok(true)) => {
-                Err(away("is another directory than at the start: put the first one back, or restart flanneld to keep leases in this one".to_owned()))
+                Err(away("is not the directory found at the start: put that one back, or restart flanneld to use this one".to_owned()))
             }
-            (false, _) => Err(away("is away, another directory without a config stands in its place: mount it, or move it back".to_owned())),
+            (false, _) => Err(away("is away, and a directory without a config is in its place: mount it, or move it back".to_owned())),
             (true, Ok(false)) => Err(away("has a config that is not a regular file: put the file back".to_owned())),
-            (true, Err(Errno::ENOENT)) => Err(away("has no config any more: put it back".to_owned())),
+            (true, Err(Errno::ENOENT)) => Err(away("no longer has a config: put it back".to_owned())),
             (true, Err(error)) => Err(away(format!("cannot be read: config: {error}"))),
         }
     }
 }
 
-/// The part of a mode that tells what a file is.
+/// The file type bits of a mode.
 mod libc_type {
     use nix::sys::stat::SFlag;
     pub const MASK: u32 = SFlag::S_IFMT.bits();
@@ -79,13 +79,13 @@ impl Open<'_> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// From now on this directory is the one; the first to be settled stays it.
+    /// Uses this directory from now on. The first one settled stays in use.
     pub fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
     }
 
-    /// The directory of the leases; none if it does not exist yet.
+    /// The directory of the leases; `None` if it does not exist yet.
     pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
@@ -97,7 +97,7 @@ impl Open<'_> {
         }
     }
 
-    /// The same, made where it is not there.
+    /// The directory of the leases, created if missing.
     pub fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
         let failed = |error: Errno| Trouble::failed("make the directory", &self.root.path.join(SUBNETS), &error.into());
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
@@ -108,7 +108,7 @@ impl Open<'_> {
     }
 }
 
-/// Opens a file of a directory if it is a file: no link is followed, no pipe waited for.
+/// Opens a regular file of a directory. Follows no links and never blocks on a pipe.
 pub fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened = openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(|error| match error {
@@ -129,7 +129,7 @@ fn strange() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// Whether what bears the name is no file that could be ours.
+/// Whether an error means that the name is not that of a regular file.
 pub fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput || error.raw_os_error() == Some(Errno::ELOOP as i32)
 }

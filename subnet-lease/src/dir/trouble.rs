@@ -1,14 +1,14 @@
-//! Why something in the directory was not done.
+//! Errors of operations on the directory.
 
 use nix::errno::Errno;
 use std::path::Path;
 
-/// Why something was not done.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The directory is away: nothing is known of what is in it.
+    /// The directory is away: its contents are unknown.
     Away(String),
-    /// This alone did not work.
+    /// Only this operation failed.
     Failed(String),
 }
 
@@ -19,7 +19,7 @@ impl Trouble {
     }
 }
 
-/// An error as people read it.
+/// An error in words.
 pub fn words(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) if code == Errno::ELOOP as i32 => "it is a symbolic link".to_owned(),

@@ -1,4 +1,4 @@
-//! One thread for everything that is asked of the file system: a server that hangs holds up this thread and nothing else.
+//! One thread for all file system access: a hanging server blocks this thread and nothing else.
 
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
@@ -6,22 +6,22 @@ use tokio::sync::{Semaphore, oneshot};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long an answer may take, waiting for one's turn included.
+/// How long an answer may take, including the wait for the thread.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no answer.
+/// Why an operation gave no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// Not in time: what was asked may still be done, once the file system answers.
+    /// It timed out: the operation may still complete once the file system answers.
     Late,
     /// There is no thread.
     Stopped(String),
 }
 
-/// Does one thing at a time, on a thread that is started when it is first needed and ends with this value, or with the process.
+/// Runs one operation at a time, on a thread that starts when first needed and ends with this value or the process.
 pub struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, String>>,
-    /// Who has the permit has the thread; a job that hangs keeps it, so that nothing piles up behind it.
+    /// The holder of the permit has the thread. A hanging job keeps it, so that nothing piles up behind it.
     turn: Arc<Semaphore>,
     patience: Duration,
 }
@@ -31,10 +31,10 @@ impl Worker {
         Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
     }
 
-    /// Does it on the thread.
+    /// Runs an operation on the thread.
     ///
     /// # Cancel safety
-    /// What has begun is done to its end all the same.
+    /// An operation that has started runs to its end.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Silence> {
         let answered = async {
             let stopped = || Silence::Stopped("the thread of the directory's files ended".to_owned());
@@ -42,7 +42,7 @@ impl Worker {
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
-                // The next one may come as soon as this one's asker knows.
+                // The next operation may start as soon as this caller has its answer.
                 drop(permit);
                 let _ = answer.send(done);
             };
@@ -75,7 +75,7 @@ mod tests {
         let (release, hung) = mpsc::channel::<()>();
         let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
         assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(Silence::Late));
-        // Whoever comes now is told in time, and is not done later.
+        // The next caller times out, and its operation is not run later.
         for _ in 0..3 {
             let done = done.clone();
             assert_eq!(worker.run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).await, Err(Silence::Late));

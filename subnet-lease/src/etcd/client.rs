@@ -16,7 +16,7 @@ use std::time::Duration;
 /// No answer within this time counts as none.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
-/// A lease with less left is not gone on with.
+/// Minimum remaining time of a lease that is kept in use.
 const ENOUGH: Duration = Duration::from_secs(60);
 /// Keys a page; halved while a page is too large.
 const PAGE: i64 = 5_000;
@@ -27,13 +27,13 @@ pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 pub struct EtcdRegistry {
     /// The connection in use.
     pub connections: Connections,
-    /// What was called.
+    /// Counters of the requests.
     pub counters: Arc<Counters>,
     page: AtomicI64,
 }
 
 impl EtcdRegistry {
-    /// Nothing is connected yet.
+    /// Connects to nothing yet.
     pub fn new(options: EtcdOptions) -> Self {
         Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE) }
     }
@@ -68,7 +68,7 @@ impl EtcdRegistry {
         Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
     }
 
-    /// The store's revision now.
+    /// The store's current revision.
     ///
     /// # Errors
     /// etcd did not answer.
@@ -169,7 +169,7 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Whether one of ours may have been granted a lease: one that somebody made with another time to live would run out between two renewals.
+    /// Whether flanneld may have created a lease: one with another time to live would expire between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, Unanswered> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
@@ -179,7 +179,7 @@ impl EtcdRegistry {
         Ok(Answer::Alive(ours && u64::try_from(response.ttl()).is_ok_and(|left| left > ENOUGH.as_secs())))
     }
 
-    /// Gives a lease back, unless a key hangs on it: that would go with it.
+    /// Revokes a lease, unless a key is attached to it: the key would be deleted with it.
     async fn revoke(&self, lease: i64) -> Result<Answer, Unanswered> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
@@ -210,7 +210,7 @@ impl EtcdRegistry {
         self.within(&connection, DEADLINE, "lease", answer).await.map(Answer::Alive)
     }
 
-    /// One call with a deadline; whatever fails in the transport costs the connection.
+    /// One call with a deadline. A transport failure drops the connection.
     async fn within<T>(
         &self,
         connection: &Connection,
@@ -246,7 +246,7 @@ impl EtcdRegistry {
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         match self.attempt(request.clone()).await {
-            // Refused before it was looked at, and the connection was left: the next one is logged in as etcd wants it now.
+            // Refused unseen, and the connection was dropped: the next one logs in as etcd requires now.
             Err(Unanswered(why)) if self.connections.options().user.is_some() && why.kind.of_log_in() => self.attempt(request).await,
             answer => answer,
         }
@@ -274,7 +274,7 @@ impl EtcdRegistry {
     }
 }
 
-/// The end of the range of all keys that begin so.
+/// The end of the range of all keys with a prefix.
 pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

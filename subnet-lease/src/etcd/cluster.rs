@@ -1,13 +1,13 @@
-//! Which cluster is the right one: a pure judgement of what each endpoint says it belongs to.
+//! Which cluster is the right one: a pure decision from the cluster ids that the endpoints report.
 
-/// What to think of an endpoint that named its cluster.
+/// The verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// It may be used.
     Right,
     /// Every endpoint now belongs to this cluster instead of the one before: etcd was rebuilt, and it may be used.
     Moved(u64),
-    /// It belongs to another cluster than that one, and is not to be used.
+    /// It belongs to another cluster and must not be used.
     Foreign(u64),
 }
 
@@ -22,7 +22,7 @@ pub struct Recognition {
 }
 
 impl Recognition {
-    /// Nothing is known of that many endpoints yet.
+    /// Knows nothing yet of this many endpoints.
     pub fn new(endpoints: usize) -> Self {
         Self { known: None, votes: vec![None; endpoints] }
     }

@@ -25,20 +25,20 @@ use tokio_util::sync::CancellationToken;
 pub struct Connection {
     /// The client on it.
     pub client: Client,
-    /// Where it goes.
+    /// The endpoint.
     pub endpoint: String,
     /// A serial number: a failure on an older connection does not count against this one.
     pub number: u64,
-    /// Ends every wait on it, once its answers cannot reach this host any more.
+    /// Ends every wait on it once its answers can no longer reach this host.
     pub cut: CancellationToken,
-    /// Ends the streams on it: it is to be replaced, while requests may still be answered. Cancelled together with `cut`.
+    /// Ends the streams on it when it is to be replaced; requests may still be answered. Cancelled together with `cut`.
     pub outdated: CancellationToken,
     /// Its local address; none for a unix socket.
     local: Option<IpAddr>,
 }
 
 impl Connection {
-    /// Waits on the connection for no longer than it can have an answer.
+    /// Waits for an answer as long as the connection can deliver one.
     ///
     /// # Errors
     /// Its local address is gone.
@@ -54,7 +54,7 @@ impl Connection {
     }
 }
 
-/// The present connection, and what is known of the cluster.
+/// The current connection, and what is known of the cluster.
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
@@ -86,10 +86,10 @@ impl Connections {
         &self.options
     }
 
-    /// The present connection, or a new one to the next endpoint that answers and belongs to the right cluster.
+    /// The current connection, or a new one to the next endpoint that answers and belongs to the right cluster.
     ///
     /// # Errors
-    /// Names every endpoint and what it said.
+    /// Names every endpoint and its error.
     pub async fn get(&self) -> Result<Connection, Unanswered> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
@@ -135,7 +135,7 @@ impl Connections {
         Err(Unanswered(Reason::new(Kind::Endpoints(kinds), format!("cannot reach etcd at {}", texts.join("; ")))))
     }
 
-    /// Leaves a connection that proved bad; the next one goes to the next endpoint.
+    /// Drops a connection that failed; the next one goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
         if present.connection.as_ref().is_some_and(|connection| connection.number == number) {
@@ -152,7 +152,7 @@ impl Connections {
         }
     }
 
-    /// Tells which addresses this host has now: a connection from another one is dropped at once, and so is one that is being made.
+    /// Reports this host's current addresses: a connection from another address is dropped at once, even while it is being set up.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(connection) = in_use
@@ -172,7 +172,7 @@ impl Connections {
         let _ = self.moves.subscribe().changed().await;
     }
 
-    /// Judges the cluster that an answer names: behind one connection there may be a proxy to several.
+    /// Checks the cluster id of an answer: a proxy may lead one connection to several clusters.
     ///
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
@@ -228,7 +228,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// Logs in as the configured user, or not at all if etcd has authentication switched off.
+    /// Logs in as the configured user, or not at all if authentication is disabled in etcd.
     async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, Reason> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);

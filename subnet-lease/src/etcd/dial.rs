@@ -1,7 +1,7 @@
 //! Dialing: a channel over one connection that never reconnects by itself.
 //!
 //! What is known of a server (its cluster, whether it wants a user) holds for one connection. A channel that reconnects silently could write
-//! to a server that nobody has checked.
+//! to a server that has not been checked.
 
 use super::tls::Tls;
 use crate::reason::{Kind, Reason};

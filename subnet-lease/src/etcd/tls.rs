@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// What one connection needs for TLS, and what is needed to explain why it failed.
+/// The TLS configuration of one connection, and what is needed to explain a failure.
 pub struct Tls {
-    /// What rustls is given.
+    /// The configuration for rustls.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl Tls {
         Ok(Self { config: Arc::new(config), seen, ca: options.ca.clone(), client })
     }
 
-    /// What went wrong, for people.
+    /// Explains an error.
     pub fn explain(&self, error: &rustls::Error) -> Reason {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
@@ -72,7 +72,7 @@ impl Tls {
         }
     }
 
-    /// What it means that the server ended the connection before it answered anything, and gave no reason.
+    /// Explains why the server closed the connection before any answer, without a reason.
     pub fn silent_end(&self) -> Reason {
         let text = match &self.client {
             Some((path, own)) => format!(
@@ -88,7 +88,7 @@ impl Tls {
     }
 }
 
-/// Checks as always, and keeps a certificate that it refuses.
+/// Verifies as usual, and remembers a certificate that it refuses.
 #[derive(Debug)]
 struct Remembering {
     inner: Arc<WebPkiServerVerifier>,
@@ -240,7 +240,7 @@ fn expired(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, read)| read.validity().not_after < ASN1Time::now())
 }
 
-/// Whose certificate it is, by whom, and until when.
+/// Describes a certificate: subject, issuer and validity.
 fn described(certificate: &CertificateDer<'_>) -> String {
     let Ok((_, read)) = X509Certificate::from_der(certificate) else { return "which cannot be read".to_owned() };
     let validity = read.validity();
@@ -248,7 +248,7 @@ fn described(certificate: &CertificateDer<'_>) -> String {
     format!("{subject}, issued by {issuer}, valid from {} until {}", date(validity.not_before), date(validity.not_after))
 }
 
-/// A name inside a certificate: anybody's words, so on one line and without what moves a terminal.
+/// A name inside a certificate: foreign text, so made printable on one line.
 fn name(text: &str) -> String {
     const LONGEST: usize = 120;
     let text: String = text

@@ -39,18 +39,18 @@ impl Change {
     }
 }
 
-/// Why a watch cannot go on from where it stood.
+/// Why a watch cannot continue.
 #[derive(Debug)]
 pub enum Broken {
     /// Connect and resume.
     Stream(Unanswered),
-    /// Nothing is wrong: the connection is replaced.
+    /// The connection is being replaced, without an error.
     Renewed,
     /// The last event seen is no longer part of the store's history, or is compacted: read everything again.
     History(String),
 }
 
-/// Where a watch starts: the newest thing that was seen of the store.
+/// Where a watch starts: the newest state seen of the store.
 #[derive(Clone, Debug)]
 pub enum Anchor {
     /// A list at that revision, with the key that was written last.
@@ -64,20 +64,20 @@ pub enum Anchor {
     Event(Change),
 }
 
-/// An open watch over the keys that begin so (or over exactly one).
+/// An open watch over the keys with a prefix (or over exactly one key).
 pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
     /// The event that must come first: in a store with another history it is another one.
     expected: Option<Change>,
-    /// Events up to here are known already.
+    /// Events up to this revision are already known.
     known: i64,
     asked: bool,
 }
 
 impl<'a> Watch<'a> {
-    /// Opens a watch from where `anchor` stands, and makes sure that the store still has that in its past.
+    /// Opens a watch from `anchor` and checks that the store's history still contains it.
     ///
     /// # Errors
     /// See [`Broken`].
@@ -123,7 +123,7 @@ impl<'a> Watch<'a> {
     /// See [`Broken`].
     ///
     /// # Cancel safety
-    /// Safe: what was read stays for the next call.
+    /// Safe: data already read is kept for the next call.
     pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };

@@ -177,7 +177,7 @@ fn rules_without_comment_are_reported_and_stay() {
             }
             // The commands do what they say.
             let line = log.lines().find(|line| line.contains("before v0.17")).context("the line")?;
-            let commands: Vec<&str> = line.split("removed by: ").nth(1).context("the commands")?.split("; ").collect();
+            let commands: Vec<&str> = line.split("To remove them: ").nth(1).context("the commands")?.split("; ").collect();
             ensure!(commands.len() == 2, "{commands:?}");
             for command in commands {
                 node.host.netns().sh(command)?;

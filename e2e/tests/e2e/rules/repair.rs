@@ -162,7 +162,7 @@ fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
             ensure!(daemon.metric("flannel_rule_repairs_total")? == repairs);
             Ok(())
         })?;
-        ensure!(told(&daemon.log(), "again and again") == 1, "{}", daemon.log());
+        ensure!(told(&daemon.log(), "keeps changing the traffic rules") == 1, "{}", daemon.log());
         Ok(())
     })
     .unwrap();

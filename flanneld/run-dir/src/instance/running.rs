@@ -1,4 +1,4 @@
-//! Which daemons run in this network namespace, and what they have.
+//! The daemons that run in this network namespace, and the resources they hold.
 
 use super::lock_path;
 use super::sockets::{GUARDS, SOCKETS, TAKEN, listener, named, peer, process, sockets};
@@ -11,29 +11,29 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::Path;
 
-/// The networks that our daemons in this network namespace serve: a set for each.
+/// The networks served by our daemons in this network namespace: one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
     sockets().iter().map(|name| networks_of(name)).collect()
 }
 
-/// What daemons of this network namespace have that serve none of some networks.
+/// The resources of the daemons in this network namespace that serve none of the given networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
-    /// The networks that they serve.
+    /// The networks they serve.
     pub networks: BTreeSet<IpNet>,
     /// Their devices.
     pub devices: BTreeSet<String>,
-    /// The places of their guards.
+    /// Their guard slots.
     pub guards: BTreeSet<u16>,
-    /// Who they are, in words.
+    /// Descriptions of the daemons.
     pub who: BTreeSet<String>,
 }
 
-/// Looks for the daemons that serve none of these networks.
+/// Finds the daemons that serve none of these networks.
 pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name).is_disjoint(networks));
-    // One whose pid cannot be read may be theirs: it stays.
+    // A resource whose owner's pid cannot be read may be theirs: it stays.
     let pid = |name: &String| peer(name.as_bytes()).map(|peer| peer.pid());
     let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
     let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
@@ -46,11 +46,11 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     }
 }
 
-/// Who holds the lock beside a subnet.env, in words.
+/// Describes the process that holds the lock beside a subnet.env.
 pub fn holder(subnet_file: &Path) -> Option<String> {
     let mut file = regular::open(&lock_path(subnet_file), OpenOptions::new().read(true)).ok()?;
     let mut text = String::new();
-    // Who it is only serves the message.
+    // The holder is only needed for the message.
     let _ = file.read_to_string(&mut text);
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Err((_, Errno::EWOULDBLOCK)) => {
@@ -66,7 +66,7 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
     text.split(" and ").filter_map(|net| net.parse().ok()).collect()
 }
 
-/// The daemons that run in this network namespace, in words: ours by their sockets and by the lock, Go flannel's by their name.
+/// Describes the daemons that run in this network namespace: ours found by socket and lock, Go flannel's by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
     let mut found: Vec<String> = sockets().iter().map(|name| listener(name.as_bytes())).collect();
     found.extend(holder(subnet_file));
@@ -76,8 +76,8 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
     found
 }
 
-/// Whether a flanneld of another make runs here: a process of that name without a socket of ours.
-pub fn others_make() -> bool {
+/// Whether another implementation of flanneld runs here: a process of that name without one of our sockets.
+pub fn foreign_flanneld() -> bool {
     let ours = inodes();
     let has = |pid: &i32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -93,7 +93,7 @@ fn inodes() -> BTreeSet<u64> {
     table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}"))?.0.split_whitespace().next_back()?.parse().ok()).collect()
 }
 
-/// Other processes of this network namespace whose program is called flanneld.
+/// Other processes in this network namespace whose program is called flanneld.
 fn named_so() -> Vec<i32> {
     let here = std::fs::read_link("/proc/thread-self/ns/net").ok();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,15 +1,15 @@
-//! Abstract sockets by which daemons of one network namespace know of each other: they vanish with their process, however it ends.
+//! Abstract sockets by which the daemons in a network namespace discover each other. They vanish when their process ends.
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt};
 use std::os::fd::AsRawFd;
 
-/// What begins the names of the abstract sockets.
+/// Prefix of the names of the daemons' sockets.
 pub const SOCKETS: &str = "flannel-rs/";
 
-/// What begins the names of the sockets for what a daemon takes of the host.
+/// Prefix of the names of the sockets for host resources that a daemon holds.
 pub const TAKEN: &str = "flannel-rs.taken/";
-/// What begins the names of the sockets for the places of guards.
+/// Prefix of the names of the sockets for guard slots.
 pub const GUARDS: &str = "flannel-rs.guard/";
 
 /// The names of our daemons' sockets in this network namespace.
@@ -17,10 +17,10 @@ pub fn sockets() -> Vec<String> {
     named(SOCKETS)
 }
 
-/// The names of the abstract sockets in this network namespace that begin so.
+/// The names of the abstract sockets in this network namespace with a given prefix.
 pub fn named(start: &str) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
-    // A name may have blanks in it: two networks are joined by " and ".
+    // A name may contain blanks: two networks are joined by " and ".
     let names = table.lines().filter_map(|line| line.split_once(&format!(" @{start}")).map(|(_, rest)| format!("{start}{rest}")));
     let mut names: Vec<String> = names.collect();
     names.sort();
@@ -28,7 +28,7 @@ pub fn named(start: &str) -> Vec<String> {
     names
 }
 
-/// Who listens on a socket, in words.
+/// Describes the process that listens on a socket.
 pub fn listener(name: &[u8]) -> String {
     match peer(name).map(|peer| peer.pid()) {
         Some(pid) if pid > 0 => process(pid),
@@ -37,7 +37,7 @@ pub fn listener(name: &[u8]) -> String {
     }
 }
 
-/// The listener's credentials. Nobody accepts there: once enough have asked, a blocking call would wait for ever.
+/// The pid of the listener. No connection is ever accepted: with a full backlog, a blocking call would wait forever.
 pub fn peer(name: &[u8]) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
@@ -45,7 +45,7 @@ pub fn peer(name: &[u8]) -> Option<UnixCredentials> {
     getsockopt(&socket, PeerCredentials).ok()
 }
 
-/// A process in words: pid and command.
+/// Describes a process: pid and command.
 pub fn process(pid: i32) -> String {
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("pid {pid}, {}", name.trim()),
@@ -53,7 +53,7 @@ pub fn process(pid: i32) -> String {
     }
 }
 
-/// Who has a socket, and which network it serves, in words.
+/// Describes the owner of a socket and the network it serves.
 pub fn owner(name: &[u8]) -> String {
     let Some(pid) = peer(name).map(|peer| peer.pid()).filter(|pid| *pid > 0) else { return listener(name) };
     let same = |socket: &&String| peer(socket.as_bytes()).is_some_and(|peer| peer.pid() == pid);

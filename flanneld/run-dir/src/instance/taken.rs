@@ -1,4 +1,4 @@
-//! What a daemon takes of the host so that no other has it beside it: device names, VNIs, UDP ports, the rules about its networks.
+//! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the rules for a network.
 
 use super::InstanceError;
 use super::sockets::{GUARDS, TAKEN, named, owner};
@@ -8,37 +8,37 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use subnet_lease::Subnets;
 
-/// What a network needs for itself alone.
+/// Resources that a network needs exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// The names of its devices.
     pub devices: Vec<String>,
-    /// Tunnel ends that the kernel has once only, in words.
+    /// Descriptions of tunnel endpoints that the kernel allows only once.
     pub tunnels: Vec<String>,
     /// Its UDP ports.
     pub ports: Vec<u16>,
-    /// Whether others that share these ports, too, can use them beside it.
+    /// Whether other networks that also share these ports may use them at the same time.
     pub shares_ports: bool,
 }
 
-/// What this daemon has taken of the host, held until it is dropped or the process ends.
+/// The host resources that this daemon holds until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// The place for this daemon's guard of its encapsulation port, held until it is dropped or the process ends.
+/// The slot for this daemon's guard of its encapsulation port. Held until it is dropped or the process ends.
 #[derive(Debug)]
-pub struct GuardPlace {
-    /// Its number.
+pub struct GuardSlot {
+    /// The number of the slot.
     pub number: u16,
     _socket: UnixListener,
 }
 
-/// Takes what the network needs for itself alone: the rules about it, device names, VNIs, the UDP port.
+/// Claims the resources that the network needs exclusively: its rules, device names, VNIs and UDP port.
 ///
 /// # Errors
-/// Names the process that has one of them, and its network.
+/// Names the process that holds one of them, and its network.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     const CHANGE: &str = "set another VNI in the Backend of one network configuration";
     const PORT: &str = "set another Port in the Backend of one network configuration";
@@ -56,7 +56,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         Ok(())
     };
     for network in networks.nets() {
-        bind(format!("the rules about {network}"), format!("network/{network}"), "give one of them another Network")?;
+        bind(format!("the rules for {network}"), format!("network/{network}"), "give one of them another Network")?;
     }
     for tunnel in &wants.tunnels {
         bind(tunnel.clone(), format!("tunnel/{tunnel}"), CHANGE)?;
@@ -70,7 +70,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         let alone = format!("port/{port}/alone");
         let other = |names: &[String]| names.iter().find(|name| name.starts_with(&format!("{TAKEN}port/{port}/"))).cloned();
         let taken = |name: String| InstanceError::Taken { what: what.clone(), holder: owner(name.as_bytes()), remedy: PORT };
-        // First taken, then looked: of two that come at once, at most one goes on.
+        // Claim first, then check: of two daemons that start at once, at most one proceeds.
         if wants.shares_ports {
             bind(what.clone(), format!("port/{port}/{networks}"), PORT)?;
             let alone = format!("{TAKEN}{alone}");
@@ -89,15 +89,15 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     Ok(Taken { _sockets: sockets })
 }
 
-/// Takes the first place for a guard that no other daemon has.
+/// Claims the first free guard slot.
 ///
 /// # Errors
-/// The socket cannot be made.
-pub fn take_guard_place() -> Result<GuardPlace, InstanceError> {
+/// The socket cannot be created.
+pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     let host = |why| InstanceError::Host { what: "binding the abstract socket of the port's guard".to_owned(), why };
     for number in 0..u16::MAX {
         match UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{GUARDS}{number}")).map_err(host)?) {
-            Ok(_socket) => return Ok(GuardPlace { number, _socket }),
+            Ok(_socket) => return Ok(GuardSlot { number, _socket }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(host(error)),
         }
@@ -105,7 +105,7 @@ pub fn take_guard_place() -> Result<GuardPlace, InstanceError> {
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
-/// The places of the guards of all our daemons in this network namespace.
-pub fn guard_places() -> BTreeSet<u16> {
+/// The guard slots of all our daemons in this network namespace.
+pub fn guard_slots() -> BTreeSet<u16> {
     named(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect()
 }

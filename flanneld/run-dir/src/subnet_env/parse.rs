@@ -1,8 +1,8 @@
-//! The reader: dotenv syntax, forgiving line by line; what cannot be used is told and left out.
+//! The reader: dotenv syntax, lenient line by line. Unusable lines are skipped with a warning.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// What an earlier run wrote, as far as it can be read.
+/// The contents written by an earlier run, as far as they can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     /// FLANNEL_NETWORK.
@@ -17,11 +17,11 @@ pub struct Previous {
     pub mtu: Option<u32>,
     /// FLANNEL_IPMASQ.
     pub ip_masq: Option<bool>,
-    /// What was left out, and why.
+    /// What was skipped, and why.
     pub warnings: Vec<String>,
 }
 
-/// Reads subnet.env; any bytes will do.
+/// Parses subnet.env; accepts arbitrary bytes.
 pub fn parse(bytes: &[u8]) -> Previous {
     let text = String::from_utf8_lossy(bytes);
     let mut out = Previous::default();
@@ -32,7 +32,7 @@ pub fn parse(bytes: &[u8]) -> Previous {
         }
         match assignment(line) {
             Some((key, value)) => out.take(key, &value),
-            None => out.warnings.push(format!("line {} is no KEY=VALUE, left out", number + 1)),
+            None => out.warnings.push(format!("line {} is not KEY=VALUE, skipped", number + 1)),
         }
     }
     out
@@ -54,30 +54,30 @@ impl Previous {
     fn v4(&mut self, key: &str, value: &str) -> Option<Ipv4Net> {
         match self.one(key, value)? {
             IpNet::V4(net) => Some(net.trunc()),
-            IpNet::V6(net) => self.warn(format!("{key}: {net} is an IPv6 network, left out")),
+            IpNet::V6(net) => self.warn(format!("{key}: {net} is an IPv6 network, skipped")),
         }
     }
 
     fn v6(&mut self, key: &str, value: &str) -> Option<Ipv6Net> {
         match self.one(key, value)? {
             IpNet::V6(net) => Some(net.trunc()),
-            IpNet::V4(net) => self.warn(format!("{key}: {net} is an IPv4 network, left out")),
+            IpNet::V4(net) => self.warn(format!("{key}: {net} is an IPv4 network, skipped")),
         }
     }
 
-    /// The only valid network of a comma list; none where there are more, since none is better than another.
+    /// The only valid network of a comma-separated list. `None` if there are several, since none takes precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
         for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.parse::<IpNet>() {
                 Ok(net) => valid.push(net),
-                Err(_) => self.warnings.push(format!("{key}: {:?} is no network, left out", shortened(part))),
+                Err(_) => self.warnings.push(format!("{key}: {:?} is not a network, skipped", shortened(part))),
             }
         }
         match valid.as_slice() {
             [net] => Some(*net),
             [] => None,
-            _ => self.warn(format!("{key}: {} networks where one is expected, all left out", valid.len())),
+            _ => self.warn(format!("{key}: {} networks where one is expected, all skipped", valid.len())),
         }
     }
 
@@ -87,7 +87,7 @@ impl Previous {
     }
 }
 
-/// Key and value of a line: `KEY=VALUE`, `export KEY=VALUE`, `KEY: VALUE`, the value bare or in quotes, a comment behind it.
+/// Key and value of a line: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`; the value may be quoted and followed by a comment.
 fn assignment(line: &str) -> Option<(&str, String)> {
     let line = line.strip_prefix("export").filter(|rest| rest.starts_with(char::is_whitespace)).map_or(line, str::trim_start);
     let (key, value) = line.split_once(['=', ':'])?;
@@ -103,7 +103,7 @@ fn unquoted(value: &str) -> Option<String> {
         return rest.split_once('\'').map(|(inner, _)| inner.to_owned());
     }
     let Some(rest) = value.strip_prefix('"') else {
-        // A comment begins after a blank; a bare `#` belongs to the value.
+        // A comment starts after a blank; otherwise `#` belongs to the value.
         let bare = value.find(" #").or_else(|| value.find("\t#")).and_then(|at| value.get(..at)).unwrap_or(value);
         return Some(bare.trim_end().to_owned());
     };
@@ -122,7 +122,7 @@ fn unquoted(value: &str) -> Option<String> {
     }
 }
 
-/// A text short enough for a log line.
+/// Shortens a text for a log line.
 fn shortened(text: &str) -> String {
     if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text.to_owned() }
 }

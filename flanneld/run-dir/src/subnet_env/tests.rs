@@ -155,7 +155,7 @@ fn a_failure_says_what_to_do() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let error = write(&file.join("subnet.env"), &plain()).unwrap_err().to_string();
-    assert!(error.contains("creating its folder") && error.contains("--subnet-file"), "{error}");
+    assert!(error.contains("creating its directory") && error.contains("--subnet-file"), "{error}");
     // A folder in the way.
     let path = folder.path().join("subnet.env");
     std::fs::create_dir(&path).unwrap();

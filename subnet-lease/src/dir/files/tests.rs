@@ -58,11 +58,11 @@ fn what_is_away_is_neither_read_nor_made() {
     bed.put().unwrap();
     let aside = bed.folder.path().join("aside");
     fs::rename(bed.root(), &aside).unwrap();
-    bed.is_away("is not there");
+    bed.is_away("does not exist");
     assert!(!bed.root().exists());
     // A bare mount point.
     fs::create_dir(bed.root()).unwrap();
-    bed.is_away("another directory without a config");
+    bed.is_away("a directory without a config");
     assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 0);
     // Another one that could be taken for it.
     fs::write(bed.root().join("config"), "{}").unwrap();
@@ -78,7 +78,7 @@ fn what_is_away_is_neither_read_nor_made() {
 fn a_directory_without_its_config_is_away() {
     let bed = bed();
     fs::remove_file(bed.root().join("config")).unwrap();
-    bed.is_away("has no config");
+    bed.is_away("no longer has a config");
     fifo(&bed.root().join("config"));
     bed.is_away("not a regular file");
     fs::remove_file(bed.root().join("config")).unwrap();
@@ -94,7 +94,7 @@ fn a_configuration_is_a_regular_file() {
         Err(Trouble::Failed(text)) => text,
         other => panic!("{other:?}"),
     };
-    assert!(complaint().contains("is not there"));
+    assert!(complaint().contains("does not exist"));
     let config = folder.path().join("config");
     fifo(&config);
     assert!(complaint().contains("not a regular file"));

@@ -1,4 +1,4 @@
-//! Looks at the host: files below /proc/sys, and what the firewalls' programs list.
+//! Collects facts about the host: files below /proc/sys, and the listings of firewall programs.
 
 use super::firewalls::{self, Firewalls};
 use super::judge::Facts;
@@ -10,7 +10,7 @@ use std::path::Path;
 use subnet_lease::{LeaseTable, Subnets};
 use traffic_rules::programs::{Iptables, Variant, nft_table, run};
 
-/// At most so many peers are asked after, one look-up each.
+/// Limit on the number of peers checked, with one route look-up each.
 const PEERS: usize = 32;
 const STRICT: i64 = 1;
 
@@ -19,10 +19,10 @@ fn sysctl(path: &str) -> Option<i64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-/// What the files say.
+/// Reads the sysctls.
 pub(super) fn sysctls(underlay: &str, own: &Subnets, leases: &LeaseTable, leads: &Leads) -> Facts {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
-    // The greater one counts: 2 is loose.
+    // The larger value applies: 2 is loose.
     let strict = |device: &str| sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == STRICT;
     let devices = std::fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten();
     let names = devices.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -55,12 +55,12 @@ fn has_br_netfilter() -> bool {
 /// The programs that list firewalls.
 #[derive(Default)]
 pub(super) struct Programs {
-    /// Found once; none before.
+    /// Looked for once; `None` before.
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
 impl Programs {
-    /// What they list; a program that is not there lists nothing.
+    /// Lists the firewalls. A program that is not installed lists nothing.
     pub(super) async fn firewalls(&mut self, subject: &Subject) -> Firewalls {
         let iptables = match self.iptables.take() {
             Some(known) => known,
@@ -86,22 +86,22 @@ impl Programs {
         Firewalls { tables, firewalld, barriers: self.barriers(subject).await }
     }
 
-    /// Whether there are rules of which nobody tells when they change.
+    /// Whether there are rules without change notices.
     pub(super) fn has_silent(&self) -> bool {
         self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
     }
 
-    /// The chains of nftables that stop pods' packets. Only the tables of those that drop what is left are listed whole: kube-proxy's is large.
+    /// The nftables chains that block pods' packets. Lists whole tables only for chains with policy drop: kube-proxy's table is large.
     async fn barriers(&self, subject: &Subject) -> Vec<Barrier> {
         let list = async |args: &[&str]| {
             let text = run(Path::new("nft"), args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
-            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("nft -j did not print valid JSON: {why}")).ok()
+            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}")).ok()
         };
         let Some(chains) = list(&["-j", "list", "chains"]).await else { return Vec::new() };
-        let told =
+        let listed =
             |ipv6: bool| self.iptables.iter().flatten().any(|(net, programs)| net.addr().is_ipv6() == ipv6 && programs.variant == Variant::Nft);
         let mut found = Vec::new();
-        for base in nftables::bases(&chains, [told(false), told(true)]) {
+        for base in nftables::bases(&chains, [listed(false), listed(true)]) {
             let (family, table, chain) = (base.family.as_str(), base.table.as_str(), base.chain.as_str());
             let listing = if base.drops {
                 list(&["-j", "list", "table", family, table]).await
@@ -115,7 +115,7 @@ impl Programs {
     }
 }
 
-/// The kernel module br_netfilter, which is tried once each time that it is missing.
+/// The kernel module br_netfilter. Loading it is tried once each time it is missing.
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,
