@@ -251,9 +251,12 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether any of our own had to be written.
+    /// Checks the rules and repairs them. Returns whether any of our own had to be written although no other daemon came or went: what such a
+    /// daemon leaves is removed, and that is no repair.
     async fn pass(&mut self) -> bool {
-        self.wanted.others = self.neighbours.refresh();
+        let others = self.neighbours.refresh();
+        let same = (&others.own, &others.served, &others.guards) == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);
+        self.wanted.others = others;
         let before = self.writes;
         let unserved = self.apply().await;
         let wrote = self.writes > before;
@@ -266,7 +269,7 @@ impl Keeper {
                 self.apply().await;
             }
         }
-        wrote
+        wrote && same
     }
 
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
