@@ -222,9 +222,9 @@ fn sysctls_are_set_where_asked_and_kept() {
     }
     assert_eq!(sysctl(host, "net/ipv6/conf/enp0s8/accept_ra"), "2", "the router is still listened to");
     for line in [
-        "net.ipv4.ip_forward was 0 and is 1 now",
-        "net/ipv6/conf/enp0s8/accept_ra was 1 and is 2 now",
-        "net.bridge.bridge-nf-call-iptables was 0 and is 1 now",
+        "set net.ipv4.ip_forward from 0 to 1: ",
+        "set net/ipv6/conf/enp0s8/accept_ra from 1 to 2: ",
+        "set net.bridge.bridge-nf-call-iptables from 0 to 1: ",
     ] {
         assert!(daemon.log().contains(line), "{line}");
     }
