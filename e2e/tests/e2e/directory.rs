@@ -139,7 +139,7 @@ fn an_unmounted_directory_is_not_noticed_by_packets() {
     Lab::run("dir-unmounted", |lab| {
         let mut cluster = Cluster::start(lab, true)?;
         cluster.in_each(&format!("umount -l {}", cluster.place.display()))?;
-        cluster.endure("another directory")?;
+        cluster.endure("a directory without a config is in its place")?;
         ensure!(entries(&cluster.place).is_empty(), "below the bare mount point there is {:?}", entries(&cluster.place));
         cluster.mount()?;
         cluster.finish()

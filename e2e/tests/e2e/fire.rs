@@ -96,7 +96,10 @@ impl Cluster {
         for daemon in &mut self.daemons {
             ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
             ensure!(daemon.is_ready(), "not ready: {:?}", daemon.get("/readyz"));
-            ensure!(!daemon.log().contains("not ready:"), "a daemon was not ready for a while:\n{}", daemon.log_tail(20));
+            // On a busy machine the first rules take longer than the start waits for them.
+            let log = daemon.log();
+            let unready = log.lines().find(|line| line.contains("not ready:") && !line.ends_with("not ready: rules"));
+            ensure!(unready.is_none(), "a daemon was not ready for a while:\n{}", daemon.log_tail(20));
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
             ensure!(!daemon.log().contains(['\0', '\x1b']), "what others wrote is in the log as it is");
         }
