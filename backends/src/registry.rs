@@ -142,4 +142,10 @@ mod tests {
             assert_eq!((identity_of(&attrs, true).as_deref(), identity_of(&attrs, false)), (want, None), "{data}");
         }
     }
+
+    #[test]
+    fn what_the_kernel_refuses_is_the_hosts_fault() {
+        let error = netstate::kernel::KernelError { what: "add link flannel.1".to_owned(), why: "no module".to_owned() };
+        assert!(matches!(Error::from(error), Error::Host { what, why } if what == "add link flannel.1" && why == "no module"));
+    }
 }

@@ -85,7 +85,7 @@ impl Daemon {
         self.introduce();
         self.serve_health().await?;
         let stop = self.stop.clone();
-        // Every wait ends when the daemon is stopped.
+        // Each of these waits for somebody else; stopping the daemon ends the wait.
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
         let Some(host) = stop.run_until_cancelled(self.claim_host(&manager)).await.transpose()? else { return Ok(()) };
         let Some(node) = stop.run_until_cancelled(self.take_lease(manager, host)).await.transpose()? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The node daemon: the only crate where stores and backends meet.
+//! The node daemon, where leases and backends meet.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 

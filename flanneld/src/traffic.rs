@@ -251,8 +251,8 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether any of our own had to be written although no other daemon came or went: what such a
-    /// daemon leaves is removed, and that is no repair.
+    /// Checks the rules and repairs them. Returns whether something had to be written although the other daemons, their networks and their
+    /// guards, are the same as before: what a daemon that went leaves is removed, and that is no repair.
     async fn pass(&mut self) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards) == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);

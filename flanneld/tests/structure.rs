@@ -103,7 +103,7 @@ type Module = Vec<String>;
 
 /// The modules of a crate with a file of their own, tests left out.
 fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<Module, syn::File> = BTreeMap::new();
     let mut folders = vec![(src.to_owned(), Module::new())];
     while let Some((folder, path)) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
@@ -115,7 +115,9 @@ fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
                 let root = path.is_empty() && (name == "lib" || name == "main");
                 let module = if root { Module::new() } else { [path.clone(), vec![name]].concat() };
                 let text = std::fs::read_to_string(&file).unwrap();
-                found.insert(module, syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())));
+                let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+                // A crate with a library and a program has two roots.
+                found.entry(module).and_modify(|root| root.items.extend(parsed.items.clone())).or_insert(parsed);
             }
         }
     }

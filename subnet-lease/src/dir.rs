@@ -123,8 +123,15 @@ impl KeyStore for Directory {
     }
 
     /// Always begins with a list of its own, because the inotify watch must be set up first.
-    fn watch<'a>(&'a self, _recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
-        stream::unfold(Peers::of(self), |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
+    fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
+        let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
+            if let Some(recent) = recent {
+                // Nobody else needs it, and it may be long.
+                drop(recent.take().await);
+            }
+            Some((peers.next().await, (peers, None)))
+        };
+        stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
     /// Reports whenever the file has changed; the proof then reads it.

@@ -1,4 +1,4 @@
-//! The laws of the model, by random cases: the wire, the table, admission, the hold_down; and Go flannel's own bytes.
+//! The laws of the model, by random cases: the wire, the table, admission, the hold-down; and Go flannel's own bytes.
 
 #![allow(
     clippy::unwrap_used,

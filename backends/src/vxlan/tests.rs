@@ -273,3 +273,15 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let names: Vec<&str> = plan.scope.links.iter().map(LinkName::as_str).collect();
     assert_eq!(names, ["flannel.1", "flannel-v6.1"]);
 }
+
+#[test]
+fn forwarding_names_the_device_the_mtu_and_the_vtep_of_each_family() {
+    let plan = plan(r#"{"Type":"vxlan","Mode":"userspace"}"#);
+    let plan = VxlanPlan { userspace: true, ..plan };
+    let forwarding = plan.forwarding(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
+    let told: Vec<_> = forwarding.iter().map(|family| (family.device.to_string(), family.mtu, family.peers.len())).collect();
+    assert_eq!(told, [("flannel.1".to_owned(), 1450, 1), ("flannel-v6.1".to_owned(), 1430, 1)]);
+    let [(subnet, hop)] = <[_; 1]>::try_from(forwarding[0].peers.clone()).unwrap();
+    assert_eq!((subnet.to_string(), hop.address.to_string(), hop.mac), ("10.244.2.0/24".to_owned(), "192.168.56.2:8472".to_owned(), Some(mac(2))));
+    assert!(encapsulating().forwarding(&table([lease(2, 2, 2)]), &facts([])).is_empty(), "the kernel does it all");
+}

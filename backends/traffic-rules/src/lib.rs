@@ -193,7 +193,7 @@ impl Applier {
             // A kernel that cannot guard the port must still masquerade.
             Err(ProgramError::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) => {
                 nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await?;
-                Err(ProgramError::Refused(format!("cannot guard the encapsulation port; the other rules are in place:  {why}")))
+                Err(ProgramError::Refused(format!("cannot guard the encapsulation port; the other rules are in place: {why}")))
             }
             done => done.map(|()| Applied { wrote: true, ..applied }),
         }

@@ -1,4 +1,4 @@
-//! Waiting for a condition, and watching that one holds: the only ways in which a test lets time pass.
+//! Waiting for a condition, and watching that one holds. A test that lets time pass otherwise says why.
 
 use std::time::{Duration, Instant};
 

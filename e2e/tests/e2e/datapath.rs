@@ -273,7 +273,7 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
         if now != length {
             (length, since) = (now, Instant::now());
         }
-        since.elapsed() >= Duration::from_millis(300)
+        length > 0 && since.elapsed() >= Duration::from_millis(300)
     })?;
     kill(Pid::from_raw(i32::try_from(tcpdump.id())?), Signal::SIGINT)?;
     tcpdump.wait()?;

@@ -1,6 +1,6 @@
 //! The tests on hosts in network namespaces: one program, so that those that wait run beside each other and it is linked once.
 //!
-//! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::a_name`.
+//! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 

@@ -214,7 +214,7 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         }
         other => {
             let what = match other {
-                Alert::HandshakeFailure => "the two sides have no cipher suite in common",
+                Alert::HandshakeFailure => "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common",
                 Alert::ProtocolVersion => "the two sides have no TLS version in common",
                 Alert::UnrecognisedName => "it serves no such name",
                 Alert::NoApplicationProtocol => "it does not speak HTTP/2",

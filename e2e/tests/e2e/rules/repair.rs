@@ -18,11 +18,14 @@ fn damage_is_repaired(config: &str, damages: &[&str]) {
         }
         // A family at a time: which of the two tables is made first is nobody's business.
         let list = || node.host.netns().sh("nft -s list ruleset ip; nft -s list ruleset ip6");
+        let mut first: Option<String> = None;
         for damage in damages {
             // Three repairs a minute are made at once; this test makes more, so each has a daemon of its own.
             let daemon = node.start()?;
             let right = list()?;
             ensure!(right.contains("10.244.0.0/16"), "{right}");
+            let first = first.get_or_insert_with(|| right.clone());
+            ensure!(*first == right, "a restart leads back to\n{first}\nand not to\n{right}");
             // Stopped meanwhile, or it is repaired before we look.
             daemon.stop()?;
             node.host.netns().sh(damage)?;
