@@ -156,7 +156,7 @@ impl Daemon {
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
         let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
         self.inherited.release();
-        info!("{} other nodes have leases", table.iter().filter(|other| other.subnets != lease.subnets).count());
+        info!("leases of other nodes: {}", table.iter().filter(|other| other.subnets != lease.subnets).count());
         Ok(network)
     }
 

@@ -61,7 +61,7 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(added, changed, removed, other, "kernel state updated: {} routes to peers", routes());
+        tracing::info!(added, changed, removed, other, "kernel state updated; routes to peers: {}", routes());
     }
 
     /// Whether another program keeps undoing our repairs.
