@@ -25,10 +25,12 @@ pub(crate) fn remove(containers: &[String]) {
     }
     // Version 2 is one hierarchy, version 1 has one for each controller.
     let hierarchies = entries(Path::new(CGROUPS)).into_iter().map(|name| Path::new(CGROUPS).join(name)).chain([PathBuf::from(CGROUPS)]);
-    for parent in hierarchies.flat_map(|root| [root.join("k8s.io"), root]) {
+    for root in hierarchies {
+        let parent = root.join("k8s.io");
+        // What is not there, or not empty yet, or another cluster's, is not worth a failure.
         for id in containers {
-            // Not there, or not empty yet: neither is worth a failure.
             let _ = std::fs::remove_dir(parent.join(id));
         }
+        let _ = std::fs::remove_dir(parent);
     }
 }

@@ -41,10 +41,14 @@ pub(super) const MACHINE: &str = r#"
 umount /sys
 mount --make-rshared /
 for folder in opt var-lib var-log; do mkdir -p "$0/disk/$folder"; done
-[ -d "$0/disk/etc" ] || cp -a /etc "$0/disk/etc"
-rm -rf "$0/disk/etc/resolv.conf" "$0/disk/etc/cni/net.d"
-: > "$0/disk/etc/resolv.conf"
-mkdir -p "$0/disk/etc/cni/net.d" /run/netns
+if [ ! -d "$0/disk/etc" ]; then
+    cp -a /etc "$0/disk/etc.new"
+    rm -rf "$0/disk/etc.new/resolv.conf" "$0/disk/etc.new/cni"
+    : > "$0/disk/etc.new/resolv.conf"
+    mkdir -p "$0/disk/etc.new/cni/net.d"
+    mv "$0/disk/etc.new" "$0/disk/etc"
+fi
+mkdir -p /run/netns
 mount --bind "$0/disk/etc" /etc
 mount --bind "$0/disk/opt" /opt
 mount --bind "$0/disk/var-lib" /var/lib
