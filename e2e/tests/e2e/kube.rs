@@ -2,4 +2,9 @@
 
 mod bed;
 mod cluster;
+mod families;
+mod golden;
+mod nodes;
+mod outages;
 mod proxy;
+mod start;
