@@ -2,7 +2,11 @@
 # Builds the two images as archives that containerd, Podman and Docker load: target/images/{flannel,flannel-cni-plugin}.tar for this
 # machine's architecture, target/images/ARCH/ for another one. No engine is needed; nft and iptables come from Debian's packages.
 #
-# usage: build.sh [amd64|arm64]      environment: PROFILE=release|dev, IMAGES=folder for the archives, CNI_PLUGIN=a plugin that is built
+# usage: build.sh [amd64|arm64]
+# environment: PROFILE=release|dev    how to build; dev is quick, its archives are large
+#              IMAGES=FOLDER          where the archives go
+#              PROGRAMS=FOLDER        flanneld and flannelctl that are built already
+#              CNI_PLUGIN=FILE        a plugin that is built already
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -182,9 +186,9 @@ for tool in python3 readelf strip; do
     command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install python3 binutils"
 done
 target_dir=${CARGO_TARGET_DIR:-$top/target}
-programs=$target_dir/$([ "$arch" = "$host" ] || echo "$cpu-unknown-linux-gnu/")$([ "$profile" = dev ] && echo debug || echo "$profile")
+programs=${PROGRAMS:-$target_dir/$([ "$arch" = "$host" ] || echo "$cpu-unknown-linux-gnu/")$([ "$profile" = dev ] && echo debug || echo "$profile")}
 get_packages
-build_daemon
+[ -n "${PROGRAMS:-}" ] || build_daemon
 build_install
 plugin=${CNI_PLUGIN:-$target_dir/cni/$arch/flannel}
 [ -n "${CNI_PLUGIN:-}" ] || "$top/cni/build.sh" "$arch"
