@@ -175,7 +175,7 @@ make_plugin() { # ROOT
 
 pack() { # NAME LIMIT-IN-KIB [ENTRYPOINT]
     local out=$images/$1.tar ref=docker.io/flannel-rs/$1:$version digest
-    digest=$(python3 "$here/mkimage.py" --out "$out" --ref "$ref" --arch "$arch" ${3:+--entrypoint "$3"} \
+    digest=$(python3 "$here/mkimage.py" --out "$out" --ref "$ref" --arch "$arch" --level "$level" ${3:+--entrypoint "$3"} \
         --label "org.opencontainers.image.version=$version" --label org.opencontainers.image.licenses=Apache-2.0 "$stage/$1")
     local size=$((($(stat -c %s "$out") + 1023) / 1024))
     say "$out: $ref for $arch, $size KiB, $digest"
@@ -185,6 +185,8 @@ pack() { # NAME LIMIT-IN-KIB [ENTRYPOINT]
 for tool in python3 readelf strip; do
     command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install python3 binutils"
 done
+level=9
+[ "$profile" != dev ] || level=1
 target_dir=${CARGO_TARGET_DIR:-$top/target}
 programs=${PROGRAMS:-$target_dir/$([ "$arch" = "$host" ] || echo "$cpu-unknown-linux-gnu/")$([ "$profile" = dev ] && echo debug || echo "$profile")}
 get_packages

@@ -4,7 +4,7 @@
 One archive is an OCI layout and, by its manifest.json, what `docker load` before Docker 25 reads. Equal contents give equal bytes:
 entries are sorted, and every time is SOURCE_DATE_EPOCH (0 if unset).
 
-usage: mkimage.py --out FILE --ref NAME:TAG --arch amd64|arm64 [--entrypoint PATH] [--label KEY=VALUE]... ROOT
+usage: mkimage.py --out FILE --ref NAME:TAG --arch amd64|arm64 [--entrypoint PATH] [--label KEY=VALUE]... [--level 1..9] ROOT
 ROOT is the folder that becomes the image's root. All files belong to root; their modes are kept.
 """
 
@@ -67,7 +67,7 @@ def text(value):
 def archive(options, epoch):
     """The members of the archive, by name."""
     raw = layer(options.root, epoch)
-    packed = gzip.compress(raw, 9, mtime=0)
+    packed = gzip.compress(raw, options.level, mtime=0)
     created = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     config = {"Env": ["PATH=" + PATH], "WorkingDir": "/", "Labels": dict(label.split("=", 1) for label in options.label)}
     if options.entrypoint:
@@ -118,6 +118,7 @@ def main():
     parser.add_argument("--arch", required=True, choices=["amd64", "arm64"])
     parser.add_argument("--entrypoint")
     parser.add_argument("--label", action="append", default=[])
+    parser.add_argument("--level", type=int, default=9)
     parser.add_argument("root")
     options = parser.parse_args()
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
