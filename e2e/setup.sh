@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | demo | demo-etcd | bench | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -67,20 +67,31 @@ bench_packages() {
     need ethtool ethtool
 }
 
+kube_packages() {
+    demo_packages
+    need nft nftables
+    need sysctl procps
+    need nsenter util-linux
+    need mount mount
+    # Writes the archives of the pods' images.
+    need python3 python3
+}
+
 test_packages() {
+    kube_packages
     bench_packages
     need nft nftables
     need tcpdump tcpdump
     need sysctl procps
 }
 
-# Sets `go` to a Go toolchain of 1.24 or later.
-find_go() {
+# Sets `go` to a Go toolchain of 1.24 or later, or of 1.MINOR.
+find_go() { # [MINOR]
     local version
     go=$(command -v go || true)
     if [ -n "$go" ]; then
         version=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-        [ "${version:-0}" -lt 24 ] || return 0
+        [ "${version:-0}" -lt "${1:-24}" ] || return 0
     fi
     go=$cache/go/bin/go
     [ -x "$go" ] && return 0
@@ -117,6 +128,41 @@ etcd_old() {
     mv "$half" "$folder"
 }
 
+# All of Kubernetes' commands, so that they fit each other: in one folder, or built here.
+kubernetes_now() {
+    local folder name
+    for folder in "${KUBEBUILDER_ASSETS:-}" "$(dirname "$(command -v kubelet || echo /none)")" "$cache/kubernetes-1.36"; do
+        for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl; do
+            [ -n "$folder" ] && [ -x "$folder/$name" ] || continue 2
+        done
+        return 0
+    done
+    find_go 26
+    say "Kubernetes 1.36 from its Go modules into $cache/kubernetes-1.36 (four minutes, once)"
+    PATH="$(dirname "$go"):$PATH" "$here/kubernetes/build.sh" "$cache/kubernetes-1.36"
+}
+
+# Debian's, unpacked and not installed: containerd's package would start a service on this machine.
+container_runtime() {
+    local folder=$cache/containerd half
+    if [ ! -x "$folder/usr/bin/containerd" ] || [ ! -x "$folder/usr/sbin/runc" ] || [ ! -x "$folder/bin/busybox" ]; then
+        apt_update containerd runc busybox-static
+        ldconfig -p 2>/dev/null | grep -q libseccomp.so.2 || packages+=(libseccomp2)
+        install_packages
+        say "the distribution's containerd, runc and busybox into $folder"
+        mkdir -p "$cache"
+        half=$(mktemp -d "$folder.XXXXXX")
+        (cd "$half" && apt-get download -qq containerd runc busybox-static)
+        for package in "$half"/*.deb; do dpkg-deb -x "$package" "$half"; done
+        rm -rf "$folder" "$half"/*.deb
+        mv "$half" "$folder"
+    fi
+    # A changed recipe makes new images.
+    folder=$cache/images-$(cat "$here/kubernetes/image.py" "$here/kubernetes/images.sh" "$here/kubernetes/pause.c" | cksum | cut -d' ' -f1)
+    [ -e "$folder/busybox.tar" ] || "$here/kubernetes/images.sh" "$cache/containerd/bin/busybox" "$folder"
+    ln -sfn "$folder" "$cache/images"
+}
+
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -136,7 +182,8 @@ case $what in
     image) image_packages "${2:-}"; install_packages ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
+    demo-kube) kube_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; install_packages; etcd_now ;;
-    test) test_packages; install_packages; etcd_now; etcd_old; cargo_tools ;;
-    *) fail "unknown: $what; say build, image, demo, demo-etcd, bench or test" ;;
+    test) test_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; kubernetes_now; cargo_tools ;;
+    *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

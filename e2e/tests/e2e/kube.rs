@@ -1,0 +1,5 @@
+//! Kubernetes: the Node API as lease store on a real API server, and whole clusters of real nodes.
+
+mod bed;
+mod cluster;
+mod proxy;
