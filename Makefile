@@ -13,6 +13,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # make fuzz
 SECONDS ?= 60
+# make image
+ARCH ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
 
@@ -27,7 +29,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build demo picture test lint unit e2e bench soak test-interop fuzz install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop fuzz install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +40,10 @@ setup: ## Get what is missing on this machine: packages, etcd, cargo-deny
 build: ## Build everything
 	./e2e/setup.sh build
 	cargo build --workspace
+
+image: ## The container images as archives in target/images, without an engine [ARCH=arm64]
+	./e2e/setup.sh image $(ARCH)
+	./conf/image/build.sh $(ARCH)
 
 demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)

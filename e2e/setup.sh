@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -43,6 +43,16 @@ build_packages() {
     need protoc protobuf-compiler
     # etcd's interface imports the well-known types.
     [ -e /usr/include/google/protobuf/empty.proto ] || packages+=(libprotobuf-dev)
+}
+
+image_packages() { # [ARCH]
+    build_packages
+    need python3 python3
+    need readelf binutils
+    case ${1:-}-$(uname -m) in
+        arm64-x86_64) need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
+        amd64-aarch64) need x86_64-linux-gnu-gcc gcc-x86-64-linux-gnu libc6-dev-amd64-cross ;;
+    esac
 }
 
 demo_packages() {
@@ -192,10 +202,11 @@ cargo_tools() {
 
 case $what in
     build) build_packages; install_packages ;;
+    image) image_packages "${2:-}"; install_packages ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
     test) test_packages; install_packages; etcd_now; etcd_old; cni_now; cni_old; container_runtime; kubernetes_now; cargo_tools ;;
-    *) fail "unknown: $what; say build, demo, demo-etcd, demo-kube, bench or test" ;;
+    *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

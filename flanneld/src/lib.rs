@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 
 pub mod checks;
+pub mod cni_conf;
 pub mod daemon;
 pub mod handover;
 pub mod health;

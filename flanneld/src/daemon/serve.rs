@@ -6,6 +6,7 @@ use super::node::Node;
 use super::{Daemon, vitals};
 use crate::checks::Checks;
 use crate::checks::subject::Subject;
+use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
@@ -102,6 +103,12 @@ impl Daemon {
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
             self.health.condition(Condition::SubnetEnv, Some(&error.to_string()));
+        }
+        if let Some(conf) = self.settings.cni_conf.clone() {
+            // The runtime starts pods once it has this file.
+            let mut keeper = CniConfKeeper::new(conf, self.health.clone());
+            keeper.pass();
+            self.spawn(keeper.keep(self.stop.clone()));
         }
         self.health.condition(Condition::Start, None);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
