@@ -7,6 +7,7 @@ SHELL := bash
 BACKEND ?= vxlan
 STORE ?= dir
 HOSTS ?= 3
+KUBE ?=
 ARGS ?=
 # make install
 PREFIX ?= /usr/local
@@ -45,10 +46,17 @@ image: ## The container images as archives in target/images, without an engine [
 	./e2e/setup.sh image $(ARCH)
 	./conf/image/build.sh $(ARCH)
 
-demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+ifneq ($(KUBE),)
+	./e2e/setup.sh demo-kube
+	cargo build -p flanneld -p flannelctl -p flannel-cni
+	PROFILE=dev PROGRAMS=target/debug CNI_PLUGIN=target/debug/flannel IMAGES=$(CURDIR)/target/demo-images ./conf/image/build.sh
+	$(AS_ROOT) ./target/debug/flannelctl lab --kube --hosts $(HOSTS) --images target/demo-images $(ARGS)
+else
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
 	cargo build -p flanneld -p flannelctl
 	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+endif
 
 picture: ## Draw docs/demo.svg from a real run of the demonstration
 	./e2e/setup.sh demo

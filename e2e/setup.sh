@@ -205,7 +205,7 @@ case $what in
     image) image_packages "${2:-}"; install_packages ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
-    demo-kube) kube_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
+    demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
     test) test_packages; install_packages; etcd_now; etcd_old; cni_now; cni_old; container_runtime; kubernetes_now; cargo_tools ;;
     *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
