@@ -7,12 +7,15 @@ SHELL := bash
 BACKEND ?= vxlan
 STORE ?= dir
 HOSTS ?= 3
+KUBE ?=
 ARGS ?=
 # make install
 PREFIX ?= /usr/local
 DESTDIR ?=
 # make fuzz
 SECONDS ?= 60
+# make image
+ARCH ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
 
@@ -27,7 +30,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build demo picture test lint unit e2e bench soak test-interop fuzz install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop fuzz install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,10 +42,21 @@ build: ## Build everything
 	./e2e/setup.sh build
 	cargo build --workspace
 
-demo: ## Hosts in namespaces, joined by flannel, with traffic [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+image: ## The container images as archives in target/images, without an engine [ARCH=arm64]
+	./e2e/setup.sh image $(ARCH)
+	./conf/image/build.sh $(ARCH)
+
+demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+ifneq ($(KUBE),)
+	./e2e/setup.sh demo-kube
+	cargo build -p flanneld -p flannelctl -p flannel-cni
+	PROFILE=dev PROGRAMS=target/debug CNI_PLUGIN=target/debug/flannel IMAGES=$(CURDIR)/target/demo-images ./conf/image/build.sh
+	$(AS_ROOT) ./target/debug/flannelctl lab --kube --hosts $(HOSTS) --images target/demo-images $(ARGS)
+else
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
 	cargo build -p flanneld -p flannelctl
 	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+endif
 
 picture: ## Draw docs/demo.svg from a real run of the demonstration
 	./e2e/setup.sh demo

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | demo | demo-etcd | bench | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -45,6 +45,16 @@ build_packages() {
     [ -e /usr/include/google/protobuf/empty.proto ] || packages+=(libprotobuf-dev)
 }
 
+image_packages() { # [ARCH]
+    build_packages
+    need python3 python3
+    need readelf binutils
+    case ${1:-}-$(uname -m) in
+        arm64-x86_64) need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
+        amd64-aarch64) need x86_64-linux-gnu-gcc gcc-x86-64-linux-gnu libc6-dev-amd64-cross ;;
+    esac
+}
+
 demo_packages() {
     build_packages
     need ip iproute2
@@ -57,20 +67,31 @@ bench_packages() {
     need ethtool ethtool
 }
 
+kube_packages() {
+    demo_packages
+    need nft nftables
+    need sysctl procps
+    need nsenter util-linux
+    need mount mount
+    # Writes the archives of the pods' images.
+    need python3 python3
+}
+
 test_packages() {
+    kube_packages
     bench_packages
     need nft nftables
     need tcpdump tcpdump
     need sysctl procps
 }
 
-# Sets `go` to a Go toolchain of 1.24 or later.
-find_go() {
+# Sets `go` to a Go toolchain of 1.24 or later, or of 1.MINOR.
+find_go() { # [MINOR]
     local version
     go=$(command -v go || true)
     if [ -n "$go" ]; then
         version=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-        [ "${version:-0}" -lt 24 ] || return 0
+        [ "${version:-0}" -lt "${1:-24}" ] || return 0
     fi
     go=$cache/go/bin/go
     [ -x "$go" ] && return 0
@@ -107,6 +128,64 @@ etcd_old() {
     mv "$half" "$folder"
 }
 
+# All of Kubernetes' commands, so that they fit each other: in one folder, or built here.
+kubernetes_now() {
+    local folder name
+    for folder in "${KUBEBUILDER_ASSETS:-}" "$(dirname "$(command -v kubelet || echo /none)")" "$cache/kubernetes-1.36"; do
+        for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl; do
+            [ -n "$folder" ] && [ -x "$folder/$name" ] || continue 2
+        done
+        return 0
+    done
+    find_go 26
+    say "Kubernetes 1.36 from its Go modules into $cache/kubernetes-1.36 (four minutes, once)"
+    PATH="$(dirname "$go"):$PATH" "$here/kubernetes/build.sh" "$cache/kubernetes-1.36"
+}
+
+# Debian's, unpacked and not installed: containerd's package would start a service on this machine.
+container_runtime() {
+    local folder=$cache/containerd half
+    if [ ! -x "$folder/usr/bin/containerd" ] || [ ! -x "$folder/usr/sbin/runc" ] || [ ! -x "$folder/bin/busybox" ]; then
+        apt_update containerd runc busybox-static
+        ldconfig -p 2>/dev/null | grep -q libseccomp.so.2 || packages+=(libseccomp2)
+        install_packages
+        say "the distribution's containerd, runc and busybox into $folder"
+        mkdir -p "$cache"
+        half=$(mktemp -d "$folder.XXXXXX")
+        (cd "$half" && apt-get download -qq containerd runc busybox-static)
+        for package in "$half"/*.deb; do dpkg-deb -x "$package" "$half"; done
+        rm -rf "$folder" "$half"/*.deb
+        mv "$half" "$folder"
+    fi
+    # A changed recipe makes new images.
+    folder=$cache/images-$(cat "$here/kubernetes/image.py" "$here/kubernetes/images.sh" "$here/kubernetes/pause.c" | cksum | cut -d' ' -f1)
+    [ -e "$folder/busybox.tar" ] || "$here/kubernetes/images.sh" "$cache/containerd/bin/busybox" "$folder"
+    ln -sfn "$folder" "$cache/images"
+}
+
+# The reference CNI plugins, to which ours delegates.
+cni_now() {
+    local folder=${FLANNEL_CNI_DIR:-$cache/cni-1.9.1}
+    [ -x "$folder/bridge" ] && [ -x "$folder/host-local" ] && [ -x "$folder/loopback" ] && [ -x "$folder/portmap" ] && [ -x "$folder/cnitool" ] && return 0
+    find_go
+    say "the reference CNI plugins 1.9.1 from their Go modules into $folder"
+    PATH="$(dirname "$go"):$PATH" "$here/cni/build.sh" "$folder"
+}
+
+# Debian's, unpacked and not installed: nothing of this machine may begin to use them.
+cni_old() {
+    local folder=$cache/cni-1.1.1 half
+    [ -x "$folder/bridge" ] && [ -x "$folder/host-local" ] && return 0
+    apt_update containernetworking-plugins
+    say "the distribution's CNI plugins into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    (cd "$half" && apt-get download -qq containernetworking-plugins && dpkg-deb -x ./*.deb . && mv usr/lib/cni bin)
+    rm -rf "$folder"
+    mv "$half/bin" "$folder"
+    rm -rf "$half"
+}
+
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -123,9 +202,11 @@ cargo_tools() {
 
 case $what in
     build) build_packages; install_packages ;;
+    image) image_packages "${2:-}"; install_packages ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
-    bench) bench_packages; install_packages; etcd_now ;;
-    test) test_packages; install_packages; etcd_now; etcd_old; cargo_tools ;;
-    *) fail "unknown: $what; say build, demo, demo-etcd, bench or test" ;;
+    demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
+    bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
+    test) test_packages; install_packages; etcd_now; etcd_old; cni_now; cni_old; container_runtime; kubernetes_now; cargo_tools ;;
+    *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

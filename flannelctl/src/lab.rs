@@ -3,6 +3,7 @@
 mod build;
 mod checks;
 mod interrupt;
+mod kube;
 mod plan;
 mod show;
 mod traffic;
@@ -41,6 +42,8 @@ pub struct Args {
     /// Only remove kept labs and the remains of killed ones.
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
+    #[command(flatten)]
+    kube: kube::Args,
 }
 
 /// Builds the lab, shows it at work and removes it.
@@ -55,6 +58,10 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn demonstrate(args: &Args) -> Result<()> {
     let screen = Screen::open();
+    if args.kube.kube {
+        let (images, manifest) = (&args.kube.images, &args.kube.manifest);
+        return kube::demonstrate(&kube::Plan { nodes: args.hosts, vagrant: args.vagrant, images, manifest, keep: args.keep }, screen);
+    }
     let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, ipv6: args.ipv6, vagrant: args.vagrant };
     screen.heading(plan.title());
     screen.step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;

@@ -3,11 +3,13 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 
 pub mod checks;
+pub mod cni_conf;
 pub mod daemon;
 pub mod handover;
 pub mod health;
 pub mod identity;
 pub mod logging;
+pub mod status_keeper;
 pub mod store;
 pub mod subnet_env_keeper;
 pub mod systemd;

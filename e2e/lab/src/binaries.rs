@@ -52,6 +52,31 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     }
 }
 
+/// A command of Kubernetes, from `$KUBEBUILDER_ASSETS`, from `PATH`, or from what `make setup` built: all of them from one folder.
+///
+/// # Errors
+/// When they are not installed.
+pub fn kubernetes(name: &str) -> Result<PathBuf> {
+    const COMMANDS: [&str; 6] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    let mut folders = folders.chain([cache("kubernetes-1.36")]);
+    let found = folders.find(|folder| COMMANDS.iter().all(|command| folder.join(command).is_file()));
+    Ok(found.context("Kubernetes' commands are not here: `make setup` builds them")?.join(name))
+}
+
+/// A file of what `make setup` keeps, such as `containerd/usr/bin/containerd`.
+///
+/// # Errors
+/// When it is not there.
+pub fn kept(name: &str) -> Result<PathBuf> {
+    let path = cache(name);
+    if !path.exists() {
+        bail!("there is no {}: `make setup` gets it", path.display());
+    }
+    Ok(path)
+}
+
 fn cache(name: &str) -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"));

@@ -4,7 +4,7 @@
 //! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] show whether traffic gets through.
 //!
 //! Modules depend on those before them only: `net` (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers,
-//! processes), `lab`, `store`, `daemon`, `measure`, and [`Bed`] on top.
+//! processes), `lab`, `store`, `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), and [`Bed`] on top.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -32,6 +32,7 @@ mod bed;
 mod daemon;
 
 mod host;
+mod kube;
 mod lab;
 mod measure;
 mod net;
@@ -55,6 +56,13 @@ pub use host::process::{Launch, Process};
 pub use host::router::Router;
 pub use host::subnet_env::SubnetEnv;
 pub use host::uplink::Uplink;
+pub use kube::api_server::{ApiServer, Families};
+pub use kube::client::ApiClient;
+pub use kube::cluster::member::Member;
+pub use kube::cluster::{Cluster, ClusterOptions, ProxyMode};
+pub use kube::node::{ANNOTATIONS, NodeObject};
+pub use kube::proxy::{Answer, Call, Proxy};
+pub use kube::users::User;
 pub use lab::Lab;
 pub use measure::capture::{Capture, holds};
 pub use measure::craft;

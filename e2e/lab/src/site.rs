@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use crate::net::netns::Netns;
 use crate::site::name::LabName;
 
+pub(crate) mod cgroups;
 pub(crate) mod name;
 pub(crate) mod sweep;
 

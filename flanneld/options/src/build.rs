@@ -8,7 +8,7 @@ use crate::flags::{
 };
 use crate::go;
 use crate::selector::{Pattern, Selector};
-use crate::settings::{Etcd, Logging, Secret, Settings, Store, Tls};
+use crate::settings::{CniConf, Etcd, Logging, Secret, Settings, Store, Tls};
 use crate::value::{Origin, Parse, Value};
 use packet_engine::features::Features;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -151,7 +151,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let LeaseFlags { subnet_lease_renew_margin } = lease;
     let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
-    let NodeFlags { subnet_file, node_id, audit_interval, set_sysctls, route_protocol } = node;
+    let NodeFlags { subnet_file, install_cni_conf, node_id, audit_interval, set_sysctls, route_protocol } = node;
     let audit = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
     let route_protocol = route_protocol_of(route_protocol, &mut reader);
     let RuleFlags { iptables_resync, ip_blackhole_route, .. } = rules;
@@ -163,6 +163,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let logging = logging(log, &mut reader);
     let node_id = identity(node_id, &mut reader);
     let subnet_file = subnet_file_of(subnet_file, &mut reader);
+    let cni_conf = cni_conf_of(install_cni_conf, &mut reader);
     let set_sysctls = reader.on(set_sysctls);
     // Go looks at --version before it looks at the environment, but after it has read all flags.
     if version && reader.argv.is_empty() {
@@ -178,6 +179,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
         public_ipv6,
         iface_wait: (iface_wait > 0).then(|| Duration::from_secs(iface_wait)),
         subnet_file,
+        cni_conf,
         ip_masq: rules.masquerade,
         rules,
         rules_resync: resync,
@@ -394,6 +396,21 @@ fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
         reader.wrong(value.mistake(format!("{:?} is not the path of a file", value.text)));
     }
     file
+}
+
+fn cni_conf_of(values: &[Value<String>], reader: &mut Reader) -> Option<CniConf> {
+    let value = given(values)?;
+    let paths = value.text.split_once(':').map(|(source, destination)| (PathBuf::from(source), PathBuf::from(destination)));
+    match paths {
+        Some((source, destination)) if source.file_name().is_some() && destination.file_name().is_some() => Some(CniConf { source, destination }),
+        _ => {
+            reader.wrong(value.mistake(format!(
+                "{:?} is not the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist",
+                value.text
+            )));
+            None
+        }
+    }
 }
 
 fn route_protocol_of(values: &[Value<i64>], reader: &mut Reader) -> u8 {

@@ -145,6 +145,9 @@ pub(crate) struct NodeFlags {
     /// File that the CNI plugin and Docker read: network, subnet, MTU.
     #[arg(long, env = "FLANNELD_SUBNET_FILE", value_name = "FILE", default_value = "/run/flannel/subnet.env")]
     pub(crate) subnet_file: Vec<Value<String>>,
+    /// Install this CNI configuration once pods can have a network, and keep it installed (SOURCE:DESTINATION).
+    #[arg(long, env = "FLANNELD_INSTALL_CNI_CONF", value_name = "FILE:FILE")]
+    pub(crate) install_cni_conf: Vec<Value<String>>,
     /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
     #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
     pub(crate) node_id: Vec<Value<String>>,

@@ -18,7 +18,7 @@ mod value;
 pub use endpoint::{Endpoint, Target};
 pub use flags::StoreFlags;
 pub use selector::{Pattern, Selector};
-pub use settings::{Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
+pub use settings::{CniConf, Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
 
 use build::{Asked, Reader};
 use clap::builder::ValueHint;

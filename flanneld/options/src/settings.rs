@@ -28,6 +28,8 @@ pub struct Settings {
     pub iface_wait: Option<Duration>,
     /// Where subnet.env is written.
     pub subnet_file: PathBuf,
+    /// `--install-cni-conf`.
+    pub cni_conf: Option<CniConf>,
     /// `--ip-masq`, as subnet.env repeats it.
     pub ip_masq: bool,
     /// What else was chosen about traffic rules.
@@ -52,6 +54,15 @@ pub struct Settings {
     pub logging: Logging,
     /// What is odd but no mistake: to be logged at start.
     pub warnings: Vec<String>,
+}
+
+/// A CNI configuration and where the container runtime looks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CniConf {
+    /// The file to install; on Kubernetes a key of the ConfigMap.
+    pub source: PathBuf,
+    /// The file in the runtime's folder.
+    pub destination: PathBuf,
 }
 
 /// Where leases are kept.

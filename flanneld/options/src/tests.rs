@@ -73,6 +73,18 @@ fn command_line_before_environment_before_default() {
 }
 
 #[test]
+fn a_cni_configuration_is_two_paths() {
+    let conf = settings(&["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"], &[]).cni_conf.unwrap();
+    assert_eq!(conf.source.to_str(), Some("/etc/kube-flannel/cni-conf.json"));
+    assert_eq!(conf.destination.to_str(), Some("/etc/cni/net.d/10-flannel.conflist"));
+    assert_eq!(settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")]).cni_conf, None);
+    for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
+        let list = mistakes(&[&format!("--install-cni-conf={text}")], &[]);
+        assert!(list.len() == 1 && list[0].contains("is not the paths of two files"), "{text}: {list:?}");
+    }
+}
+
+#[test]
 fn every_mistake_at_once() {
     let list = mistakes(
         &[

@@ -7,6 +7,7 @@ use super::place::Reconsider;
 use super::{Daemon, vitals};
 use crate::checks::Checks;
 use crate::checks::subject::Subject;
+use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
@@ -103,6 +104,12 @@ impl Daemon {
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
             self.health.condition(Condition::SubnetEnv, Some(&error.to_string()));
+        }
+        if let Some(conf) = self.settings.cni_conf.clone() {
+            // The runtime starts pods once it has this file.
+            let mut keeper = CniConfKeeper::new(conf, self.health.clone());
+            keeper.pass();
+            self.spawn(keeper.keep(self.stop.clone()));
         }
         self.health.condition(Condition::Start, None);
         let (programmed_out, programmed) = watch::channel(network.observer().status().kernel.in_step);

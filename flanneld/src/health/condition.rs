@@ -5,6 +5,8 @@ use std::fmt;
 /// A reason why a node is not ready. /readyz and /status show its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
+    /// The CNI configuration cannot be installed.
+    CniConf,
     /// The network configuration cannot be read.
     Config,
     /// The kernel is out of sync with the desired state.
@@ -29,7 +31,8 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, sorted by name.
-    pub const ALL: [Condition; 10] = [
+    pub const ALL: [Condition; 11] = [
+        Condition::CniConf,
         Condition::Config,
         Condition::Kernel,
         Condition::Lease,
@@ -45,6 +48,7 @@ impl Condition {
     /// The name of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Condition::CniConf => "cni-conf",
             Condition::Config => "config",
             Condition::Kernel => "kernel",
             Condition::Lease => "lease",
@@ -60,7 +64,7 @@ impl Condition {
 
     /// Whether the code that sets the condition also logs it with its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
-        matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv)
+        matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv | Condition::CniConf)
     }
 }
 

@@ -31,8 +31,12 @@ pub struct FlanneldOptions {
 impl FlanneldOptions {
     /// Our own daemon on this store, with its health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
+        FlanneldOptions::with(store.args())
+    }
+
+    fn with(args: Vec<String>) -> FlanneldOptions {
         FlanneldOptions {
-            args: store.args(),
+            args,
             env: Vec::new(),
             binary: None,
             healthz_port: Some(8471),
@@ -40,6 +44,12 @@ impl FlanneldOptions {
             file_store: None,
             second: None,
         }
+    }
+
+    /// Our own daemon on the Node API: as the Node with this name, with this net-conf.json.
+    pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
+        let args = vec!["--kube-subnet-mgr".to_owned(), format!("--net-config-path={}", net_conf.display())];
+        FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
     /// For a daemon beside another one on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.

@@ -60,6 +60,14 @@ impl Launch {
         self
     }
 
+    /// Runs it in a namespace that another process has: `namespace` is nsenter's argument for it.
+    #[must_use]
+    pub(crate) fn inside(mut self, namespace: &str) -> Launch {
+        let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
+        self.args.splice(0..0, [namespace.into(), "--".into(), program.into_os_string()]);
+        self
+    }
+
     /// Hands over open files by their names, as systemd does (sd_listen_fds(3)).
     #[must_use]
     pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {

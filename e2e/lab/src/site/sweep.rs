@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::net::netns::{NETNS, Netns, is_zombie};
+use crate::site::cgroups;
 use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
 
 /// So long killed processes have to end.
@@ -24,14 +25,17 @@ const ROUNDS: usize = 3;
 pub(crate) fn remove(lab: &LabName) -> Result<()> {
     let mut outcome = Ok(());
     let names = || entries(Path::new(NETNS)).into_iter().filter(|name| LabName::parse(name).as_ref() == Some(lab)).collect::<Vec<_>>();
+    let mark = format!("/flannel-lab/{}/", lab.prefix());
+    let containers = cgroups::containers_of_lab(&lab.folder());
     for _ in 0..ROUNDS {
         outcome = Ok(());
         // All processes first: a daemon whose peers vanish would only fill its log.
         kill_all(|| {
-            let mut found = processes(lab);
+            let mut found = processes(&mark);
             found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
             found
         })?;
+        cgroups::remove(&containers);
         for name in names() {
             outcome = Netns::named(name).delete().and(outcome);
         }
@@ -70,6 +74,14 @@ pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
+/// Kills every process that has something of a folder in the lab mounted: all of one host, wherever its namespaces are.
+pub(crate) fn kill_below(folder: &Path) -> Result<()> {
+    let below = format!("{}/", folder.display());
+    // The file system that the folder is on may be mounted anywhere itself.
+    let mark = below.strip_prefix("/tmp").unwrap_or(&below).to_owned();
+    kill_all(|| processes(&mark))
+}
+
 fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     let mut outcome = Ok(());
     let mut count = 0;
@@ -106,13 +118,12 @@ fn is_kept(lab: &LabName) -> bool {
     lab.folder().join(KEPT).exists()
 }
 
-/// The processes that have a part of the lab's folder mounted, as every one that a host runs has.
-fn processes(lab: &LabName) -> Vec<i32> {
-    let mark = format!("/flannel-lab/{}/", lab.prefix());
+/// The processes that have a part of a folder mounted, as every one that a host runs has of the lab's.
+fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
     let others = pids.filter(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own));
-    others.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| is_mounted(&mounts, &mark))).collect()
+    others.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| is_mounted(&mounts, mark))).collect()
 }
 
 /// Whether something below the marked folder is mounted; proc_pid_mountinfo(5) has the folder in the fourth field.

@@ -1,0 +1,48 @@
+{{/* The network configuration. A family that is "" is off. */}}
+{{- define "flannel.net-conf" -}}
+{{- $backend := dict "Type" .Values.flannel.backend -}}
+{{- with .Values.flannel -}}
+{{- if has .backend (list "vxlan" "udp") -}}
+{{- if .backendPort }}{{ $_ := set $backend "Port" (int .backendPort) }}{{ end -}}
+{{- end -}}
+{{- if has .backend (list "vxlan" "wireguard" "udp") -}}
+{{- if .mtu }}{{ $_ := set $backend "MTU" (int .mtu) }}{{ end -}}
+{{- end -}}
+{{- if eq .backend "vxlan" -}}
+{{- if .vni }}{{ $_ := set $backend "VNI" (int .vni) }}{{ end -}}
+{{- if .GBP }}{{ $_ := set $backend "GBP" true }}{{ end -}}
+{{- if .directRouting }}{{ $_ := set $backend "DirectRouting" true }}{{ end -}}
+{{- if .macPrefix }}{{ $_ := set $backend "MacPrefix" .macPrefix }}{{ end -}}
+{{- end -}}
+{{- if eq .backend "wireguard" -}}
+{{- if .backendPort }}{{ $_ := set $backend "ListenPort" (int .backendPort) }}{{ end -}}
+{{- if .backendPortv6 }}{{ $_ := set $backend "ListenPortV6" (int .backendPortv6) }}{{ end -}}
+{{- if .psk }}{{ $_ := set $backend "PSK" (toString .psk) }}{{ end -}}
+{{- /* Values files for Go flannel's chart have to carry the quotes of this one themselves. */ -}}
+{{- if .tunnelMode }}{{ $_ := set $backend "Mode" (trimAll "\"" .tunnelMode) }}{{ end -}}
+{{- if .keepaliveInterval }}{{ $_ := set $backend "PersistentKeepaliveInterval" (int .keepaliveInterval) }}{{ end -}}
+{{- end -}}
+{{- range $key, $value := .backendExtra }}{{ $_ := set $backend $key $value }}{{ end -}}
+{{- end -}}
+{{- $conf := dict "EnableNFTables" .Values.flannel.enableNFTables "Backend" $backend -}}
+{{- if .Values.podCidr }}{{ $_ := set $conf "Network" .Values.podCidr }}{{ else }}{{ $_ := set $conf "EnableIPv4" false }}{{ end -}}
+{{- if .Values.podCidrv6 }}{{ $_ := set $conf "IPv6Network" .Values.podCidrv6 }}{{ $_ := set $conf "EnableIPv6" true }}{{ end -}}
+{{- if not (or .Values.podCidr .Values.podCidrv6) }}{{ fail "podCidr and podCidrv6 are both empty: pods need at least one network" }}{{ end -}}
+{{- toPrettyJson $conf -}}
+{{- end -}}
+
+{{/* The CNI configuration, unless a whole one is given. */}}
+{{- define "flannel.cni-conf" -}}
+{{- if .Values.flannel.cniConf -}}
+{{- trim .Values.flannel.cniConf -}}
+{{- else -}}
+{{- $delegate := dict "hairpinMode" true "isDefaultGateway" true -}}
+{{- $flannel := dict "type" "flannel" "delegate" $delegate -}}
+{{- $portmap := dict "type" "portmap" "capabilities" (dict "portMappings" true) -}}
+{{- toPrettyJson (dict "name" "cbr0" "cniVersion" .Values.flannel.cniVersion "plugins" (list $flannel $portmap)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flannel.image" -}}
+{{ .image.repository }}:{{ .image.tag | default .version }}
+{{- end -}}

@@ -1,0 +1,238 @@
+//! A real kube-apiserver with an etcd of its own on a host of the lab.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustls::ClientConfig;
+
+use crate::binaries;
+use crate::host::Host;
+use crate::host::process::{Launch, Process};
+use crate::kube::client::{ApiClient, trusting};
+use crate::kube::proxy::Proxy;
+use crate::kube::users::{self, User};
+use crate::store::ca::Certificates;
+use crate::store::etcd::{Etcd, EtcdOptions};
+use crate::wait::eventually_ok;
+
+const PORT: u16 = 6443;
+const START: Duration = Duration::from_secs(120);
+const STOP: Duration = Duration::from_secs(20);
+
+/// Which addresses Services have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Families {
+    /// IPv4 alone.
+    #[default]
+    V4,
+    /// IPv6 alone.
+    V6,
+    /// IPv4 first, IPv6 beside it.
+    Dual,
+}
+
+impl Families {
+    /// The ranges of Services, as the commands want them.
+    pub(crate) fn services(self) -> &'static str {
+        match self {
+            Families::V4 => "10.96.0.0/16",
+            Families::V6 => "fd00:96::/112",
+            Families::Dual => "10.96.0.0/16,fd00:96::/112",
+        }
+    }
+}
+
+/// A kube-apiserver; it and its etcd end when it is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    process: Option<Process>,
+    etcd: Etcd,
+    host: Host,
+    families: Families,
+    advertised: IpAddr,
+    certificates: Certificates,
+    folder: PathBuf,
+    tls: Arc<ClientConfig>,
+}
+
+impl ApiServer {
+    /// Starts it on a host that has a default route, waits until it answers, and grants the users their rights.
+    ///
+    /// # Errors
+    /// When Kubernetes or etcd is not installed, or it does not answer in time.
+    pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
+        let folder = host.folder()?.join("kubernetes");
+        std::fs::create_dir_all(&folder)?;
+        let advertised = match families {
+            Families::V6 => IpAddr::V6(host.v6()?),
+            _ => IpAddr::V4(host.v4()?),
+        };
+        // The addresses of the Service `kubernetes` too: pods verify what they reach by it.
+        let mut names: Vec<IpAddr> = [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)].into_iter().flatten().collect();
+        names.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1))]);
+        names.push("fd00:96::1".parse()?);
+        let certificates = Certificates::create(&folder, &names)?;
+        // Tokens of service accounts are signed by this key.
+        users::write_tokens(&folder.join("tokens.csv"))?;
+        let tls = trusting(&certificates.ca())?;
+        let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
+        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, folder, tls };
+        server.launch()?;
+        eventually_ok(START, "roles can be bound", || users::grant(&server.admin()))?;
+        Ok(server)
+    }
+
+    /// Where it is reached.
+    pub fn url(&self) -> String {
+        format!("https://{}", SocketAddr::new(self.advertised, PORT))
+    }
+
+    /// The host that it runs on.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The files of its authority.
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+
+    /// The administrator, on the API server's host.
+    pub fn admin(&self) -> ApiClient {
+        self.client(User::Admin)
+    }
+
+    /// A user, on the API server's host.
+    pub fn client(&self, user: User) -> ApiClient {
+        let address = SocketAddr::new(self.advertised, PORT);
+        ApiClient { netns: self.host.netns().clone(), address, tls: Arc::clone(&self.tls), token: user.token() }
+    }
+
+    /// A kubeconfig of a user for this server, or for what stands before it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
+        let url = self.url();
+        let file = self.folder.join(format!("{}{}.kubeconfig", user.name(), if server.is_some() { "-proxied" } else { "" }));
+        users::write_kubeconfig(&file, server.unwrap_or(&url), &self.certificates.ca(), &user.token(), None)?;
+        Ok(file)
+    }
+
+    /// The same with a token that is read from a file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn kubeconfig_with_token_file(&self, server: &str, token_file: &Path) -> Result<PathBuf> {
+        let file = self.folder.join("token-file.kubeconfig");
+        users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
+        Ok(file)
+    }
+
+    /// A proxy before it, on its host.
+    ///
+    /// # Errors
+    /// When the port is taken.
+    pub fn proxy(&self, port: u16) -> Result<Proxy> {
+        Proxy::start(self.host.netns(), SocketAddr::new(self.advertised, port), SocketAddr::new(self.advertised, PORT), &self.tls)
+    }
+
+    /// Runs kubectl as the administrator and returns its standard output.
+    ///
+    /// # Errors
+    /// When it fails; the error holds its standard error.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let config = self.kubeconfig(User::Admin, None)?;
+        let program = binaries::kubernetes("kubectl")?;
+        let output = self.host.netns().run(|| Command::new(program).arg("--kubeconfig").arg(config).args(args).output())??;
+        if !output.status.success() {
+            bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Ends it in order; etcd goes on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn stop(&mut self) -> Result<()> {
+        let mut process = self.process.take().context("the API server does not run")?;
+        if process.terminate(STOP).is_err() {
+            process.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Its process, to be frozen or killed.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn process(&mut self) -> Result<&mut Process> {
+        self.process.as_mut().context("the API server does not run")
+    }
+
+    /// Starts it anew and waits until it answers.
+    ///
+    /// # Errors
+    /// When it runs already, or does not answer in time.
+    pub fn restart(&mut self) -> Result<()> {
+        ensure!(self.process.is_none(), "the API server runs already");
+        self.launch()
+    }
+
+    /// Writes a snapshot of all objects.
+    ///
+    /// # Errors
+    /// When etcd refuses.
+    pub fn snapshot(&self, file: &Path) -> Result<()> {
+        self.etcd.client()?.snapshot(file)
+    }
+
+    /// Ends it, restores all objects from a snapshot, and starts it anew: what operators do after a disaster.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be restored.
+    pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
+        if self.process.is_some() {
+            self.stop()?;
+        }
+        self.etcd.restore(snapshot)?;
+        self.launch()
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let (folder, files) = (&self.folder, &self.certificates);
+        let launch = Launch::new(binaries::kubernetes("kube-apiserver")?)
+            .args(["--etcd-servers=http://127.0.0.1:2379", "--authorization-mode=Node,RBAC", "--allow-privileged=true"])
+            .args(["--service-account-issuer=https://kubernetes.default.svc", "--kubelet-preferred-address-types=InternalIP"])
+            .arg(format!("--service-account-key-file={}", files.server().display()))
+            .arg(format!("--service-account-signing-key-file={}", files.server_key().display()))
+            .arg(format!("--token-auth-file={}", folder.join("tokens.csv").display()))
+            .arg(format!("--tls-cert-file={}", files.server().display()))
+            .arg(format!("--tls-private-key-file={}", files.server_key().display()))
+            .arg(format!("--client-ca-file={}", files.ca().display()))
+            .arg(format!("--cert-dir={}", folder.display()))
+            .arg(format!("--service-cluster-ip-range={}", self.families.services()))
+            .arg(format!("--advertise-address={}", self.advertised))
+            .arg(format!("--secure-port={PORT}"))
+            // Seconds instead of a minute for what still watches when it is asked to end.
+            .arg("--shutdown-watch-termination-grace-period=0s");
+        let mut process = self.host.spawn("kube-apiserver", &launch)?;
+        let admin = self.admin();
+        eventually_ok(START, "the API server is ready", || {
+            if !process.is_running() {
+                return Ok(Err(process.log_tail(10)));
+            }
+            let (code, body) = admin.request("GET", "/readyz", None)?;
+            ensure!(code == 200, "{body}");
+            Ok(Ok(()))
+        })?
+        .map_or_else(|log| bail!("the API server ended:\n{log}"), Ok)?;
+        self.process = Some(process);
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! What a test says to the API server itself, as the cluster's administrator.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+use crate::net::netns::Netns;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A user of the API in a namespace; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct ApiClient {
+    pub(crate) netns: Netns,
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) token: String,
+}
+
+/// Trust in one authority.
+pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).with_context(|| format!("reading {}", ca.display()))?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// A connection to the API server from a namespace, and the socket below it.
+pub(crate) fn connect(netns: &Netns, address: SocketAddr, tls: &Arc<ClientConfig>) -> Result<(StreamOwned<ClientConnection, TcpStream>, TcpStream)> {
+    let socket = netns.run(|| TcpStream::connect_timeout(&address, TIMEOUT))??;
+    socket.set_nodelay(true)?;
+    let connection = ClientConnection::new(Arc::clone(tls), ServerName::from(address.ip()))?;
+    Ok((StreamOwned::new(connection, socket.try_clone()?), socket))
+}
+
+impl ApiClient {
+    /// One request; the answer's number and its JSON.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn request(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<(u16, Value)> {
+        let what = || format!("{method} https://{}{path}", self.address);
+        let (code, text) = self.exchange(method, path, body).with_context(what)?;
+        Ok((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<(u16, String)> {
+        let (mut stream, socket) = connect(&self.netns, self.address, &self.tls)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        // HTTP/1.0: the answer is not in chunks and ends with the connection.
+        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n", self.address, self.token);
+        head.push_str("Accept: application/json\r\nUser-Agent: lab\r\n");
+        let text = body.map(|(_, body)| body.to_string()).unwrap_or_default();
+        if let Some((kind, _)) = body {
+            head.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", text.len()));
+        }
+        stream.write_all(format!("{head}\r\n{text}").as_bytes())?;
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            // A server need not say goodbye.
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error.into()),
+            _ => {}
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+        let code = head.split_whitespace().nth(1).and_then(|code| code.parse().ok()).with_context(|| format!("no status in {head:?}"))?;
+        Ok((code, body.to_owned()))
+    }
+
+    fn done(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<Value> {
+        match self.request(method, path, body)? {
+            (200..=299, value) => Ok(value),
+            (code, value) => bail!("{method} {path}: {code} {}", value["message"].as_str().unwrap_or_default()),
+        }
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// When it is refused or not there.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.done("GET", path, None)
+    }
+
+    /// Creates an object in a collection.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+        self.done("POST", collection, Some(("application/json", object)))
+    }
+
+    /// Changes an object by a JSON merge patch.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
+        self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// When it is refused or not there.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        self.done("DELETE", path, None).map(drop)
+    }
+}

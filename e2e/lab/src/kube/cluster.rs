@@ -1,0 +1,338 @@
+//! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on others.
+//!
+//! It is what kubeadm leaves behind, without a pod network: `kubectl apply` of a manifest is the next step.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::binaries;
+use crate::host::process::{Launch, Process};
+use crate::host::uplink::Uplink;
+use crate::kube::api_server::{ApiServer, Families};
+use crate::kube::cluster::member::Member;
+use crate::kube::users::User;
+use crate::lab::Lab;
+use crate::net::switch::Switch;
+use crate::wait::{eventually, eventually_ok};
+
+mod config;
+pub(crate) mod member;
+
+/// The control plane's host on the nodes' network: 192.168.56.199.
+const CONTROL_PLANE: u8 = 99;
+/// A node with cold caches on a busy machine.
+const SLOW: Duration = Duration::from_secs(120);
+
+/// How kube-proxy writes its rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProxyMode {
+    /// By iptables.
+    #[default]
+    Iptables,
+    /// By nftables.
+    Nftables,
+}
+
+impl ProxyMode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ProxyMode::Iptables => "iptables",
+            ProxyMode::Nftables => "nftables",
+        }
+    }
+}
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    pub(crate) nodes: u8,
+    pub(crate) families: Families,
+    pub(crate) proxy: ProxyMode,
+    pub(crate) node_ip: bool,
+    pub(crate) vagrant: bool,
+    pub(crate) images: Vec<PathBuf>,
+    pub(crate) network: (String, String),
+}
+
+impl ClusterOptions {
+    /// So many nodes with IPv4, kube-proxy with iptables, kubelets that are told their address.
+    pub fn new(nodes: u8) -> ClusterOptions {
+        ClusterOptions {
+            nodes,
+            families: Families::V4,
+            proxy: ProxyMode::Iptables,
+            node_ip: true,
+            vagrant: false,
+            images: Vec::new(),
+            network: ("10.244.0.0/16".to_owned(), "fd10:244::/48".to_owned()),
+        }
+    }
+
+    /// The families of pods, Services and nodes.
+    #[must_use]
+    pub fn families(mut self, families: Families) -> ClusterOptions {
+        self.families = families;
+        self
+    }
+
+    /// How kube-proxy writes its rules.
+    #[must_use]
+    pub fn proxy(mut self, mode: ProxyMode) -> ClusterOptions {
+        self.proxy = mode;
+        self
+    }
+
+    /// Leaves kubelet to find its node's address by itself: that of the default route.
+    #[must_use]
+    pub fn without_node_ip(mut self) -> ClusterOptions {
+        self.node_ip = false;
+        self
+    }
+
+    /// Gives every node 10.0.2.15 on its first interface, as Vagrant and VirtualBox do.
+    #[must_use]
+    pub fn vagrant(mut self) -> ClusterOptions {
+        self.vagrant = true;
+        self
+    }
+
+    /// Imports an image archive into every node.
+    #[must_use]
+    pub fn image(mut self, archive: impl Into<PathBuf>) -> ClusterOptions {
+        self.images.push(archive.into());
+        self
+    }
+
+    /// The IPv4 range of which nodes get their podCIDRs: 10.244.0.0/16 otherwise.
+    #[must_use]
+    pub fn pod_network(mut self, v4: &str) -> ClusterOptions {
+        v4.clone_into(&mut self.network.0);
+        self
+    }
+
+    /// The ranges of podCIDRs, as the commands want them.
+    pub(crate) fn pod_networks(&self) -> String {
+        match self.families {
+            Families::V4 => self.network.0.clone(),
+            Families::V6 => self.network.1.clone(),
+            Families::Dual => format!("{},{}", self.network.0, self.network.1),
+        }
+    }
+}
+
+/// A running cluster. Fields are dropped in this order.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The nodes, started or not.
+    pub nodes: Vec<Member>,
+    _control_plane: Vec<Process>,
+    /// The API server.
+    pub api: ApiServer,
+    /// What joins the nodes.
+    pub lan: Switch,
+    options: ClusterOptions,
+}
+
+impl Cluster {
+    /// Starts a cluster with all of its nodes at once, and waits until they are registered.
+    ///
+    /// # Errors
+    /// When something is not installed, or not up in time.
+    pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
+        let mut cluster = Cluster::prepare(lab, options)?;
+        cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
+        cluster.start_nodes(0..usize::from(options.nodes))?;
+        Ok(cluster)
+    }
+
+    /// Starts the control plane; the nodes are hosts on which nothing runs.
+    ///
+    /// # Errors
+    /// When something is not installed, or not up in time.
+    pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
+        let (lan, hosts) = if options.vagrant {
+            let vagrant = lab.vagrant(options.nodes)?;
+            (vagrant.lan, vagrant.hosts)
+        } else {
+            let lan = lab.switch("lan")?;
+            let uplink = |number| -> Result<Uplink> {
+                let (v4, v6) = addresses(options.families);
+                let mut uplink = Uplink::new(&lan, "enp0s8");
+                let last = u16::from(number) + 100;
+                if v4 {
+                    uplink = uplink.address(&format!("192.168.56.{last}/24"))?.gateway("192.168.56.199")?;
+                }
+                if v6 {
+                    uplink = uplink.address(&format!("fd00:56::{last}/64"))?.gateway("fd00:56::199")?;
+                }
+                Ok(uplink)
+            };
+            let hosts = (1..=options.nodes).map(|number| lab.host(&format!("n{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
+            (lan, hosts)
+        };
+        // The API server refuses to start without a default route, though nobody answers there.
+        let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?;
+        let host = lab.host("control-plane", &[outward])?;
+        let api = ApiServer::start(&host, options.families)?;
+        let admin = api.kubeconfig(User::Admin, None)?;
+        let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
+            .args(["--use-service-account-credentials=true", "--allocate-node-cidrs", "--leader-elect=false", "--secure-port=0"])
+            .arg(format!("--kubeconfig={}", admin.display()))
+            .arg(format!("--service-account-private-key-file={}", api.certificates().server_key().display()))
+            .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
+            .arg(format!("--cluster-cidr={}", options.pod_networks()))
+            .arg(format!("--service-cluster-ip-range={}", options.families.services()))
+            // A node that is gone is noticed in seconds.
+            .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
+        let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
+            .args(["--leader-elect=false", "--secure-port=0"])
+            .arg(format!("--kubeconfig={}", admin.display()));
+        let control_plane = vec![host.spawn("kube-controller-manager", &controller)?, host.spawn("kube-scheduler", &scheduler)?];
+        let nodes = hosts.into_iter().map(|host| Member::new(host, options, &admin)).collect();
+        Ok(Cluster { nodes, _control_plane: control_plane, api, lan, options: options.clone() })
+    }
+
+    /// Starts nodes beside each other and waits until they are registered.
+    ///
+    /// # Errors
+    /// When one is not up in time.
+    pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
+        let nodes = self.nodes.get_mut(which).context("no such nodes")?;
+        let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
+            let started: Vec<_> = nodes.iter_mut().map(|node| scope.spawn(|| node.start())).collect();
+            started.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
+        });
+        outcome.into_iter().collect::<Result<()>>()?;
+        let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
+        for name in names {
+            let registered = || self.api.admin().node(&name).is_ok_and(|node| node["spec"]["podCIDR"].is_string());
+            eventually(SLOW, &format!("node {name} is registered and has a podCIDR"), registered)?;
+        }
+        Ok(())
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &ClusterOptions {
+        &self.options
+    }
+
+    /// A node by its number, from 0.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn node(&mut self, number: usize) -> Result<&mut Member> {
+        self.nodes.get_mut(number).with_context(|| format!("no node {number}"))
+    }
+
+    /// Runs kubectl as the administrator.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.api.kubectl(args)
+    }
+
+    /// `kubectl apply` of a manifest.
+    ///
+    /// # Errors
+    /// When something of it is refused.
+    pub fn apply(&self, manifest: &str) -> Result<String> {
+        let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
+        let program = binaries::kubernetes("kubectl")?.display().to_string();
+        self.api.host().netns().feed(&program, &["--kubeconfig", &config, "apply", "-f", "-"], manifest)
+    }
+
+    /// Waits until all started nodes are Ready.
+    ///
+    /// # Errors
+    /// When one is not in time; the error says what it lacks.
+    pub fn wait_ready(&self) -> Result<Duration> {
+        let start = std::time::Instant::now();
+        let admin = self.api.admin();
+        for node in self.nodes.iter().filter(|node| node.is_started()) {
+            eventually_ok(SLOW, "all nodes are Ready", || {
+                let condition = admin.condition(node.name(), "Ready")?;
+                ensure!(condition["status"] == "True", "{}: {condition}", node.name());
+                Ok(())
+            })?;
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Waits until a pod runs and is ready; it is returned as it then is.
+    ///
+    /// # Errors
+    /// When it is not in time; the error says why.
+    pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
+        let admin = self.api.admin();
+        eventually_ok(SLOW, "a pod is ready", || {
+            let pod = admin.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            ensure!(is_ready, "{name}: {}", pod["status"]);
+            Ok(pod)
+        })
+    }
+
+    /// Waits until a DaemonSet has a ready pod of its present template on each node.
+    ///
+    /// # Errors
+    /// When it has not in time.
+    pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
+        let admin = self.api.admin();
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
+        eventually_ok(SLOW, "a DaemonSet is ready", || {
+            let set = admin.get(&path)?;
+            let (status, wanted) = (&set["status"], &set["status"]["desiredNumberScheduled"]);
+            let is_current = status["observedGeneration"] == set["metadata"]["generation"] && wanted.as_u64() > Some(0);
+            ensure!(is_current && status["numberReady"] == *wanted && status["updatedNumberScheduled"] == *wanted, "{status}");
+            Ok(())
+        })
+    }
+
+    /// Runs a command in the first container of a pod.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
+        let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
+        let id = found["status"]["containerStatuses"][0]["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
+        let (id, on) = (id.context("the pod has no container yet")?, found["spec"]["nodeName"].as_str().unwrap_or_default());
+        let node = self.nodes.iter().find(|node| node.name() == on).with_context(|| format!("no node {on}"))?;
+        node.exec_in_container(id, command)
+    }
+
+    /// The pods' addresses of one family, by the pods' names.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
+        let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
+        let addresses =
+            |pod: &Value| pod["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect();
+        Ok(pods["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|pod| (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), addresses(pod)))
+            .collect())
+    }
+
+    /// A command line of kubectl for the reader.
+    ///
+    /// # Errors
+    /// When Kubernetes is not installed.
+    pub fn kubectl_command(&self) -> Result<String> {
+        let (program, config) = (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
+        Ok(format!("ip netns exec {} {} --kubeconfig {}", self.api.host().netns().name(), program.display(), config.display()))
+    }
+}
+
+/// Whether nodes have addresses of IPv4 and of IPv6.
+fn addresses(families: Families) -> (bool, bool) {
+    (families != Families::V6, families != Families::V4)
+}

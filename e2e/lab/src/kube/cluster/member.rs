@@ -1,0 +1,244 @@
+//! A node of a cluster: a machine of its own for what runs on it, with containerd, kubelet and kube-proxy.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::binaries;
+use crate::host::Host;
+use crate::host::process::{Launch, Process};
+use crate::kube::api_server::Families;
+use crate::kube::cluster::ClusterOptions;
+use crate::kube::cluster::config::{CONTAINERD, KUBELET, MACHINE};
+use crate::site::{cgroups, sweep};
+use crate::wait::eventually;
+
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(10);
+
+/// What runs on a node.
+#[derive(Debug)]
+struct Running {
+    kubelet: Option<Process>,
+    _kube_proxy: Process,
+    containerd: Process,
+    machine: Process,
+}
+
+/// A node of a cluster.
+#[derive(Debug)]
+pub struct Member {
+    running: Option<Running>,
+    host: Host,
+    options: ClusterOptions,
+    kubeconfig: PathBuf,
+    is_prepared: bool,
+}
+
+impl Member {
+    pub(super) fn new(host: Host, options: &ClusterOptions, kubeconfig: &Path) -> Member {
+        Member { running: None, host, options: options.clone(), kubeconfig: kubeconfig.to_owned(), is_prepared: false }
+    }
+
+    /// Its name, which is its host's.
+    pub fn name(&self) -> &str {
+        self.host.name()
+    }
+
+    /// The host that it is.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Whether it was started.
+    pub fn is_started(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub(super) fn power_on(&mut self) -> Result<()> {
+        if self.host.netns().exists() { Ok(()) } else { self.host.power_on() }
+    }
+
+    /// Starts all that runs on it.
+    ///
+    /// # Errors
+    /// When it runs already, or containerd is not up in time.
+    pub fn start(&mut self) -> Result<()> {
+        ensure!(self.running.is_none(), "{} runs already", self.name());
+        self.power_on()?;
+        let folder = self.host.folder()?;
+        let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
+        let machine = self.host.spawn("machine", &script)?;
+        eventually(START, "a node's machine is there", || folder.join("run/machine-is-up").exists()).with_context(|| machine.log_tail(10))?;
+        if !self.is_prepared {
+            self.prepare(&folder)?;
+        }
+        let containerd = self.spawn(&machine, "containerd", Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]))?;
+        let socket = folder.join("run/containerd/containerd.sock");
+        eventually(START, "containerd is up", || socket.exists()).with_context(|| containerd.log_tail(10))?;
+        let kube_proxy = self.spawn(&machine, "kube-proxy", self.kube_proxy()?)?;
+        self.running = Some(Running { kubelet: None, _kube_proxy: kube_proxy, containerd, machine });
+        if !self.is_prepared {
+            let own = ["images/pause.tar", "images/busybox.tar"].iter().map(|name| binaries::kept(name)).collect::<Result<Vec<_>>>()?;
+            for archive in own.iter().chain(&self.options.images.clone()) {
+                self.import(archive)?;
+            }
+            self.is_prepared = true;
+        }
+        self.start_kubelet()
+    }
+
+    /// What its disk holds before its first start.
+    fn prepare(&self, folder: &Path) -> Result<()> {
+        let disk = folder.join("disk");
+        std::fs::write(disk.join("etc/containerd-lab.toml"), CONTAINERD)?;
+        std::fs::write(disk.join("etc/kubelet-lab.yaml"), KUBELET)?;
+        let plugins = disk.join("opt/cni/bin");
+        std::fs::create_dir_all(&plugins)?;
+        for name in ["bridge", "host-local", "loopback", "portmap"] {
+            symlink(binaries::kept(&format!("cni-1.9.1/{name}"))?, plugins.join(name))?;
+        }
+        Ok(())
+    }
+
+    fn kube_proxy(&self) -> Result<Launch> {
+        let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
+            .args(["--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=127.0.0.1:10249"])
+            // These would be this machine's.
+            .args(["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"])
+            .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
+            .arg(format!("--proxy-mode={}", self.options.proxy.name()))
+            .arg(format!("--cluster-cidr={}", self.options.pod_networks()));
+        Ok(launch)
+    }
+
+    /// Starts kubelet, after [`Member::stop_kubelet`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_kubelet(&mut self) -> Result<()> {
+        let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
+            .arg("--config=/etc/kubelet-lab.yaml")
+            .arg(format!("--kubeconfig={}", self.kubeconfig.display()));
+        if self.options.node_ip {
+            let v4 = || self.host.v4_of("enp0s8").map(|address| address.to_string());
+            let address = match self.options.families {
+                Families::V4 => v4()?,
+                Families::V6 => self.host.v6()?.to_string(),
+                Families::Dual => format!("{},{}", v4()?, self.host.v6()?),
+            };
+            launch = launch.arg(format!("--node-ip={address}"));
+        }
+        let kubelet = self.spawn(&self.running()?.machine, "kubelet", launch)?;
+        self.running_mut()?.kubelet = Some(kubelet);
+        Ok(())
+    }
+
+    /// Ends kubelet; the pods go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn stop_kubelet(&mut self) -> Result<()> {
+        let mut kubelet = self.running_mut()?.kubelet.take().context("kubelet does not run")?;
+        kubelet.terminate(STOP).map(drop)
+    }
+
+    /// Kills containerd and starts it anew; the pods go on.
+    ///
+    /// # Errors
+    /// When it is not up in time.
+    pub fn restart_containerd(&mut self) -> Result<()> {
+        self.running_mut()?.containerd.kill()?;
+        let launch = Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]);
+        let containerd = self.spawn(&self.running()?.machine, "containerd", launch)?;
+        self.running_mut()?.containerd = containerd;
+        Ok(())
+    }
+
+    /// Switches it off: everything on it dies, and what is in `/run` and in the kernel is lost.
+    ///
+    /// # Errors
+    /// When a process or the namespace resists.
+    pub fn power_off(&mut self) -> Result<()> {
+        let folder = self.host.folder()?;
+        let containers = cgroups::containers(&folder);
+        self.running = None;
+        sweep::kill_below(&folder)?;
+        self.host.power_off()?;
+        cgroups::remove(&containers);
+        Ok(())
+    }
+
+    /// Switches it off and on: what a reboot leaves of a node.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.power_off()?;
+        self.start()
+    }
+
+    /// Imports an image archive.
+    ///
+    /// # Errors
+    /// When containerd refuses it.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        let archive = archive.to_str().context("an archive's name")?;
+        self.command(&["ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", archive]).map(drop)
+    }
+
+    /// Runs a program on this node, with its network and its files, and returns its standard output.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn command(&self, command: &[&str]) -> Result<String> {
+        let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
+        let path = format!("PATH={}", path()?);
+        let args: Vec<&str> = [mount.as_str(), "--", "env", &path].into_iter().chain(command.iter().copied()).collect();
+        self.host.netns().exec("nsenter", &args)
+    }
+
+    /// Runs a program in a container.
+    pub(super) fn exec_in_container(&self, id: &str, command: &[&str]) -> Result<String> {
+        let exec = format!("lab-{:08x}", rand::random::<u32>());
+        let args = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
+        self.command(&args.into_iter().chain(command.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_cni_config(&self, name: &str, text: &str) -> Result<()> {
+        let file = self.host.folder()?.join("disk/etc/cni/net.d").join(name);
+        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// Starts a program on this node.
+    fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
+        let launch = launch.inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid())).env("PATH", path()?);
+        self.host.spawn(log, &launch)
+    }
+
+    fn running(&self) -> Result<&Running> {
+        self.running.as_ref().with_context(|| format!("{} does not run", self.name()))
+    }
+
+    fn running_mut(&mut self) -> Result<&mut Running> {
+        self.running.as_mut().with_context(|| format!("{} does not run", self.host.name()))
+    }
+}
+
+/// Where a node's programs are: installed, or kept by `make setup`.
+fn path() -> Result<String> {
+    let usual = std::env::var("PATH").unwrap_or_default();
+    let is_installed = std::env::split_paths(&usual).any(|folder| folder.join("containerd").is_file());
+    let mut path = format!("{usual}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    if !is_installed {
+        let (programs, runc) = (binaries::kept("containerd/usr/bin")?, binaries::kept("containerd/usr/sbin")?);
+        path = format!("{}:{}:{path}", programs.display(), runc.display());
+    }
+    Ok(path)
+}

@@ -1,0 +1,168 @@
+//! Node objects, made and changed by a test.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use crate::kube::client::ApiClient;
+
+/// What flannel's annotations begin with.
+pub const ANNOTATIONS: &str = "flannel.alpha.coreos.com/";
+
+/// A Node as a test wants it.
+#[derive(Debug, Clone)]
+pub struct NodeObject {
+    name: String,
+    pod_cidrs: Vec<String>,
+    internal: Vec<IpAddr>,
+    annotations: Map<String, Value>,
+    conditions: Vec<Value>,
+}
+
+impl NodeObject {
+    /// A Node without podCIDR, address or annotation.
+    pub fn new(name: &str) -> NodeObject {
+        NodeObject { name: name.to_owned(), pod_cidrs: Vec::new(), internal: Vec::new(), annotations: Map::new(), conditions: Vec::new() }
+    }
+
+    /// Adds a podCIDR; the first is `spec.podCIDR` too.
+    #[must_use]
+    pub fn pod_cidr(mut self, cidr: &str) -> NodeObject {
+        self.pod_cidrs.push(cidr.to_owned());
+        self
+    }
+
+    /// Adds an InternalIP.
+    #[must_use]
+    pub fn internal(mut self, address: impl Into<IpAddr>) -> NodeObject {
+        self.internal.push(address.into());
+        self
+    }
+
+    /// Adds an annotation by its whole name.
+    #[must_use]
+    pub fn annotation(mut self, name: &str, value: &str) -> NodeObject {
+        self.annotations.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds one of flannel's annotations by what follows its prefix.
+    #[must_use]
+    pub fn flannel(self, name: &str, value: &str) -> NodeObject {
+        self.annotation(&format!("{ANNOTATIONS}{name}"), value)
+    }
+
+    /// Adds what a vxlan daemon of another host publishes.
+    #[must_use]
+    pub fn vxlan_peer(self, public: &str, mac: &str) -> NodeObject {
+        let data = json!({ "VNI": 1, "VtepMAC": mac }).to_string();
+        self.flannel("kube-subnet-manager", "true").flannel("backend-type", "vxlan").flannel("backend-data", &data).flannel("public-ip", public)
+    }
+
+    /// Adds the condition NetworkUnavailable with this status.
+    #[must_use]
+    pub fn network_unavailable(mut self, status: &str) -> NodeObject {
+        self.conditions.push(json!({ "type": "NetworkUnavailable", "status": status, "reason": "NoRouteCreated", "message": "by a test" }));
+        self
+    }
+
+    /// Its JSON.
+    pub fn json(&self) -> Value {
+        let addresses: Vec<Value> = self.internal.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        let mut node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": self.name },
+            "spec": {},
+            "status": { "addresses": addresses, "conditions": self.conditions },
+        });
+        if let Some(first) = self.pod_cidrs.first() {
+            node["spec"] = json!({ "podCIDR": first, "podCIDRs": self.pod_cidrs });
+        }
+        // Absent rather than empty, as in every Node that was made by hand.
+        if !self.annotations.is_empty() {
+            node["metadata"]["annotations"] = Value::Object(self.annotations.clone());
+        }
+        node
+    }
+}
+
+impl ApiClient {
+    /// Creates a Node.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn create_node(&self, node: &NodeObject) -> Result<Value> {
+        self.create("/api/v1/nodes", &node.json())
+    }
+
+    /// Reads a Node.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn node(&self, name: &str) -> Result<Value> {
+        self.get(&node_path(name))
+    }
+
+    /// Deletes a Node.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn delete_node(&self, name: &str) -> Result<()> {
+        self.delete(&node_path(name))
+    }
+
+    /// Changes a Node by a JSON merge patch.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn patch_node(&self, name: &str, patch: &Value) -> Result<Value> {
+        self.merge(&node_path(name), patch)
+    }
+
+    /// Changes a Node's status by a JSON merge patch.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Value> {
+        self.merge(&format!("{}/status", node_path(name)), patch)
+    }
+
+    /// Sets an annotation of a Node by its whole name, or removes it.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
+        let mut annotations = Map::new();
+        annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
+        self.patch_node(node, &json!({ "metadata": { "annotations": annotations } })).map(drop)
+    }
+
+    /// An annotation of flannel's on a Node; none when it has none.
+    ///
+    /// # Errors
+    /// When the Node is not there.
+    pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
+        let node = self.node(node)?;
+        Ok(node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")].as_str().map(str::to_owned))
+    }
+
+    /// A condition of a Node.
+    ///
+    /// # Errors
+    /// When the Node or the condition is not there.
+    pub fn condition(&self, node: &str, kind: &str) -> Result<Value> {
+        let found = self.node(node)?;
+        let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.find(|condition| condition["type"] == kind).cloned().with_context(|| format!("node {node} has no condition {kind}"))
+    }
+
+    /// Whether a Node says that its network is there.
+    pub fn has_network(&self, node: &str) -> bool {
+        self.condition(node, "NetworkUnavailable").is_ok_and(|condition| condition["status"] == "False")
+    }
+}
+
+fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
+}

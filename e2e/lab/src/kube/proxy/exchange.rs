@@ -1,0 +1,90 @@
+//! One connection of a client: its requests, one after the other, each judged, passed on and answered.
+
+use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
+use std::net::{IpAddr, TcpStream};
+use std::time::Instant;
+
+use crate::kube::client::connect;
+use crate::kube::http::{Body, Head, relay};
+use crate::kube::proxy::{Answer, Call, Shared};
+use crate::kube::users::User;
+
+/// Serves a client until one side ends.
+pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
+    client.set_nodelay(true)?;
+    shared.lock().sockets.push(client.try_clone()?);
+    let outcome = exchanges(shared, client, from);
+    // A copy of the socket is in the list, so dropping this one would not end the connection.
+    let _ = client.shutdown(std::net::Shutdown::Both);
+    let address = client.peer_addr().ok();
+    shared.lock().sockets.retain(|socket| socket.peer_addr().ok().is_some_and(|known| Some(known) != address));
+    outcome
+}
+
+fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
+    let mut requests = BufReader::new(client.try_clone()?);
+    let mut answers = client.try_clone()?;
+    // The server's side of this connection, opened by the first request that is passed on.
+    let mut upstream = None;
+    while let Some(mut head) = Head::read(&mut requests)? {
+        shared.gate()?;
+        let mut words = head.first.split(' ').map(str::to_owned);
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let text = |name| head.field(name).map(str::to_owned);
+        let (agent, authorization) = (text("user-agent").unwrap_or_default(), text("authorization"));
+        let call = Call { from, method: method.clone(), path, agent, authorization, status: 0, at: Instant::now() };
+        let (judge, number) = {
+            let mut state = shared.lock();
+            state.calls.push(call.clone());
+            (std::sync::Arc::clone(&state.judge), state.calls.len() - 1)
+        };
+        let note = |status: u16| {
+            // The list may have been forgotten meanwhile.
+            if let Some(known) = shared.lock().calls.get_mut(number).filter(|known| known.at == call.at) {
+                known.status = status;
+            }
+        };
+        let token = match judge(&call) {
+            Answer::Pass => call.authorization.clone().unwrap_or_else(|| format!("Bearer {}", User::FlannelWithEvents.token())),
+            Answer::As(token) => format!("Bearer {token}"),
+            Answer::Reply(status, fields, body) => {
+                relay(head.body(None), &mut requests, &mut std::io::sink(), &|| Ok(()))?;
+                let mut answer = Head { first: format!("HTTP/1.1 {status} Lab"), fields };
+                answer.set("Content-Type", "application/json");
+                answer.set("Content-Length", &body.len().to_string());
+                answer.write(&mut answers)?;
+                answers.write_all(body.as_bytes())?;
+                note(status);
+                continue;
+            }
+            Answer::Silence => {
+                let mut rest = [0];
+                // Until the client gives up.
+                while std::io::Read::read(&mut requests, &mut rest)? > 0 {}
+                return Ok(());
+            }
+            Answer::Cut => return Ok(()),
+        };
+        head.set("Authorization", &token);
+        head.set("Host", &shared.upstream.to_string());
+        if upstream.is_none() {
+            let (stream, socket) = connect(&shared.netns, shared.upstream, &shared.tls).map_err(|_| ErrorKind::ConnectionRefused)?;
+            shared.lock().sockets.push(socket);
+            upstream = Some(BufReader::new(stream));
+        }
+        let Some(server) = upstream.as_mut() else { return Ok(()) };
+        head.write(server.get_mut())?;
+        relay(head.body(None), &mut requests, server.get_mut(), &|| Ok(()))?;
+        server.get_mut().flush()?;
+        let answer = Head::read(server)?.ok_or(ErrorKind::UnexpectedEof)?;
+        shared.gate()?;
+        note(answer.status());
+        answer.write(&mut answers)?;
+        let body = answer.body(Some(&method));
+        relay(body, server as &mut dyn BufRead, &mut answers, &|| shared.gate())?;
+        if body == Body::UntilClose {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Who may speak to the API server, and what each of them may do.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::kube::client::ApiClient;
+
+/// A user of the API server, known by a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Everything.
+    Admin,
+    /// What flannel's manifest grants.
+    Flannel,
+    /// What manifests of the age of flannel 0.11 grant: no `get` of Nodes, no Events.
+    OldFlannel,
+    /// What `Flannel` has, and Events and EndpointSlices as ours asks for.
+    FlannelWithEvents,
+    /// Nothing.
+    Nobody,
+}
+
+const ALL: [User; 5] = [User::Admin, User::Flannel, User::OldFlannel, User::FlannelWithEvents, User::Nobody];
+
+impl User {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            User::Admin => "admin",
+            User::Flannel => "flannel",
+            User::OldFlannel => "old-flannel",
+            User::FlannelWithEvents => "flannel-with-events",
+            User::Nobody => "nobody",
+        }
+    }
+
+    /// Its token.
+    pub fn token(self) -> String {
+        format!("token-of-{}", self.name())
+    }
+
+    fn rules(self) -> Option<Value> {
+        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
+        let pods = rule(&[""], &["pods"], &["get"]);
+        let status = rule(&[""], &["nodes/status"], &["patch"]);
+        match self {
+            User::Admin | User::Nobody => None,
+            User::Flannel => Some(json!([pods, rule(&[""], &["nodes"], &["get", "list", "watch"]), status])),
+            User::OldFlannel => Some(json!([pods, rule(&[""], &["nodes"], &["list", "watch"]), status])),
+            User::FlannelWithEvents => Some(json!([
+                pods,
+                rule(&[""], &["nodes"], &["get", "list", "watch"]),
+                status,
+                rule(&["", "events.k8s.io"], &["events"], &["create", "patch"]),
+                rule(&["discovery.k8s.io"], &["endpointslices"], &["get", "list"]),
+            ])),
+        }
+    }
+}
+
+/// Writes the file that the API server reads tokens from.
+pub(crate) fn write_tokens(file: &Path) -> Result<()> {
+    let line = |(number, user): (usize, &User)| {
+        let group = if *user == User::Admin { ",\"system:masters\"" } else { "" };
+        format!("{},{},{number}{group}\n", user.token(), user.name())
+    };
+    std::fs::write(file, ALL.iter().enumerate().map(line).collect::<String>())?;
+    Ok(())
+}
+
+/// Grants each user what it may do.
+pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
+    const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
+    for user in ALL {
+        let Some(rules) = user.rules() else { continue };
+        let meta = json!({ "name": user.name() });
+        admin.create(&format!("{GROUP}/clusterroles"), &json!({ "metadata": meta, "rules": rules }))?;
+        let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user.name() });
+        let subject = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name() });
+        admin.create(&format!("{GROUP}/clusterrolebindings"), &json!({ "metadata": meta, "roleRef": role, "subjects": [subject] }))?;
+    }
+    Ok(())
+}
+
+/// Writes a kubeconfig; the token comes from a file when one is named.
+pub(crate) fn write_kubeconfig(file: &Path, server: &str, ca: &Path, token: &str, token_file: Option<&Path>) -> Result<()> {
+    let user = token_file.map_or_else(|| json!({ "token": token }), |path| json!({ "tokenFile": path }));
+    let mut cluster = json!({ "server": server });
+    if server.starts_with("https:") {
+        cluster["certificate-authority"] = json!(ca);
+    }
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+        "clusters": [{ "name": "lab", "cluster": cluster }],
+        "users": [{ "name": "lab", "user": user }],
+        "contexts": [{ "name": "lab", "context": { "cluster": "lab", "user": "lab" } }],
+    });
+    // JSON is YAML.
+    std::fs::write(file, serde_json::to_string_pretty(&config)?)?;
+    Ok(())
+}

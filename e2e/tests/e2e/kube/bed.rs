@@ -1,0 +1,223 @@
+//! What the tests of Kubernetes share: hosts with a daemon each on one API server, and pods of real clusters that answer.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix, Pod, Proxy, Uplink, eventually_ok};
+
+/// Ten times what it may take.
+pub(super) const SOON: Duration = Duration::from_secs(20);
+/// Ten times the second within which a node's own state is to be right.
+pub(super) const OWN: Duration = Duration::from_secs(10);
+const READY: Duration = Duration::from_secs(60);
+
+pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
+pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
+
+/// An API server takes 300 MB, a cluster 1 GB and both processors at its start: two at a time.
+pub(super) fn turn() -> MutexGuard<'static, ()> {
+    static PLACES: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    PLACES[NEXT.fetch_add(1, Ordering::Relaxed) % PLACES.len()].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hosts `h1`, `h2`, … on one switch with an API server, reached through two proxies. Fields are dropped in this order.
+pub(super) struct Bed {
+    pub(super) daemons: Vec<Flanneld>,
+    pub(super) options: Vec<FlanneldOptions>,
+    pub(super) pods: Vec<Pod>,
+    /// The first is the one in use; the second is the next address of `--kube-api-url`.
+    pub(super) proxies: [Proxy; 2],
+    pub(super) api: ApiServer,
+    pub(super) hosts: Vec<Host>,
+    pub(super) net_conf: PathBuf,
+}
+
+impl Bed {
+    /// Hosts without Nodes and daemons.
+    pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        let lan = lab.switch("lan")?;
+        let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?])?;
+        let api = ApiServer::start(&machine, Families::Dual)?;
+        let uplink = |number| Uplink::enp0s8(&lan, number)?.gateway("192.168.56.199")?.gateway("fd00:56::199");
+        let hosts = (1..=hosts).map(|number| lab.host(&format!("h{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
+        let file = lab.folder("")?.join("net-conf.json");
+        std::fs::write(&file, net_conf)?;
+        let proxies = [api.proxy(8001)?, api.proxy(8002)?];
+        let options = hosts.iter().map(|host| options(host, &file, &proxies)).collect();
+        Ok(Bed { daemons: Vec::new(), options, pods: Vec::new(), proxies, api, hosts, net_conf: file })
+    }
+
+    /// Hosts with a Node, a ready daemon and a pod each, all of which reach each other.
+    pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        let mut bed = Bed::empty(lab, hosts, net_conf)?;
+        for number in 1..=usize::from(hosts) {
+            let node = bed.node(number);
+            bed.admin().create_node(&node)?;
+        }
+        bed.start_daemons()?;
+        bed.start_pods()?;
+        bed.reach()?;
+        Ok(bed)
+    }
+
+    /// The Node of a host, from 1: both families.
+    pub(super) fn node(&self, number: usize) -> NodeObject {
+        let address = |v6: &str, v4: &str| -> [IpAddr; 2] { [v4.parse().unwrap(), v6.parse().unwrap()] };
+        let [v4, v6] = address(&format!("fd00:56::{}", number + 100), &format!("192.168.56.{}", number + 100));
+        NodeObject::new(&format!("h{number}"))
+            .pod_cidr(&format!("10.244.{number}.0/24"))
+            .pod_cidr(&format!("fd10:244:0:{number}::/64"))
+            .internal(v4)
+            .internal(v6)
+    }
+
+    pub(super) fn start_daemons(&mut self) -> Result<()> {
+        self.daemons = self.hosts.iter().zip(&self.options).map(|(host, options)| host.start_flanneld(options)).collect::<Result<_>>()?;
+        self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(READY).map(drop))
+    }
+
+    pub(super) fn start_pods(&mut self) -> Result<()> {
+        let pods = self.hosts.iter().zip(&self.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?));
+        self.pods = pods.collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    pub(super) fn admin(&self) -> ApiClient {
+        self.api.admin()
+    }
+
+    /// Waits until all pods reach each other in all families that all of them have.
+    pub(super) fn reach(&self) -> Result<()> {
+        let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
+        for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
+            let targets = addresses.iter().map(|list| list.get(family).copied().context("an address")).collect::<Result<Vec<_>>>()?;
+            eventually_ok(SOON, "pods reach each other", || PingMatrix::to(&self.pods, &targets, &lab::PingOptions::default())?.require_complete())?;
+        }
+        Ok(())
+    }
+
+    /// Where a host sends what is for a subnet: the outer address of the FDB entry behind the route over `flannel.1`.
+    pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
+        let netns = self.hosts[host].netns();
+        let routes = netns.exec("ip", &["route", "show", "exact", subnet])?;
+        let Some(gateway) = routes
+            .lines()
+            .find(|line| line.contains("dev flannel.1"))
+            .and_then(|line| line.split_whitespace().skip_while(|word| *word != "via").nth(1))
+        else {
+            return Ok(None);
+        };
+        let neighbours = netns.exec("ip", &["neighbour", "show", "dev", "flannel.1"])?;
+        let mac = neighbours.lines().find(|line| line.split_whitespace().next() == Some(gateway)).and_then(|line| line.split_whitespace().nth(2));
+        let Some(mac) = mac else { return Ok(None) };
+        let fdb = netns.exec("bridge", &["fdb", "show", "dev", "flannel.1"])?;
+        let entry = fdb.lines().find(|line| line.starts_with(mac)).and_then(|line| line.split_whitespace().skip_while(|word| *word != "dst").nth(1));
+        Ok(entry.map(str::to_owned))
+    }
+
+    /// Waits until a host sends what is for a subnet to this address, or nowhere.
+    pub(super) fn wait_tunnel(&self, host: usize, subnet: &str, to: Option<&str>) -> Result<()> {
+        eventually_ok(SOON, &format!("h{} sends what is for {subnet} to {to:?}", host + 1), || {
+            let found = self.tunnel(host, subnet)?;
+            ensure!(found.as_deref() == to, "it sends it to {found:?}");
+            Ok(())
+        })
+    }
+
+    /// All that a host has of its peers, as text that is equal as long as nothing changes.
+    pub(super) fn peers_of(&self, host: usize) -> Result<String> {
+        let netns = self.hosts[host].netns();
+        let mut lines = Vec::new();
+        for (program, args) in [("ip", "route show dev flannel.1"), ("ip", "neighbour show dev flannel.1"), ("bridge", "fdb show dev flannel.1")] {
+            let text = netns.exec(program, &args.split(' ').collect::<Vec<_>>())?;
+            lines.extend(text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.contains("fe80::")));
+        }
+        lines.sort();
+        Ok(lines.join("\n"))
+    }
+
+    /// Proves that changes of Nodes reach every host now: by a peer that comes and goes.
+    pub(super) fn require_alive(&self) -> Result<()> {
+        let peer = NodeObject::new("canary").pod_cidr("10.244.250.0/24").vxlan_peer("192.168.56.250", "02:00:00:00:02:50");
+        self.admin().create_node(&peer)?;
+        let outcome = (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, "10.244.250.0/24", Some("192.168.56.250")));
+        self.admin().delete_node("canary")?;
+        outcome?;
+        (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, "10.244.250.0/24", None))
+    }
+
+    /// Starts a host's daemon anew, after whatever end.
+    pub(super) fn restart(&mut self, host: usize) -> Result<()> {
+        self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
+        self.daemons[host].wait_ready(READY).map(drop)
+    }
+
+    /// Runs scenarios one after the other; before each, all is as at the start. Nothing may end, panic or lose a peer meanwhile.
+    pub(super) fn each(&mut self, scenarios: &[(&str, Scenario)]) -> Result<()> {
+        for (name, scenario) in scenarios {
+            let pids: Vec<u32> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
+            let start = std::time::Instant::now();
+            let outcome = scenario(self).and_then(|()| {
+                self.proxies.iter().for_each(Proxy::pass);
+                self.reach().context("afterwards")?;
+                for (daemon, pid) in self.daemons.iter_mut().zip(pids) {
+                    ensure!(daemon.is_running() && daemon.pid() == pid, "a daemon ended");
+                    ensure!(!daemon.log().contains("panicked at"), "a daemon panicked");
+                }
+                Ok(())
+            });
+            println!("{name}: {:.1?}", start.elapsed());
+            outcome.with_context(|| (*name).to_owned())?;
+        }
+        Ok(())
+    }
+}
+
+/// One row of a table.
+pub(super) type Scenario = fn(&mut Bed) -> Result<()>;
+
+/// What a host's daemon is started with.
+pub(super) fn options(host: &Host, net_conf: &std::path::Path, proxies: &[Proxy; 2]) -> FlanneldOptions {
+    FlanneldOptions::kube(host.name(), net_conf).arg(&format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url()))
+}
+
+/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8081 leads to it too.
+pub(super) fn echo_pod(name: &str, node: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: echo}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  tolerations: [{{operator: Exists}}]
+  containers:
+  - name: echo
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+    command: [nc, -ll, -p, "8080", -e, echo, {name}]
+    ports: [{{containerPort: 8080, hostPort: 8081}}]
+"#
+    )
+}
+
+/// The Service 10.96.0.80 in front of these pods.
+pub(super) fn echo_service() -> String {
+    r"
+apiVersion: v1
+kind: Service
+metadata: {name: echo}
+spec:
+  clusterIP: 10.96.0.80
+  selector: {app: echo}
+  ports: [{port: 80, targetPort: 8080}]
+"
+    .to_owned()
+}

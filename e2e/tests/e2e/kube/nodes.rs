@@ -1,0 +1,365 @@
+//! What becomes of Nodes: re-created, doubled, damaged, restored from a snapshot, written to by others.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{ANNOTATIONS, Lab, NodeObject, eventually, eventually_ok, throughout};
+use serde_json::json;
+
+use crate::kube::bed::{Bed, OWN, SOON, Scenario, VXLAN, turn};
+
+const NODES: &[(&str, Scenario)] = &[
+    ("annotations changed by others come back", tampered),
+    ("a condition that others set to True or remove comes back", condition),
+    ("others' annotations stay beside ours", two_patchers),
+    ("two Nodes with one podCIDR", doubled),
+    ("a peer that is no longer managed", unmanaged),
+    ("sixty hostile Nodes", hostile),
+    ("public-ip-overwrite, set and removed while it runs", overwrite),
+    ("a peer re-created with another podCIDR, its old one another's", recreated_peer),
+    ("etcd restored from a snapshot", restored),
+    ("the own Node gone and back", own_node_gone),
+];
+
+#[test]
+fn what_becomes_of_nodes_is_right_soon_and_touches_nobody_else() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: nodes", |lab| {
+        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
+        bed.each(NODES)?;
+        probe.finish()?.require_clean()
+    })
+}
+
+#[test]
+fn a_daemon_killed_or_ended_comes_back_as_it_was() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: kill -9", |lab| {
+        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
+        let (data, peers) = (bed.admin().flannel_annotation("h1", "backend-data")?, bed.peers_of(1)?);
+        for kill in [true, false] {
+            if kill {
+                bed.daemons[0].kill()?;
+            } else {
+                ensure!(bed.daemons[0].terminate(SOON)?.success(), "{}", bed.daemons[0].log());
+            }
+            ensure!(bed.admin().has_network("h1"), "the condition went with the daemon");
+            bed.restart(0)?;
+            ensure!(bed.admin().flannel_annotation("h1", "backend-data")? == data, "another MAC");
+            ensure!(bed.peers_of(1)? == peers, "the other host was touched:\n{}", bed.peers_of(1)?);
+        }
+        bed.reach()?;
+        probe.finish()?.require_clean()
+    })
+}
+
+#[test]
+fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: another podCIDR", |lab| {
+        let mut bed = Bed::start(lab, 3, VXLAN)?;
+        bed.pods.truncate(2);
+        let pid = bed.daemons[2].pid();
+        let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
+        bed.admin().delete_node("h3")?;
+        // Its old subnet is another Node's at once.
+        let other = NodeObject::new("other").pod_cidr("10.244.3.0/24").vxlan_peer("192.168.56.9", "02:00:00:00:00:09");
+        bed.admin().create_node(&other)?;
+        bed.admin().create_node(&NodeObject::new("h3").pod_cidr("10.244.33.0/24").internal(bed.hosts[2].v4()?))?;
+        for host in 0..2 {
+            bed.wait_tunnel(host, "10.244.3.0/24", Some("192.168.56.9"))?;
+            bed.wait_tunnel(host, "10.244.33.0/24", Some("192.168.56.103"))?;
+        }
+        let daemon = &mut bed.daemons[2];
+        eventually(SOON, "subnet.env has the new subnet", || {
+            daemon.subnet_env().is_ok_and(|env| env.subnet.is_some_and(|subnet| subnet.to_string() == "10.244.33.1/24"))
+        })?;
+        eventually(SOON, "it is ready again", || daemon.is_ready())?;
+        ensure!(daemon.is_running() && daemon.pid() == pid, "another process");
+        ensure!(daemon.log().contains("10.244.3.0/24") && daemon.log().contains("10.244.33.0/24"), "the log names no change:\n{}", daemon.log());
+        bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
+        eventually(SOON, "the condition is there", || bed.admin().has_network("h3"))?;
+        let addresses = bed.hosts[2].netns().exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
+        ensure!(addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"), "{addresses}");
+        probe.finish()?.require_clean()
+    })
+}
+
+fn tampered(bed: &mut Bed) -> Result<()> {
+    let good = bed.admin().flannel_annotation("h1", "backend-data")?.context("backend-data")?;
+    for (name, value) in [
+        ("backend-data", Some("nonsense")),
+        ("public-ip", None),
+        ("backend-type", Some("host-gw")),
+        ("backend-data", None),
+        ("kube-subnet-manager", None),
+    ] {
+        let before = bed.admin().flannel_annotation("h1", name)?;
+        bed.admin().annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
+        // Put back at once, then at most once in ten seconds.
+        eventually_ok(Duration::from_secs(30), "an annotation comes back", || {
+            let now = bed.admin().flannel_annotation("h1", name)?;
+            ensure!(now == before, "{name} is {now:?} instead of {before:?}");
+            Ok(())
+        })?;
+    }
+    ensure!(bed.admin().flannel_annotation("h1", "backend-data")? == Some(good), "another MAC");
+    Ok(())
+}
+
+fn condition(bed: &mut Bed) -> Result<()> {
+    let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud" }] } });
+    bed.admin().patch_node_status("h2", &wrong)?;
+    // At most once a minute.
+    eventually(Duration::from_secs(75), "the condition comes back", || bed.admin().has_network("h2")).map(drop)
+}
+
+fn two_patchers(bed: &mut Bed) -> Result<()> {
+    for number in 0..100 {
+        bed.admin().annotate("h1", "example.org/counter", Some(&number.to_string()))?;
+        if number % 25 == 0 {
+            bed.admin().annotate("h1", &format!("{ANNOTATIONS}public-ip"), Some("192.0.2.1"))?;
+        }
+        let node = bed.admin().node("h1")?;
+        ensure!(node["metadata"]["annotations"]["example.org/counter"] == *number.to_string(), "{number} is lost: {node}");
+    }
+    eventually_ok(Duration::from_secs(30), "ours is back", || {
+        let now = bed.admin().flannel_annotation("h1", "public-ip")?;
+        ensure!(now.as_deref() == Some("192.168.56.101"), "{now:?}");
+        Ok(())
+    })?;
+    ensure!(bed.admin().node("h1")?["metadata"]["annotations"]["example.org/counter"] == "99", "a foreign annotation is lost");
+    Ok(())
+}
+
+fn doubled(bed: &mut Bed) -> Result<()> {
+    let peer = |name: &str, last: u8| {
+        NodeObject::new(name).pod_cidr("10.244.77.0/24").vxlan_peer(&format!("192.168.56.{last}"), &format!("02:00:00:00:77:{last}"))
+    };
+    // In one second the lower name holds, whoever comes first.
+    bed.admin().create_node(&peer("twin-b", 72))?;
+    (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.77.0/24", Some("192.168.56.72")))?;
+    // A second is the resolution of creation times.
+    std::thread::sleep(Duration::from_millis(1100));
+    bed.admin().create_node(&peer("twin-a", 71))?;
+    throughout(Duration::from_secs(2), "the older one holds", || {
+        for host in 0..2 {
+            ensure!(
+                bed.tunnel(host, "10.244.77.0/24")?.as_deref() == Some("192.168.56.72"),
+                "h{}: {:?}",
+                host + 1,
+                bed.tunnel(host, "10.244.77.0/24")?
+            );
+        }
+        Ok(())
+    })?;
+    bed.admin().delete_node("twin-b")?;
+    (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.77.0/24", Some("192.168.56.71")))?;
+    bed.admin().delete_node("twin-a")?;
+    (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.77.0/24", None))
+}
+
+fn unmanaged(bed: &mut Bed) -> Result<()> {
+    let peer = NodeObject::new("leaver").pod_cidr("10.244.78.0/24").vxlan_peer("192.168.56.78", "02:00:00:00:00:78");
+    bed.admin().create_node(&peer)?;
+    bed.wait_tunnel(0, "10.244.78.0/24", Some("192.168.56.78"))?;
+    let name = format!("{ANNOTATIONS}kube-subnet-manager");
+    bed.admin().annotate("leaver", &name, None)?;
+    throughout(Duration::from_secs(3), "it may return", || {
+        ensure!(bed.tunnel(0, "10.244.78.0/24")?.is_some(), "it is gone at once");
+        Ok(())
+    })?;
+    bed.admin().annotate("leaver", &name, Some("true"))?;
+    bed.admin().delete_node("leaver")?;
+    bed.wait_tunnel(0, "10.244.78.0/24", None)
+}
+
+/// Nodes that nobody could use, each by another fault.
+fn hostile_nodes() -> Vec<NodeObject> {
+    let huge = "x".repeat(200 << 10);
+    let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
+    let data = [
+        "",
+        "null",
+        "[]",
+        "{",
+        "7",
+        "\"\"",
+        "{}",
+        r#"{"VNI":1}"#,
+        r#"{"VNI":1,"VtepMAC":""}"#,
+        r#"{"VNI":1,"VtepMAC":"02:00:00:00:66"}"#,
+        r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66:66:66"}"#,
+        r#"{"VNI":1,"VtepMAC":"zz:00:00:00:66:66"}"#,
+        r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#,
+        r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#,
+        r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#,
+        r#"{"VNI":1,"VtepMAC":null}"#,
+        r#"{"VNI":1,"VtepMAC":7}"#,
+        r#"{"VNI":99999999999999999999,"VtepMAC":"02:00:00:00:66:66"}x"#,
+        "\u{0}",
+        "🦀",
+        &huge,
+    ];
+    let ip = [
+        "",
+        "localhost",
+        "256.1.1.1",
+        "1.2.3",
+        "::1",
+        "0.0.0.0",
+        "127.0.0.1",
+        "255.255.255.255",
+        "224.0.0.1",
+        "192.168.56.101",
+        "192.168.56.102",
+        "192.168.56.66/24",
+        " 192.168.56.66",
+        "fe80::1%eth0",
+        "::ffff:192.168.56.66",
+        &huge,
+    ];
+    let cidr = [
+        "10.244.1.0/24",
+        "10.244.2.0/24",
+        "10.244.0.0/16",
+        "10.244.1.128/25",
+        "10.244.0.0/23",
+        "10.245.1.0/24",
+        "0.0.0.0/0",
+        "192.168.56.0/24",
+        "127.0.0.0/8",
+        "224.0.0.0/8",
+        "10.244.66.66/32",
+    ];
+    let kind = ["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀", &huge];
+    let mut nodes = Vec::new();
+    let mut add = |data: &str, ip: &str, cidr: &str, kind: &str| {
+        let node = NodeObject::new(&format!("hostile-{}", nodes.len())).pod_cidr(cidr).flannel("kube-subnet-manager", "true");
+        nodes.push(node.flannel("backend-type", kind).flannel("backend-data", data).flannel("public-ip", ip));
+    };
+    data.iter().for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", "vxlan"));
+    ip.iter().for_each(|ip| add(mac, ip, "10.244.66.0/24", "vxlan"));
+    cidr.iter().for_each(|cidr| add(mac, "192.168.56.66", cidr, "vxlan"));
+    kind.iter().for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
+    let bare = |name: &str| NodeObject::new(name);
+    nodes.push(bare("hostile-no-annotations").pod_cidr("10.244.66.0/24"));
+    nodes.push(bare("hostile-no-cidr").vxlan_peer("192.168.56.66", "02:00:00:00:66:66"));
+    nodes.push(bare("hostile-v6-alone").pod_cidr("fd10:244:0:66::/64").vxlan_peer("192.168.56.66", "02:00:00:00:66:66"));
+    nodes.push(bare("hostile-nothing"));
+    nodes.push(
+        bare("hostile-not-true").pod_cidr("10.244.66.0/24").vxlan_peer("192.168.56.66", "02:00:00:00:66:66").flannel("kube-subnet-manager", "yes"),
+    );
+    nodes
+}
+
+fn hostile(bed: &mut Bed) -> Result<()> {
+    let before = [bed.peers_of(0)?, bed.peers_of(1)?];
+    let nodes = hostile_nodes();
+    ensure!(nodes.len() >= 60, "{} Nodes", nodes.len());
+    let mut taken = Vec::new();
+    for node in &nodes {
+        let json = node.json();
+        let (code, answer) = bed.admin().request("POST", "/api/v1/nodes", Some(("application/json", &json)))?;
+        // The API server refuses some by itself.
+        if code < 300 {
+            taken.push(json["metadata"]["name"].as_str().context("a name")?.to_owned());
+        } else {
+            ensure!(matches!(code, 400 | 422), "{code} {answer}");
+        }
+    }
+    ensure!(taken.len() >= 50, "the API server took {} only: {taken:?}", taken.len());
+    bed.require_alive()?;
+    for (host, before) in before.iter().enumerate() {
+        let now = bed.peers_of(host)?;
+        ensure!(before.lines().all(|line| now.contains(line)), "h{} lost something:\n{before}\nnow:\n{now}", host + 1);
+        let strange: Vec<&str> = now.lines().filter(|line| !before.contains(line)).filter(|line| !line.contains("66")).collect();
+        ensure!(strange.is_empty(), "h{} believed a hostile Node: {strange:#?}", host + 1);
+    }
+    taken.iter().try_for_each(|name| bed.admin().delete_node(name))?;
+    for (host, before) in before.iter().enumerate() {
+        eventually_ok(Duration::from_secs(90), "nothing of them is left", || {
+            let now = bed.peers_of(host)?;
+            ensure!(now == *before, "before:\n{before}\nnow:\n{now}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn overwrite(bed: &mut Bed) -> Result<()> {
+    let name = format!("{ANNOTATIONS}public-ip-overwrite");
+    // The lab's other host has it as a second address, so that packets still arrive.
+    bed.hosts[1].netns().ip("address add 192.168.56.222/24 dev enp0s8")?;
+    for (value, public) in [(Some("192.168.56.222"), "192.168.56.222"), (None, "192.168.56.102")] {
+        bed.admin().annotate("h2", &name, value)?;
+        bed.wait_tunnel(0, "10.244.2.0/24", Some(public))?;
+        ensure!(bed.admin().flannel_annotation("h2", "public-ip")?.as_deref() == Some(public), "{public}");
+    }
+    bed.hosts[1].netns().ip("address del 192.168.56.222/24 dev enp0s8").map(drop)
+}
+
+fn recreated_peer(bed: &mut Bed) -> Result<()> {
+    let peer = |name: &str, third: u8, last: u8| {
+        NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24")).vxlan_peer(&format!("192.168.56.{last}"), &format!("02:00:00:00:44:{last}"))
+    };
+    bed.admin().create_node(&peer("moved", 41, 41))?;
+    bed.wait_tunnel(0, "10.244.41.0/24", Some("192.168.56.41"))?;
+    bed.admin().delete_node("moved")?;
+    bed.admin().create_node(&peer("heir", 41, 42))?;
+    bed.admin().create_node(&peer("moved", 43, 41))?;
+    for host in 0..2 {
+        bed.wait_tunnel(host, "10.244.41.0/24", Some("192.168.56.42"))?;
+        bed.wait_tunnel(host, "10.244.43.0/24", Some("192.168.56.41"))?;
+    }
+    bed.admin().delete_node("moved")?;
+    bed.admin().delete_node("heir")?;
+    (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.43.0/24", None))
+}
+
+fn restored(bed: &mut Bed) -> Result<()> {
+    let peer = |name: &str, third: u8| {
+        NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24")).vxlan_peer(&format!("192.168.56.{third}"), &format!("02:00:00:00:55:{third}"))
+    };
+    let snapshot = bed.net_conf.with_file_name("restored.db");
+    bed.admin().create_node(&peer("old", 51))?;
+    bed.wait_tunnel(0, "10.244.51.0/24", Some("192.168.56.51"))?;
+    bed.api.snapshot(&snapshot)?;
+    bed.admin().delete_node("old")?;
+    bed.admin().create_node(&peer("new", 52))?;
+    bed.wait_tunnel(0, "10.244.52.0/24", Some("192.168.56.52"))?;
+    bed.api.restore(&snapshot)?;
+    // Writes go on below the revision that was known: a watch from there would stay silent.
+    bed.admin().create_node(&peer("newer", 53))?;
+    for host in 0..2 {
+        bed.wait_tunnel(host, "10.244.51.0/24", Some("192.168.56.51"))?;
+        bed.wait_tunnel(host, "10.244.53.0/24", Some("192.168.56.53"))?;
+        // What is not there any more waits a minute: the list of a restored store is not trusted at once.
+        eventually_ok(Duration::from_secs(120), "the Node after the snapshot goes", || {
+            ensure!(bed.tunnel(host, "10.244.52.0/24")?.is_none(), "it stays");
+            Ok(())
+        })?;
+    }
+    bed.admin().delete_node("old")?;
+    bed.admin().delete_node("newer")?;
+    (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.51.0/24", None))
+}
+
+fn own_node_gone(bed: &mut Bed) -> Result<()> {
+    let env = bed.daemons[0].subnet_env()?;
+    bed.admin().delete_node("h1")?;
+    eventually(SOON, "it is not ready without its Node", || bed.daemons[0].get("/readyz").is_ok_and(|(code, _)| code == 503))?;
+    ensure!(bed.daemons[0].subnet_env()? == env, "subnet.env changed");
+    let node = bed.node(1);
+    bed.admin().create_node(&node)?;
+    eventually_ok(OWN, "annotations and condition are back", || {
+        ensure!(bed.admin().flannel_annotation("h1", "public-ip")?.as_deref() == Some("192.168.56.101"), "no annotations");
+        ensure!(bed.admin().has_network("h1"), "no condition");
+        Ok(())
+    })?;
+    eventually(SOON, "it is ready", || bed.daemons[0].is_ready())?;
+    ensure!(bed.daemons[0].subnet_env()? == env, "subnet.env changed");
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Whatever becomes of the API, packets go on, and what changed meanwhile is right soon after.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Answer, Call, FlanneldOptions, Lab, NodeObject, User, eventually_ok, throughout};
+
+use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
+
+/// The body of a watch that has expired, as an event in a stream.
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
+
+const OUTAGES: &[(&str, Scenario)] = &[
+    ("a watch that expires, by a status and by an event", expired_watches),
+    ("a page of a list that expires", expired_pages),
+    ("connections that die without a word", half_open),
+    ("a token that is refused", unauthorized),
+    ("403, 429, 500, 503 and 504 in turn", statuses),
+    ("answers that are cut short, no JSON, and too large", garbage),
+    ("an API server that restarts", restart),
+    ("the first address gone for good", failover),
+    ("updates while nobody reads", flood),
+];
+
+#[test]
+fn the_api_fails_in_every_way_and_no_packet_is_lost() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: outages", |lab| {
+        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let probes = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
+        bed.each(OUTAGES)?;
+        probes.finish()?.require_clean()
+    })
+}
+
+fn is_watch_of_nodes(call: &Call) -> bool {
+    call.is_of_nodes() && call.is_watch()
+}
+
+/// While `fault` lasts, a peer is made that must be there after it; nothing that was there goes.
+fn under(bed: &Bed, lasts: Duration, fault: impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static) -> Result<()> {
+    let before = bed.peers_of(0)?;
+    for proxy in &bed.proxies {
+        proxy.on(fault.clone());
+        proxy.disconnect();
+    }
+    throughout(lasts, "peers stay as they are", || {
+        let now = bed.peers_of(0)?;
+        ensure!(before.lines().all(|line| now.contains(line)), "before:\n{before}\nnow:\n{now}");
+        Ok(())
+    })?;
+    bed.proxies.iter().for_each(lab::Proxy::pass);
+    bed.require_alive()
+}
+
+fn expired_watches(bed: &mut Bed) -> Result<()> {
+    under(bed, Duration::from_secs(3), |call| if is_watch_of_nodes(call) { Answer::status(410, "Expired") } else { Answer::Pass })?;
+    under(bed, Duration::from_secs(3), |call| if is_watch_of_nodes(call) { Answer::Reply(200, Vec::new(), EXPIRED.to_owned()) } else { Answer::Pass })
+}
+
+fn expired_pages(bed: &mut Bed) -> Result<()> {
+    // No streamed lists here, so that pages are asked for.
+    under(bed, Duration::from_secs(3), |call| {
+        if call.path.contains("sendInitialEvents") {
+            Answer::status(422, "Invalid")
+        } else if call.path.contains("continue=") {
+            Answer::status(410, "Expired")
+        } else {
+            Answer::Pass
+        }
+    })
+}
+
+fn half_open(bed: &mut Bed) -> Result<()> {
+    // What the API's host sends on the connections of now is dropped there, and new connections work.
+    let netns = bed.api.host().netns().clone();
+    let open = netns.exec("ss", &["--no-header", "--tcp", "--numeric", "state", "established", "( sport = 8001 or sport = 8002 )"])?;
+    let peers: Vec<String> =
+        open.lines().filter_map(|line| line.split_whitespace().nth(3)?.rsplit_once(':').map(|(_, port)| port.to_owned())).collect();
+    ensure!(!peers.is_empty(), "nobody is connected: {open}");
+    let rules = format!(
+        "table inet half_open {{ chain output {{ type filter hook output priority 0; tcp sport {{ 8001, 8002 }} tcp dport {{ {0} }} drop; }}\n\
+         chain input {{ type filter hook input priority 0; tcp dport {{ 8001, 8002 }} tcp sport {{ {0} }} drop; }} }}",
+        peers.join(", ")
+    );
+    netns.feed("nft", &["-f", "-"], &rules)?;
+    let peer = NodeObject::new("late").pod_cidr("10.244.251.0/24").vxlan_peer("192.168.56.251", "02:00:00:00:02:51");
+    bed.admin().create_node(&peer)?;
+    let found = (0..bed.hosts.len()).try_for_each(|host| {
+        // 15 seconds without an answer end a connection.
+        eventually_ok(Duration::from_secs(90), "the new peer is there", || {
+            ensure!(bed.tunnel(host, "10.244.251.0/24")?.is_some(), "h{} does not know it", host + 1);
+            Ok(())
+        })
+    });
+    netns.exec("nft", &["delete", "table", "inet", "half_open"])?;
+    bed.admin().delete_node("late")?;
+    found
+}
+
+fn unauthorized(bed: &mut Bed) -> Result<()> {
+    under(bed, Duration::from_secs(3), |_| Answer::As("expired".to_owned()))
+}
+
+fn statuses(bed: &mut Bed) -> Result<()> {
+    for (code, reason) in [(403, "Forbidden"), (429, "TooManyRequests"), (500, "InternalError"), (503, "ServiceUnavailable"), (504, "Timeout")] {
+        under(bed, Duration::from_secs(1), move |_| match Answer::status(code, reason) {
+            Answer::Reply(code, mut fields, body) if code == 429 => {
+                fields.push(("Retry-After".to_owned(), "1".to_owned()));
+                Answer::Reply(code, fields, body)
+            }
+            answer => answer,
+        })
+        .with_context(|| code.to_string())?;
+    }
+    Ok(())
+}
+
+fn garbage(bed: &mut Bed) -> Result<()> {
+    for body in ["", "{", "[]", "null", r#"{"kind":"NodeList","items":[{"metadata":null},7,null,{}]}"#, "<html>502</html>"] {
+        under(bed, Duration::from_millis(700), move |_| Answer::Reply(200, Vec::new(), body.to_owned())).with_context(|| body.to_owned())?;
+    }
+    let endless = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(8 << 20));
+    under(bed, Duration::from_secs(1), move |call| if call.is_watch() { Answer::Reply(200, Vec::new(), endless.clone()) } else { Answer::Pass })
+}
+
+fn restart(bed: &mut Bed) -> Result<()> {
+    bed.api.stop()?;
+    bed.api.restart()?;
+    bed.require_alive()
+}
+
+fn failover(bed: &mut Bed) -> Result<()> {
+    bed.proxies[0].cut();
+    bed.require_alive()?;
+    ensure!(bed.proxies[1].calls().iter().any(Call::is_of_nodes), "nobody asked the second address");
+    Ok(())
+}
+
+fn flood(bed: &mut Bed) -> Result<()> {
+    let peer = |last: u8| NodeObject::new("busy").pod_cidr("10.244.252.0/24").vxlan_peer(&format!("192.168.56.{last}"), "02:00:00:00:02:52");
+    bed.admin().create_node(&peer(2))?;
+    bed.daemons[0].stop()?;
+    for last in 3..=250 {
+        bed.admin().annotate("busy", &format!("{}public-ip", lab::ANNOTATIONS), Some(&format!("192.168.56.{last}")))?;
+    }
+    bed.daemons[0].cont()?;
+    (0..bed.hosts.len()).try_for_each(|host| bed.wait_tunnel(host, "10.244.252.0/24", Some("192.168.56.250")))?;
+    bed.admin().delete_node("busy")
+}
+
+#[test]
+fn a_token_file_and_an_authority_that_change_are_read_again() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: rotation", |lab| {
+        let mut bed = Bed::empty(lab, 1, VXLAN)?;
+        bed.admin().create_node(&bed.node(1))?;
+        let token = lab.folder("")?.join("token");
+        std::fs::write(&token, "token-0")?;
+        // The proxy knows the token of the moment only.
+        let accept = |bed: &Bed, valid: String| {
+            bed.proxies[0].on(move |call| match call.authorization.as_deref() {
+                Some(given) if given == format!("Bearer {valid}") => Answer::As(User::Flannel.token()),
+                _ => Answer::status(401, "Unauthorized"),
+            });
+        };
+        accept(&bed, "token-0".to_owned());
+        let config = bed.api.kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
+        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        bed.start_daemons()?;
+        for round in 1..=3 {
+            std::fs::write(&token, format!("token-{round}"))?;
+            accept(&bed, format!("token-{round}"));
+            bed.proxies[0].disconnect();
+            bed.require_alive().with_context(|| format!("rotation {round}"))?;
+        }
+        let pid = bed.daemons[0].pid();
+        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_daemon_that_starts_without_the_api_waits_and_is_ready_as_soon_as_it_is_there() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: away at the start", |lab| {
+        let bed = Bed::empty(lab, 1, VXLAN)?;
+        for cut in [true, false] {
+            if cut {
+                bed.proxies.iter().for_each(lab::Proxy::cut);
+            } else {
+                bed.proxies.iter().for_each(|proxy| proxy.on(|_| Answer::status(403, "Forbidden")));
+            }
+            let mut daemon = bed.hosts[0].start_flanneld(&bed.options[0])?;
+            throughout(Duration::from_secs(2), "it waits", || {
+                ensure!(daemon.is_running() && !daemon.is_ready(), "{}", daemon.log());
+                Ok(())
+            })?;
+            ensure!(daemon.get("/readyz")?.0 == 503, "{:?}", daemon.get("/readyz")?);
+            if cut {
+                bed.admin().create_node(&bed.node(1))?;
+            }
+            bed.proxies.iter().for_each(lab::Proxy::pass);
+            daemon.wait_ready(Duration::from_secs(60))?;
+            ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
+            std::fs::remove_file(daemon.subnet_file()).ok();
+        }
+        Ok(())
+    })
+}

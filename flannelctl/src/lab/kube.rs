@@ -1,0 +1,196 @@
+//! `flannelctl lab --kube`: a real Kubernetes cluster with flannel installed as an operator does it, from nothing to a Service call.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
+use serde_json::Value;
+
+use crate::screen::{Screen, Style};
+
+/// A pod answers a Service call within this time, image caches being cold.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A pod that answers each TCP connection with its own name, and the Service in front of both.
+const WEB: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {app: web}}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: web
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+    command: [nc, -ll, -p, "8080", -e, echo, "NAME on NODE"]
+    ports: [{containerPort: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.96.0.80
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+"#;
+
+/// What the demonstration is made of.
+pub struct Plan<'a> {
+    /// Number of nodes.
+    pub nodes: u8,
+    /// Whether all nodes are 10.0.2.15 on their first interface.
+    pub vagrant: bool,
+    /// The folder with flannel's image archives.
+    pub images: &'a Path,
+    /// The manifest.
+    pub manifest: &'a Path,
+    /// Leave it running.
+    pub keep: bool,
+}
+
+/// Builds the cluster, shows it at work, and waits for a key when somebody looks.
+pub fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
+    let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
+    for archive in &archives {
+        ensure!(archive.is_file(), "there is no {}: `make demo KUBE=1` and `make image` build it", archive.display());
+    }
+    let manifest = std::fs::read_to_string(plan.manifest).with_context(|| format!("reading {}", plan.manifest.display()))?;
+    screen.heading(format!("Kubernetes on this machine: {} nodes with containerd, kubelet and kube-proxy", plan.nodes));
+    let lab = Lab::new("kubernetes")?;
+    let mut options = ClusterOptions::new(plan.nodes);
+    if plan.vagrant {
+        options = options.vagrant();
+    }
+    let cluster = screen.step("control plane, then the nodes with their images", || {
+        let cluster = Cluster::start(&lab, &archives.iter().fold(options, |options, archive| options.image(archive.clone())))?;
+        Ok((cluster, format!("{} registered, none Ready", plan.nodes)))
+    })?;
+    screen.step(&format!("kubectl apply -f {}", plan.manifest.display()), || cluster.apply(&manifest).map(|_| ((), String::new())))?;
+    screen.step("nodes", || cluster.wait_ready().map(|_| ((), "all Ready".to_owned())))?;
+    screen.step("DaemonSet kube-flannel-ds", || cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds").map(|()| ((), "ready".to_owned())))?;
+    let pods = screen.step("a pod on each node, and a Service", || start_pods(&cluster))?;
+    let matrix = screen.step("every pod pings every other", || ping(&cluster, &pods))?;
+    screen.table(&matrix);
+    let answers = screen.step("each pod calls the Service 10.96.0.80 until every pod has answered", || call(&cluster, &pods))?;
+    screen.block(&answers);
+    screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
+    screen.block(&cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"])?);
+    if let Some(node) = cluster.nodes.first() {
+        show_node(&cluster, node, screen)?;
+    }
+    if plan.keep {
+        lab.keep()?;
+    }
+    hint(&cluster, screen)?;
+    if !plan.keep && std::io::stdin().is_terminal() {
+        screen.say(format!("\n  {}", screen.styled(Style::Strong, "The cluster stays up until you press a key.")));
+        wait_for_key();
+    }
+    Ok(())
+}
+
+fn name_of(number: usize) -> String {
+    format!("web-{}", number + 1)
+}
+
+fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
+    for (number, node) in cluster.nodes.iter().enumerate() {
+        cluster.apply(&WEB.replace("NAME", &name_of(number)).replace("NODE", node.name()))?;
+    }
+    let mut pods = Vec::new();
+    for number in 0..cluster.nodes.len() {
+        let pod = cluster.wait_pod("default", &name_of(number))?;
+        let address = pod.pointer("/status/podIP").and_then(Value::as_str).context("a pod without an address")?;
+        pods.push((name_of(number), address.to_owned()));
+    }
+    let addresses: Vec<&str> = pods.iter().map(|(_, address)| address.as_str()).collect();
+    let addresses = addresses.join(", ");
+    Ok((pods, addresses))
+}
+
+/// The rows of a table.
+type Rows = Vec<Vec<(String, Style)>>;
+
+fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {
+    let heading = std::iter::once("from \\ to").chain(pods.iter().map(|(name, _)| name.as_str()));
+    let mut rows = vec![heading.map(|text| (text.to_owned(), Style::Strong)).collect::<Vec<_>>()];
+    for (from, _) in pods {
+        let mut row = vec![(from.clone(), Style::Strong)];
+        for (to, address) in pods {
+            if from == to {
+                row.push(("-".to_owned(), Style::Faint));
+                continue;
+            }
+            let output = eventually_ok(SOON, "a pod answers", || cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address]))?;
+            let time = output.split("time=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("?");
+            row.push((format!("{time} ms"), Style::Good));
+        }
+        rows.push(row);
+    }
+    Ok((rows, "over flannel.1".to_owned()))
+}
+
+fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)> {
+    let mut lines = Vec::new();
+    for (from, _) in pods {
+        let mut answers = std::collections::BTreeSet::new();
+        eventually_ok(SOON, "the Service answers from every pod", || {
+            answers.insert(cluster.exec("default", from, &["sh", "-c", "nc 10.96.0.80 80 </dev/null"])?.trim().to_owned());
+            ensure!(answers.len() == pods.len(), "{answers:?}");
+            Ok(())
+        })?;
+        lines.push(format!("{from}: {}", answers.into_iter().collect::<Vec<_>>().join(", ")));
+    }
+    Ok((lines.join("\n"), String::new()))
+}
+
+fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
+    screen.heading(format!("{}: what flannel published, and where packets go", node.name()));
+    let found = cluster.api.admin().node(node.name())?;
+    let annotations = found.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    for (name, value) in annotations.filter(|(name, _)| name.starts_with(lab::ANNOTATIONS)) {
+        screen.block(&format!("{name}: {}", value.as_str().unwrap_or_default()));
+    }
+    screen.block(&node.host().netns().exec("ip", &["route", "show", "dev", "flannel.1"])?);
+    Ok(())
+}
+
+fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
+    screen.heading("What to try");
+    let kubectl = cluster.kubectl_command()?;
+    let inside = cluster.nodes.first().map(|node| node.host().netns().name().to_owned()).unwrap_or_default();
+    screen.commands(&[
+        (format!("{kubectl} get pods --all-namespaces"), "kubectl as the administrator"),
+        (format!("{kubectl} --namespace=kube-flannel logs daemonset/kube-flannel-ds"), "the log of a daemon"),
+        (format!("ip netns exec {inside} tcpdump -ni enp0s8"), "packets on the wire of the first node"),
+    ]);
+    Ok(())
+}
+
+/// Waits for one key, not for a line; the terminal is as before afterwards.
+fn wait_for_key() {
+    let script = "old=$(stty -g); trap 'stty $old' EXIT; stty -icanon -echo; dd bs=1 count=1 >/dev/null 2>&1";
+    // Without stty, a line has to do.
+    let waited = Command::new("sh").args(["-c", script]).stdin(Stdio::inherit()).status();
+    if !waited.is_ok_and(|status| status.success()) {
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+/// The options of the demonstration on Kubernetes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Build a real Kubernetes cluster and install flannel in it from a manifest.
+    #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
+    pub kube: bool,
+    /// Folder with the image archives for --kube.
+    #[arg(long, value_name = "FOLDER", default_value = "target/images", requires = "kube")]
+    pub images: PathBuf,
+    /// Manifest for --kube.
+    #[arg(long, value_name = "FILE", default_value = "conf/kube-flannel.yml", requires = "kube")]
+    pub manifest: PathBuf,
+}

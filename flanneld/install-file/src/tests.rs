@@ -1,0 +1,71 @@
+//! Installing: whole or not at all.
+
+use super::*;
+use std::os::unix::fs::MetadataExt;
+
+fn left(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn content_and_mode_arrive_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, folder) = (root.path().join("source"), root.path().join("bin"));
+    std::fs::create_dir(&folder).unwrap();
+    let destination = folder.join("flannel");
+    for (content, mode) in [("first", 0o755), ("second, longer than the first", 0o644), ("3", 0o4755)] {
+        std::fs::write(&source, content).unwrap();
+        std::fs::set_permissions(&source, std::fs::Permissions::from_mode(mode)).unwrap();
+        install(&source, &destination).unwrap();
+        assert_eq!(std::fs::read_to_string(&destination).unwrap(), content);
+        assert_eq!(destination.metadata().unwrap().mode() & 0o7777, mode);
+        assert_eq!(left(&folder), ["flannel"]);
+    }
+}
+
+#[test]
+fn who_has_the_old_file_open_keeps_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, destination) = (root.path().join("source"), root.path().join("flannel"));
+    std::fs::write(&destination, "old").unwrap();
+    std::fs::write(&source, "new").unwrap();
+    let mut open = File::open(&destination).unwrap();
+    install(&source, &destination).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), std::fs::read_to_string(&destination).unwrap().as_str()), ("old", "new"));
+}
+
+#[test]
+fn a_link_is_replaced_and_its_target_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let [source, target, link] = ["source", "target", "link"].map(|name| root.path().join(name));
+    std::fs::write(&source, "new").unwrap();
+    std::fs::write(&target, "precious").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    install(&source, &link).unwrap();
+    assert!(link.symlink_metadata().unwrap().is_file());
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+}
+
+#[test]
+fn a_failure_names_the_place_and_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, destination) = (root.path().join("source"), root.path().join("folder"));
+    std::fs::write(&source, "x").unwrap();
+    // Nothing can be renamed over a folder that is not empty.
+    std::fs::create_dir_all(destination.join("full")).unwrap();
+    let text = install(&source, &destination).unwrap_err().to_string();
+    assert!(text.starts_with(&format!("error installing {destination:?}: writing it by way of ")), "{text}");
+    assert_eq!(left(root.path()), ["folder", "source"]);
+
+    let cases = [(root.path().join("none"), destination.clone(), "reading "), (root.path().to_owned(), destination.clone(), "not a regular file")];
+    for (source, destination, part) in cases {
+        let text = install(&source, &destination).unwrap_err().to_string();
+        assert!(text.contains(part), "{text}");
+    }
+    let text = install(&source, &root.path().join("no/such/file")).unwrap_err().to_string();
+    assert!(text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"), "{text}");
+}
