@@ -13,7 +13,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(cd "$here/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 profile=${PROFILE:-release}
-: "${SOURCE_DATE_EPOCH:=0}"
+# Equal sources give equal bytes: the time of an image is that of the last change.
+: "${SOURCE_DATE_EPOCH:=$(git -C "$top" log -1 --format=%ct 2>/dev/null || echo 0)}"
 export SOURCE_DATE_EPOCH
 
 say() { printf 'image: %s\n' "$*"; }

@@ -65,6 +65,16 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
     Ok(found.context("Kubernetes' commands are not here: `make setup` builds them")?.join(name))
 }
 
+/// Helm, from the path or as `make setup` builds it.
+///
+/// # Errors
+/// When it is not there.
+pub fn helm() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join("helm")).chain([cache("helm-3.22/helm")]);
+    places.find(|place| place.is_file()).context("there is no helm: `make setup` builds it")
+}
+
 /// A file of what `make setup` keeps, such as `containerd/usr/bin/containerd`.
 ///
 /// # Errors

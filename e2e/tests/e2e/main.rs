@@ -22,6 +22,7 @@ mod flannelctl;
 mod go_like;
 mod golden;
 mod healing;
+mod install;
 mod kube;
 mod lab;
 mod lab_killed;
