@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::{read, repository};
 
-/// Output of a program that succeeds.
+/// All output of a program that succeeds.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!("{command:?}: {} {}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
 }
 
 /// Builds the images of the programs that the tests run.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{ApiClient, ApiServer, Lab, NodeObject, eventually};
+use lab::{ApiClient, ApiServer, Lab, NodeObject, eventually_ok};
 use serde_json::{Value, json};
 
 use super::{api_server, repository};
@@ -66,9 +66,14 @@ fn a_flannel_pod_changes_its_own_node_and_only_what_is_flannel_s() -> Result<()>
     Lab::run("admission policy", |lab| {
         let api = prepare(lab)?;
         let pod = api.client_of_pod("kube-flannel", "flannel", "on-n1", "n1")?;
-        // The server needs a moment until the policy counts.
-        let refused = json!({ "metadata": { "annotations": { "example.org/probe": "x" } } });
-        eventually(Duration::from_secs(60), "the policy is in force", || send(&pod, "n1", MERGE, &refused).is_ok_and(|(code, _)| code == 422))?;
+        // The server needs a moment until the policy counts; until then each try changes something.
+        let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
+        let mut tries = 0..;
+        eventually_ok(Duration::from_secs(60), "the policy is in force", || {
+            let (code, message) = send(&pod, "n1", MERGE, &foreign(tries.next().unwrap_or_default()))?;
+            ensure!(code == 422, "{code} {message}");
+            Ok(())
+        })?;
         for (what, node, kind, patch, refusal) in patches() {
             let (code, message) = send(&pod, node, kind, &patch)?;
             match refusal {
@@ -82,7 +87,7 @@ fn a_flannel_pod_changes_its_own_node_and_only_what_is_flannel_s() -> Result<()>
         let (code, message) = send(&anywhere, "n1", MERGE, &ours)?;
         ensure!(code == 422 && message.contains("may change its own Node only"), "a token of no pod: {code} {message}");
         // Nobody else is concerned.
-        ensure!(send(&api.admin(), "n2", MERGE, &refused)?.0 == 200, "an administrator is refused");
+        ensure!(send(&api.admin(), "n2", MERGE, &foreign(0))?.0 == 200, "an administrator is refused");
         Ok(())
     })
 }
