@@ -48,6 +48,9 @@ pub fn run(args: &Args) -> Result<()> {
         {
             bail!("{why}; delete it anyway with --force");
         }
+        if store.is_of_nodes() && !args.force {
+            bail!("a Node's lease ends with the Node: delete it with `kubectl delete node`; --force removes flannel's mark from it");
+        }
         if !args.yes && !agreed()? {
             bail!("nothing was deleted");
         }
@@ -55,7 +58,13 @@ pub fn run(args: &Args) -> Result<()> {
             bail!("{} has just been changed: nothing was deleted; check again with `flannelctl leases`", entry.key);
         }
         let lives = item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
-        let after = if lives { "if its flanneld runs, it restores the lease" } else { "peers drop their routes to it within seconds" };
+        let after = if store.is_of_nodes() {
+            "peers drop their routes to it within a minute, unless its flanneld runs and restores it"
+        } else if lives {
+            "if its flanneld runs, it restores the lease"
+        } else {
+            "peers drop their routes to it within seconds"
+        };
         out::say(format!("released; {after}"));
         Ok(())
     })

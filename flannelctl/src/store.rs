@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use options::{Store as Where, StoreFlags};
-use subnet_lease::NetworkConfig;
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::EtcdManager;
-use subnet_lease::manager::SubnetManager;
-use subnet_lease::protocol::registry::{Entry, Listing};
+use subnet_lease::kube::{KubeOptions, Listed, Tool};
+use subnet_lease::manager::{Error, SubnetManager};
+use subnet_lease::protocol::registry::{Entry, Listing, Unanswered};
 use subnet_lease::protocol::view::Item;
+use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId, wire};
 
 /// Number of concurrent requests.
 const AT_ONCE: usize = 16;
@@ -27,6 +28,10 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
     }
     Ok(match store {
         Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
+        Where::Kube(kube) => Store {
+            place: "the Nodes of Kubernetes".to_owned(),
+            kind: Kind::Kube(Box::new(Tool::new(KubeOptions { user_agent: format!("flannelctl/{}", env!("CARGO_PKG_VERSION")), ..*kube }))),
+        },
         Where::Etcd(etcd) => {
             let options = etcd.options();
             let place = format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","));
@@ -44,6 +49,7 @@ pub struct Store {
 enum Kind {
     Etcd(Box<EtcdManager>),
     Dir(Box<DirManager>),
+    Kube(Box<Tool>),
 }
 
 /// When a holder was last seen, and when its lease expires unless renewed.
@@ -61,6 +67,11 @@ impl Store {
         &self.place
     }
 
+    /// Whether leases end with the Nodes that they are written on.
+    pub fn is_of_nodes(&self) -> bool {
+        matches!(self.kind, Kind::Kube(_))
+    }
+
     /// Whether reading a holder's last sign of life takes a request to a server.
     pub fn asks_a_server(&self) -> bool {
         matches!(self.kind, Kind::Etcd(_))
@@ -74,6 +85,9 @@ impl Store {
         let listing = match &self.kind {
             Kind::Etcd(manager) => manager.list().await,
             Kind::Dir(manager) => manager.list().await,
+            Kind::Kube(tool) => {
+                tool.list().await.map(|nodes| Listing { revision: 0, entries: nodes.iter().map(entry).collect() }).map_err(Unanswered)
+            }
         };
         listing.with_context(|| format!("cannot list {}", self.place))
     }
@@ -86,6 +100,7 @@ impl Store {
         Ok(match &self.kind {
             Kind::Etcd(manager) => manager.network_config().await,
             Kind::Dir(manager) => manager.network_config().await,
+            Kind::Kube(tool) => tool.config().await.map_err(Error::Unavailable),
         }?)
     }
 
@@ -95,6 +110,8 @@ impl Store {
     /// The store does not answer.
     pub async fn sign(&self, item: &Item) -> Result<Sign> {
         match &self.kind {
+            // Whether a Node is alive is its kubelet's to tell.
+            Kind::Kube(_) => Ok(Sign::default()),
             Kind::Dir(manager) => {
                 let heard = manager.last_seen(&item.entry.key).await;
                 Ok(Sign { heard: heard.with_context(|| format!("cannot read when the holder of {} was last seen", item.subnets))?, left: None })
@@ -132,9 +149,29 @@ impl Store {
         let done = match &self.kind {
             Kind::Etcd(manager) => manager.release(entry).await,
             Kind::Dir(manager) => manager.release(entry).await,
+            Kind::Kube(tool) => {
+                let item = Item::of(entry.clone());
+                let name =
+                    item.as_ref().and_then(Item::node).map(|node| node.name.clone()).with_context(|| format!("{} names no Node", entry.key))?;
+                tool.withdraw(&name).await.map(|()| true).map_err(Unanswered)
+            }
         };
         done.with_context(|| format!("cannot delete {} below {}", entry.key, self.place))
     }
+}
+
+/// A Node as a key of the other stores, so that it is shown like one. A Node without a usable podCIDR names no subnet.
+fn entry(listed: &Listed) -> Entry {
+    let node = &listed.node;
+    let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
+    let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
+    let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
+    let key = match &node.subnets {
+        Ok(Some(subnets)) => wire::render_key(subnets),
+        Ok(None) => format!("{}: no podCIDR is assigned", node.name),
+        Err(why) => format!("{}: {why}", node.name),
+    };
+    Entry { key, value: value.into_bytes(), created: node.created, modified: 0, lease: 0 }
 }
 
 /// Runs a command that asks the store.

@@ -5,8 +5,10 @@ mod end;
 mod host;
 mod lease;
 mod node;
+mod place;
 mod retry;
 mod rights;
+mod run;
 mod serve;
 mod vitals;
 
@@ -19,16 +21,14 @@ use attrs::Following;
 use end::End;
 use options::Settings;
 use rights::Rights;
+use run::Run;
+use run_dir::subnet_env;
 use std::sync::Arc;
-use std::time::Duration;
 use subnet_lease::manager::SubnetManager;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
-
-/// How long tasks may take to end.
-const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// Runs the daemon. Returns its exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
@@ -39,8 +39,9 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     };
     // A log file at its size limit costs a line (EFBIG), not the daemon.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
+    let stop = CancellationToken::new();
     let daemon =
-        Daemon { settings, inherited, health: Health::new(), stop: CancellationToken::new(), rights: Rights::default(), tasks: JoinSet::new() };
+        Daemon { settings, inherited, health: Health::new(), run: Run::until(&stop), stop, rights: Rights::default(), tasks: JoinSet::new() };
     let stop = daemon.stop.clone();
     let mut life = Box::pin(daemon.live(hangup));
     let ended = tokio::select! {
@@ -51,7 +52,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             stop.cancel();
             tokio::select! {
                 ended = &mut life => ended,
-                () = tokio::time::sleep(FAREWELL) => Ok(()),
+                () = tokio::time::sleep(run::FAREWELL) => Ok(()),
             }
         }
     };
@@ -75,8 +76,10 @@ struct Daemon {
     health: Health,
     stop: CancellationToken,
     rights: Rights,
-    /// Concurrent tasks; the first failure ends all of them.
-    tasks: JoinSet<Result<(), End>>,
+    /// Tasks that run as long as the process.
+    tasks: JoinSet<()>,
+    /// The tasks of the network, which may have to be set up anew.
+    run: Run,
 }
 
 impl Daemon {
@@ -84,15 +87,50 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
+        // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
-        // Each of these waits for somebody else; stopping the daemon ends the wait.
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
-        let Some(host) = stop.run_until_cancelled(self.claim_host(&manager)).await.transpose()? else { return Ok(()) };
-        let Some(node) = stop.run_until_cancelled(self.take_lease(manager, host)).await.transpose()? else { return Ok(()) };
+        let outcome = loop {
+            match self.serve_network(&manager).await {
+                Err(End::StartOver(why)) => self.start_over(&why).await,
+                Err(End::Moved(why)) => {
+                    self.start_over(&why).await;
+                    // No pod may get an address of the subnet that was.
+                    if let Err(error) = subnet_env::remove(&self.settings.subnet_file) {
+                        warn!("{error}");
+                    }
+                }
+                outcome => break outcome,
+            }
+        };
+        self.farewell(outcome).await
+    }
+
+    /// From this node's place in the store to the end of its lease.
+    async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
+        let stop = self.stop.clone();
+        let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
+        let Some(node) = stop.run_until_cancelled(self.take_lease(manager.clone(), host)).await.transpose()? else { return Ok(()) };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
         let Some(leases) = stop.run_until_cancelled(self.follow_leases(&node, &ends)).await else { return Ok(()) };
         self.serve(node, following, ends, leases).await?;
-        self.supervise().await
+        self.run.supervise().await
+    }
+
+    /// Ends the network's tasks, so that it can be set up anew. What is in the kernel stays until the new one is compared with it.
+    async fn start_over(&mut self, why: &str) {
+        warn!("setting up this node's network anew: {why}");
+        self.health.start_over(why);
+        std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
+        self.rights = Rights::default();
+    }
+
+    /// Ends all tasks.
+    async fn farewell(mut self, outcome: Result<(), End>) -> Result<(), End> {
+        self.stop.cancel();
+        self.run.end().await;
+        let _ = tokio::time::timeout(run::FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
+        outcome
     }
 
     fn introduce(&self) {
@@ -116,31 +154,9 @@ impl Daemon {
         Ok(manager)
     }
 
-    /// Starts a task that cannot fail.
+    /// Starts a task that runs as long as the process.
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(async move {
-            task.await;
-            Ok(())
-        });
-    }
-
-    /// Waits for the first task that fails, or for the stop, and then ends all tasks.
-    async fn supervise(mut self) -> Result<(), End> {
-        let outcome = loop {
-            let ended = tokio::select! {
-                ended = self.tasks.join_next() => ended,
-                () = self.stop.cancelled() => break Ok(()),
-            };
-            match ended {
-                None => break Ok(()),
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(end))) => break Err(end),
-                Some(Err(error)) => break Err(End::Failed(format!("a task of the daemon failed: {error}"))),
-            }
-        };
-        self.stop.cancel();
-        let _ = tokio::time::timeout(FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
-        outcome
+        self.tasks.spawn(task);
     }
 }
 
@@ -152,7 +168,7 @@ async fn reconnect_on_hangup(mut hangup: Signal, manager: Arc<dyn SubnetManager>
             () = stop.cancelled() => return,
         }
         if manager.renew() {
-            info!("SIGHUP: reconnecting to etcd with the TLS files read again; other options need a restart");
+            info!("SIGHUP: reconnecting to the store with the files of its credentials read again; other options need a restart");
         } else {
             info!("SIGHUP ignored: with leases in a directory there is nothing to reload");
         }

@@ -82,6 +82,16 @@ impl Health {
         };
     }
 
+    /// The network is set up anew: not ready, and nothing is known of the one before.
+    pub fn start_over(&self, why: &str) {
+        let mut inner = self.inner();
+        inner.conditions.clear();
+        inner.conditions.insert(Condition::Start, format!("setting up the network anew: {why}"));
+        inner.heartbeats.clear();
+        inner.unused = Arc::default();
+        inner.figures = Figures::default();
+    }
+
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
     pub fn heartbeat(&self, name: &str) {
         let mut inner = self.inner();

@@ -23,6 +23,8 @@ pub struct NetworkConfig {
     pub backend: String,
     /// The `Backend` object as written; `{}` if there is none.
     pub backend_config: RawJson,
+    /// Whether the store assigns the subnets, of whatever size. Then the pools are not chosen from.
+    pub assigned: bool,
 }
 
 /// The subnets of one family that nodes may lease.
@@ -104,6 +106,32 @@ impl NetworkConfig {
     /// # Errors
     /// Names the unusable member and what it should be.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        Self::read(text, pool, false)
+    }
+
+    /// The same where the store assigns the subnets: what would choose them (`SubnetLen` and its kin) is ignored, as it is by Go flannel.
+    ///
+    /// # Errors
+    /// Names the unusable member and what it should be.
+    pub fn parse_assigned(text: &str) -> Result<Self, ConfigError> {
+        let whole = |object: &Object<'_>, family: &Family| {
+            let network = network(object, family)?;
+            Ok(Pool { network, len: network.prefix_len(), min: network.network(), max: network.network() })
+        };
+        Self::read(text, whole, true)
+    }
+
+    /// The families of these subnets alone.
+    #[must_use]
+    pub fn only(&self, subnets: &Subnets) -> Self {
+        let v4 = subnets.v4().is_some();
+        let v6 = subnets.v6().is_some();
+        let pools = Dual::from_options(self.pools.v4().copied().filter(|_| v4), self.pools.v6().copied().filter(|_| v6));
+        let networks = Dual::from_options(self.networks.v4().copied().filter(|_| v4), self.networks.v6().copied().filter(|_| v6));
+        Self { pools: pools.unwrap_or(self.pools), networks: networks.unwrap_or(self.networks), ..self.clone() }
+    }
+
+    fn read(text: &str, pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>, assigned: bool) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| ConfigError::Json(format!("{error}; it begins with {}", excerpt(text))))?;
         let value = |result: Result<_, String>| result.map_err(ConfigError::Value);
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
@@ -121,12 +149,14 @@ impl NetworkConfig {
         .ok_or_else(|| ConfigError::Invalid("no network is defined".to_owned()))?;
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
-        Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config })
+        Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
     }
 
-    /// Whether the subnets lie inside the configured networks and are smaller than them.
+    /// Whether the subnets lie inside the configured networks and are smaller than them. One that is assigned may fill its network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
-        let smaller = |half: Option<u8>, network: Option<u8>| half.zip(network).is_none_or(|(half, network)| half > network);
+        let smaller = |half: Option<u8>, network: Option<u8>| {
+            half.zip(network).is_none_or(|(half, network)| half > network || self.assigned && half == network)
+        };
         table::inside(subnets, &self.networks)
             && smaller(subnets.v4().map(ipnet::Ipv4Net::prefix_len), self.networks.v4().map(ipnet::Ipv4Net::prefix_len))
             && smaller(subnets.v6().map(ipnet::Ipv6Net::prefix_len), self.networks.v6().map(ipnet::Ipv6Net::prefix_len))

@@ -56,6 +56,18 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| format!("{name}: cannot use {}: {error}", excerpt(raw.get()))),
         }
     }
+
+    /// The items of the last member with a name, each as it is written; absent and `null` are an empty list.
+    ///
+    /// # Errors
+    /// It is no list.
+    pub fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, String> {
+        match self.get(name) {
+            None => Ok(Vec::new()),
+            Some(raw) if raw.get() == "null" => Ok(Vec::new()),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| format!("{name}: {}", fault(&error))),
+        }
+    }
 }
 
 /// Whether two member names are one to Go: equal under simple case folding.

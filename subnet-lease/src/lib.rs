@@ -5,7 +5,8 @@
 //! - none: the model alone, which is what backends depend on;
 //! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed; a store of any kind builds on these;
 //! - `protocol`: getting and keeping a lease in a store of keys, by compare-and-swap;
-//! - `etcd`, `dir`: the stores that speak that protocol.
+//! - `etcd`, `dir`: the stores that speak that protocol;
+//! - `kube`: the Nodes of a Kubernetes cluster, whose subnets the cluster assigns.
 
 pub mod alloc;
 pub mod backoff;
@@ -34,6 +35,8 @@ pub mod reason;
 pub mod dir;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "kube")]
+pub mod kube;
 #[cfg(feature = "protocol")]
 pub mod protocol;
 

@@ -2,13 +2,14 @@
 
 pub use crate::claim::{Claim, HostFacts};
 use crate::config::NetworkConfig;
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -37,6 +38,15 @@ pub struct Untold {
     pub what: String,
 }
 
+/// What a node tells the store while it holds its lease.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// What it publishes.
+    pub attrs: watch::Receiver<LeaseAttrs>,
+    /// Whether its kernel does what the leases ask for.
+    pub programmed: watch::Receiver<bool>,
+}
+
 /// Why holding a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
@@ -46,6 +56,9 @@ pub enum Lost {
     /// Another instance of this node holds the lease: this one has to stop.
     #[error("{0}")]
     Displaced(String),
+    /// The store gave this node another subnet, or took it away: the network has to be set up anew.
+    #[error("{0}")]
+    Moved(String),
 }
 
 /// Why a manager cannot do what it is asked.
@@ -59,6 +72,23 @@ pub enum Error {
     Refused(String),
 }
 
+/// What a store that knows its nodes says of this one, before the node asks for its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The node's name there, which identifies it.
+    pub id: String,
+    /// The subnets that the store assigned, of the families of the network.
+    pub subnets: Option<Subnets>,
+    /// The public addresses that an operator chose there; they beat the flags.
+    pub public: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// Addresses by which the interface can be found, the best first, each with a phrase that says whose it is.
+    pub candidates: Vec<(IpAddr, &'static str)>,
+    /// The addresses of the other nodes, each with a node that has it.
+    pub taken: BTreeMap<IpAddr, String>,
+    /// The addresses of the store's servers, where they help to find the interface.
+    pub servers: Vec<IpAddr>,
+}
+
 /// Keeps leases: in etcd, in a directory, in the Kubernetes API.
 #[async_trait]
 pub trait SubnetManager: Send + Sync {
@@ -67,6 +97,22 @@ pub trait SubnetManager: Send + Sync {
     /// # Errors
     /// `Unavailable` while it is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
+
+    /// What the store knows of this node; `None` from a store that knows nothing of nodes before they have a lease.
+    ///
+    /// # Errors
+    /// `Unavailable` while the store has no place for this node.
+    async fn place(&self, _config: &NetworkConfig) -> Result<Option<Place>, Error> {
+        Ok(None)
+    }
+
+    /// Changes whenever the place of this node may have changed; `None` from a store without places.
+    fn place_changes(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+
+    /// Tells the operators of the store what they have to do about this node's interface.
+    async fn tell_operator(&self, _text: &str) {}
 
     /// What this node published last time (MAC, keys), if a lease is its own.
     ///
@@ -87,7 +133,7 @@ pub trait SubnetManager: Send + Sync {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease as it is.
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost;
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost;
 
     /// Tells which addresses this host has now: a connection from any other local address is replaced.
     fn readdressed(&self, _local: &[IpAddr]) {}
@@ -104,8 +150,8 @@ pub trait SubnetManager: Send + Sync {
 /// What a manager counts.
 #[derive(Debug, Default)]
 pub struct Counters {
-    calls: std::sync::Mutex<std::collections::BTreeMap<&'static str, u64>>,
-    unreadable: std::sync::Mutex<std::collections::BTreeMap<String, String>>,
+    calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
+    unreadable: std::sync::Mutex<BTreeMap<String, String>>,
     away: std::sync::Mutex<Option<String>>,
 }
 

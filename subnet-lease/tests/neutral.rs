@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
 use subnet_lease::feed::{Feed, Reading};
-use subnet_lease::manager::{Claim, Counters, Error, Held, HostFacts, Lost, SubnetManager};
+use subnet_lease::manager::{Claim, Counters, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 
@@ -43,7 +43,7 @@ impl SubnetManager for Assigned {
         stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }, LeaseEvent::Put(lease(9))]).chain(stream::pending()).boxed()
     }
 
-    async fn hold(&self, _: &Claim, _: &NetworkConfig, _: watch::Receiver<LeaseAttrs>, _: watch::Sender<Held>) -> Lost {
+    async fn hold(&self, _: &Claim, _: &NetworkConfig, _: NodeState, _: watch::Sender<Held>) -> Lost {
         std::future::pending().await
     }
 

@@ -14,6 +14,8 @@ use packet_engine::features::Features;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use subnet_lease::kube::annotations::Prefix;
+use subnet_lease::kube::{Identity, KubeOptions};
 use traffic_rules::rules::{GuardOptions, RuleOptions};
 
 /// What reading the flags has found out so far, beside their values.
@@ -121,13 +123,29 @@ pub(crate) enum Asked {
 /// # Errors
 /// Every mistake found.
 pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<String>> {
-    let Flags { store, lease, interface, node, health, log, rules, datapath, kubernetes, other } = flags;
+    let Flags { store, lease, interface, node, health, log, rules, datapath, other } = flags;
     let OtherFlags { version, help: _ } = other;
     let version = reader.on(version);
-    kubernetes_not_built(kubernetes, &mut reader);
     let store = store_of(store, &mut reader);
+    let store = match store {
+        Store::Kube(mut kube) => {
+            // Help and version need no Node.
+            match node_identity() {
+                Ok(identity) => kube.identity = identity,
+                Err(why) => reader.wrong(why),
+            }
+            Store::Kube(kube)
+        }
+        store => store,
+    };
     let InterfaceFlags { iface: _, iface_cidr: _, iface_regex: _, iface_can_reach: _, iface_wait, public_ip, public_ipv6 } = interface;
-    let selectors = selectors(interface, &mut reader);
+    let mut selectors = selectors(interface, &mut reader);
+    if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
+        selectors.retain(|selector| *selector != Selector::Auto);
+        reader
+            .warnings
+            .push("--iface=auto has no meaning with --kube-subnet-mgr: without it the interface is chosen by the Node's addresses".to_owned());
+    }
     let public_ip = reader.address(public_ip, "invalid public IP address", "an IPv4");
     let public_ipv6 = reader.address(public_ipv6, "invalid public IPv6 address", "an IPv6");
     let LeaseFlags { subnet_lease_renew_margin } = lease;
@@ -190,8 +208,15 @@ impl StoreFlags {
 }
 
 fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
-    let StoreFlags { etcd, dir: DirFlags { subnet_dir } } = flags;
+    let StoreFlags { etcd, dir: DirFlags { subnet_dir }, kubernetes } = flags;
+    let kube = kube(kubernetes, reader);
     let EtcdFlags { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password } = etcd;
+    if let Some(kube) = kube {
+        if let Some(dir) = given(subnet_dir) {
+            reader.wrong(format!("{} and --kube-subnet-mgr exclude each other: leases are kept in a directory or in Kubernetes", dir.from));
+        }
+        return Store::Kube(Box::new(kube));
+    }
     if let Some(dir) = given(subnet_dir) {
         let all = [etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password];
         for other in all.into_iter().flatten().filter(|value| value.origin != Origin::Default) {
@@ -242,6 +267,61 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     }
     let prefix = prefix.map(|(_, cleaned)| cleaned).filter(|cleaned| cleaned != "/").unwrap_or_default();
     Store::Etcd(Etcd { endpoints, prefix, tls, user })
+}
+
+/// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
+fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
+    let KubernetesFlags { kube_subnet_mgr, kube_api_url, kube_annotation_prefix, kubeconfig_file, net_config_path, set_node_network_unavailable } =
+        flags;
+    let wanted = reader.on(kube_subnet_mgr);
+    let clear_condition = reader.on(set_node_network_unavailable);
+    if !wanted {
+        return None;
+    }
+    let mut urls = Vec::new();
+    if let Some(value) = given(kube_api_url) {
+        for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+            let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
+            match text.split_once("://") {
+                Some((scheme, rest))
+                    if is_http(scheme) && !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace) =>
+                {
+                    urls.push(text.trim_end_matches('/').to_owned());
+                }
+                // A password could be in it.
+                _ => reader.wrong(value.mistake("an API server's address should look like https://10.0.0.1:6443")),
+            }
+        }
+    }
+    let prefix = kube_annotation_prefix.last().and_then(|value| {
+        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why)))).ok()
+    })?;
+    Some(KubeOptions {
+        urls,
+        kubeconfig: file(kubeconfig_file),
+        prefix,
+        net_conf: file(net_config_path).unwrap_or_default(),
+        clear_condition,
+        identity: Identity::Nobody,
+        user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+/// Which Node the daemon serves, by its environment.
+///
+/// # Errors
+/// The environment does not say.
+fn node_identity() -> Result<Identity, String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(name) = variable("NODE_NAME") {
+        return Ok(Identity::Node(name));
+    }
+    match (variable("POD_NAMESPACE"), variable("POD_NAME")) {
+        (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
+        _ => Err("env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a \
+                  pod's manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)"
+            .to_owned()),
+    }
 }
 
 /// etcd's addresses; those without a scheme speak TLS where `tls_by_default`.
@@ -441,21 +521,5 @@ fn features(flags: &DatapathFlags, reader: &mut Reader) -> Features {
     match usize::try_from(queues) {
         Ok(queues) if queues > 0 => Features { queues, ..features },
         _ => features,
-    }
-}
-
-/// Refuses what is not built yet; leaving it off is no mistake.
-fn kubernetes_not_built(flags: &KubernetesFlags, reader: &mut Reader) {
-    let KubernetesFlags {
-        kube_subnet_mgr,
-        kube_api_url: _,
-        kube_annotation_prefix: _,
-        kubeconfig_file: _,
-        net_config_path: _,
-        set_node_network_unavailable,
-    } = flags;
-    reader.on(set_node_network_unavailable);
-    if let Some((value, true)) = reader.last(kube_subnet_mgr) {
-        reader.wrong(format!("{}={}: {} is not built yet in this version; leave it out or set it to false", value.from, value.text, value.from));
     }
 }

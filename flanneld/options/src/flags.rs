@@ -34,8 +34,6 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) datapath: DatapathFlags,
     #[command(flatten)]
-    pub(crate) kubernetes: KubernetesFlags,
-    #[command(flatten)]
     pub(crate) other: OtherFlags,
 }
 
@@ -46,6 +44,8 @@ pub struct StoreFlags {
     pub(crate) etcd: EtcdFlags,
     #[command(flatten)]
     pub(crate) dir: DirFlags,
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesFlags,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -80,6 +80,29 @@ pub(crate) struct DirFlags {
     /// Keep leases as files here instead of in etcd; the nodes share the directory, or there is only one node.
     #[arg(long, env = "FLANNELD_SUBNET_DIR", value_name = "DIR")]
     pub(crate) subnet_dir: Vec<Value<String>>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where leases are kept: the Nodes of Kubernetes")]
+pub(crate) struct KubernetesFlags {
+    /// Take this node's subnet from its Node's podCIDRs; NODE_NAME, or POD_NAME and POD_NAMESPACE, say which Node.
+    #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
+    pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
+    /// Addresses of API servers, the next one used when one fails; default: the kubeconfig's, or the pod's environment.
+    #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL,…")]
+    pub(crate) kube_api_url: Vec<Value<String>>,
+    /// Beginning of the names of the Nodes' annotations.
+    #[arg(long, env = "FLANNELD_KUBE_ANNOTATION_PREFIX", value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
+    pub(crate) kube_annotation_prefix: Vec<Value<String>>,
+    /// Kubeconfig with the API server and the credentials; default: the pod's service account.
+    #[arg(long, env = "FLANNELD_KUBECONFIG_FILE", value_name = "FILE")]
+    pub(crate) kubeconfig_file: Vec<Value<String>>,
+    /// Network configuration, which the pod mounts from its ConfigMap.
+    #[arg(long, env = "FLANNELD_NET_CONFIG_PATH", value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
+    pub(crate) net_config_path: Vec<Value<String>>,
+    /// Set the Node's condition NetworkUnavailable to False once its network works.
+    #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", default_value = "true")]
+    pub(crate) set_node_network_unavailable: Vec<Value<bool>>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -214,29 +237,6 @@ pub(crate) struct DatapathFlags {
     /// Queues of the TUN device, up to 16, each with two threads; 0: one for each two processors, at most 4.
     #[arg(long, env = "FLANNELD_DATAPATH_QUEUES", value_name = "NUMBER", default_value = "0")]
     pub(crate) datapath_queues: Vec<Value<i64>>,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Kubernetes")]
-pub(crate) struct KubernetesFlags {
-    /// Take leases from the Kubernetes API instead of etcd (not built yet).
-    #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
-    pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
-    /// Address of the API server (no effect in this version).
-    #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL")]
-    pub(crate) kube_api_url: Vec<Value<String>>,
-    /// Prefix of the node annotations (no effect in this version).
-    #[arg(long, env = "FLANNELD_KUBE_ANNOTATION_PREFIX", value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
-    pub(crate) kube_annotation_prefix: Vec<Value<String>>,
-    /// Path of a kubeconfig (no effect in this version).
-    #[arg(long, env = "FLANNELD_KUBECONFIG_FILE", value_name = "FILE")]
-    pub(crate) kubeconfig_file: Vec<Value<String>>,
-    /// Network configuration (no effect in this version).
-    #[arg(long, env = "FLANNELD_NET_CONFIG_PATH", value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
-    pub(crate) net_config_path: Vec<Value<String>>,
-    /// Clear the NetworkUnavailable condition (no effect in this version).
-    #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", default_value = "true")]
-    pub(crate) set_node_network_unavailable: Vec<Value<bool>>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use subnet_lease::etcd::EtcdOptions;
+use subnet_lease::kube::KubeOptions;
 use traffic_rules::rules::RuleOptions;
 
 /// Everything the daemon was told, validated.
@@ -71,6 +72,8 @@ pub enum Store {
     Etcd(Etcd),
     /// As files in a directory.
     Dir(PathBuf),
+    /// In the Nodes of Kubernetes.
+    Kube(Box<KubeOptions>),
 }
 
 impl Store {
@@ -78,7 +81,8 @@ impl Store {
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            Store::Dir(_) => None,
+            // The address of Kubernetes' API is mostly a Service's, whose route says nothing.
+            Store::Dir(_) | Store::Kube(_) => None,
         }
     }
 }
@@ -88,6 +92,14 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Store::Dir(path) => write!(f, "{}", path.display()),
+            Store::Kube(kube) => {
+                let servers = match (&kube.kubeconfig, kube.urls.as_slice()) {
+                    (Some(file), []) => format!("the server of {}", file.display()),
+                    (None, []) => "the server of the pod's environment".to_owned(),
+                    (_, urls) => urls.join(", "),
+                };
+                write!(f, "the Nodes of Kubernetes at {servers}")
+            }
             Store::Etcd(etcd) => {
                 let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
                 write!(f, "etcd at {} under {}", endpoints.join(", "), etcd.prefix)

@@ -3,13 +3,16 @@
 use super::*;
 use packet_engine::features::Features;
 use proptest::prelude::*;
+use std::path::PathBuf;
 use std::time::Duration;
+use subnet_lease::kube::Identity;
+use subnet_lease::kube::annotations::Prefix;
 
 /// Runs something in this environment and no other; tests that do so wait for each other.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
     let mut variables: Vec<(String, Option<&str>)> =
         Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
-    variables.push(("FLANNELD_VERSION".to_owned(), None));
+    variables.extend(["FLANNELD_VERSION", "NODE_NAME", "POD_NAME", "POD_NAMESPACE"].map(|name| (name.to_owned(), None)));
     for (name, text) in environment {
         variables.iter_mut().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{name} belongs to no flag")).1 = Some(text);
     }
@@ -37,7 +40,7 @@ fn mistakes(args: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
 fn etcd(settings: &Settings) -> &Etcd {
     match &settings.store {
         Store::Etcd(etcd) => etcd,
-        Store::Dir(dir) => panic!("{dir:?}"),
+        other => panic!("{other}"),
     }
 }
 
@@ -113,11 +116,48 @@ fn every_mistake_at_once() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name() {
-    for (args, environment) in [(&["--kube-subnet-mgr=true"][..], &[][..]), (&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T")])] {
+fn leases_in_the_nodes_of_kubernetes() {
+    let node = [("NODE_NAME", "n1")];
+    let kube = |args: &[&str], environment: &[(&str, &str)]| match settings(&[&["--kube-subnet-mgr"], args].concat(), environment).store {
+        Store::Kube(kube) => *kube,
+        store => panic!("{store}"),
+    };
+    let plain = kube(&[], &node);
+    assert_eq!((plain.urls.len(), plain.kubeconfig, plain.clear_condition), (0, None, true));
+    assert_eq!(plain.identity, Identity::Node("n1".to_owned()));
+    assert_eq!(plain.net_conf, PathBuf::from("/etc/kube-flannel/net-conf.json"));
+    assert_eq!(plain.prefix, Prefix::parse("flannel.alpha.coreos.com").unwrap());
+    let told = kube(
+        &[
+            "-kube-api-url=https://a:6443, http://b/",
+            "--kubeconfig-file=/k",
+            "--kube-annotation-prefix=a.b/c",
+            "--set-node-network-unavailable=false",
+        ],
+        &[("POD_NAME", "p"), ("POD_NAMESPACE", "ns")],
+    );
+    assert_eq!(told.urls, ["https://a:6443", "http://b"]);
+    assert_eq!((told.kubeconfig, told.clear_condition), (Some(PathBuf::from("/k")), false));
+    assert_eq!(told.identity, Identity::Pod { namespace: "ns".to_owned(), name: "p".to_owned() });
+    assert_eq!(told.prefix.key("public-ip"), "a.b/c-public-ip");
+    assert!(matches!(settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), node[0]]).store, Store::Kube(_)));
+    // The interface is chosen by the Node.
+    let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &node);
+    assert!(auto.selectors.is_empty() && auto.warnings.iter().any(|warning| warning.contains("--iface=auto")), "{:?}", auto.warnings);
+    for (args, environment, part) in [
+        (&["--kube-subnet-mgr"][..], &[][..], "env variables POD_NAME and POD_NAMESPACE must be set"),
+        (&["--kube-subnet-mgr"], &[("POD_NAME", "p")], "POD_NAMESPACE"),
+        (&["--kube-subnet-mgr", "--kube-annotation-prefix=org"], &node, "prefix must be in a format"),
+        (&["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"], &node, "https://10.0.0.1:6443"),
+        (&["--kube-subnet-mgr", "--subnet-dir=/l"], &node, "exclude each other"),
+    ] {
         let list = mistakes(args, environment);
-        assert!(list.len() == 1 && list[0].contains("is not built yet in this version"), "{list:?}");
+        assert!(list.len() == 1 && list[0].contains(part), "{list:?}");
     }
+}
+
+#[test]
+fn switches_are_on_and_off() {
     let on = settings(&["-ip-blackhole-route=1"], &[]).blackhole;
     let off = settings(
         &[

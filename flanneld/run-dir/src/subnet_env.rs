@@ -121,6 +121,17 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
 }
 
+/// Removes the file: no pod may get an address of the subnet in it. One that is not there is as good.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove(path: &Path) -> Result<(), WriteError> {
+    match std::fs::remove_file(path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: "removing it", why }),
+        _ => Ok(()),
+    }
+}
+
 /// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.
 pub fn clear(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -9,6 +9,12 @@ pub enum End {
     /// Another node holds the lease: a supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(String),
+    /// The network has to be set up anew, inside this process.
+    #[error("{0}")]
+    StartOver(String),
+    /// The same, without the subnet that this node had.
+    #[error("{0}")]
+    Moved(String),
 }
 
 impl End {
@@ -20,7 +26,7 @@ impl End {
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
-            End::Failed(_) => 1,
+            End::Failed(_) | End::StartOver(_) | End::Moved(_) => 1,
             End::LeaseLost(_) => 5,
         }
     }

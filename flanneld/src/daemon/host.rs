@@ -2,18 +2,20 @@
 
 use super::end::End;
 use super::{Daemon, retry, rights};
-use crate::health::condition::Condition;
 use crate::identity;
 use backends::{Backend, Options, Setup};
+use ipnet::IpNet;
 use run_dir::subnet_env;
 use std::sync::Arc;
-use subnet_lease::manager::SubnetManager;
-use subnet_lease::{NetworkConfig, NodeId};
-use tracing::info;
+use subnet_lease::manager::{Place, SubnetManager};
+use subnet_lease::{NetworkConfig, NodeId, Subnets};
+use tracing::{info, warn};
 
 /// A host with the right to serve a network.
 pub struct Host {
     pub config: NetworkConfig,
+    /// What the store knows of this node already.
+    pub place: Option<Place>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
 }
@@ -21,9 +23,9 @@ pub struct Host {
 impl Daemon {
     /// Reads the configuration and claims its network, before anything on the host is changed.
     pub(super) async fn claim_host(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<Host, End> {
-        let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
+        let (config, place) = self.find_place(manager).await?;
         info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
-        let node = identity::node(self.settings.node_id.as_deref());
+        let node = identity::node(place.as_ref().map(|place| place.id.as_str()).or(self.settings.node_id.as_deref()));
         self.health.fact("node_id", node.id.clone());
         let backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && !backend.guarded_ports().is_empty();
@@ -31,10 +33,22 @@ impl Daemon {
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
         subnet_env::clear(&self.settings.subnet_file);
-        Ok(Host { config, node, backend })
+        Ok(Host { config, place, node, backend })
     }
 
-    fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
+    /// The store gave this node another subnet while no daemon ran: no pod may get an address of the old one.
+    pub(super) fn forget_another_subnet(&self, subnets: &Subnets) {
+        let previous = subnet_env::read(&self.settings.subnet_file);
+        let was = [previous.subnet.map(IpNet::V4), previous.v6_subnet.map(IpNet::V6)];
+        if was.into_iter().flatten().any(|net| !subnets.nets().any(|now| now == net.trunc()))
+            && let Err(error) = subnet_env::remove(&self.settings.subnet_file)
+        {
+            warn!("{error}");
+        }
+    }
+
+    /// What the backend is made of.
+    pub(super) fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
         let previous = subnet_env::read(&self.settings.subnet_file);
         Setup {
             config: config.clone(),

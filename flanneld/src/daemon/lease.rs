@@ -18,8 +18,15 @@ use tracing::{info, warn};
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
     pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
-        let Host { config, node, mut backend } = host;
-        let found = self.find_underlay(&config).await?;
+        let Host { config: whole, place, node, mut backend } = host;
+        let (found, config) = match &place {
+            None => (self.find_underlay(&whole).await?, whole.clone()),
+            Some(place) => self.find_placed_underlay(&manager, &whole, place).await?,
+        };
+        if config != whole {
+            // A family that this node lacks is left out.
+            backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
+        }
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, backend.shares_address()).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
@@ -29,15 +36,24 @@ impl Daemon {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
+        if let Some(subnets) = place.and_then(|place| place.subnets) {
+            self.forget_another_subnet(&subnets);
+        }
         self.health.condition(Condition::Lease, None);
         info!("this node's subnet is {}{}", lease.subnets, if lease.term == Term::Reserved { " (no expiry)" } else { "" });
         self.health.fact("subnet", lease.subnets.to_string());
-        Ok(Node { manager, config, claim, found, announced, lease, backend, held })
+        Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }
 
     async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
         let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
         let found = wait_for(&wish, |why| self.health.condition(Condition::Underlay, Some(why))).await.map_err(End::failed)?;
+        self.tell_underlay(&found);
+        Ok(found)
+    }
+
+    /// Logs the choice.
+    pub(super) fn tell_underlay(&self, found: &Found) {
         self.health.condition(Condition::Underlay, None);
         let underlay = &found.chosen.underlay;
         info!(
@@ -48,7 +64,6 @@ impl Daemon {
             warn!("{warning}");
         }
         self.health.fact("interface", underlay.name.clone());
-        Ok(found)
     }
 
     /// What this host knows that identifies its own lease.

@@ -10,6 +10,9 @@ use tokio::sync::watch;
 /// A node with a lease.
 pub struct Node {
     pub manager: Arc<dyn SubnetManager>,
+    /// The network's configuration.
+    pub whole: NetworkConfig,
+    /// The same without the families that this node lacks.
     pub config: NetworkConfig,
     pub claim: Claim,
     pub found: Found,

@@ -3,6 +3,7 @@
 use super::attrs::{Ends, Following};
 use super::end::End;
 use super::node::Node;
+use super::place::Reconsider;
 use super::{Daemon, vitals};
 use crate::checks::Checks;
 use crate::checks::subject::Subject;
@@ -18,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::feed::{Feed, Reading};
-use subnet_lease::manager::{Lost, SubnetManager};
+use subnet_lease::manager::{Lost, NodeState, SubnetManager};
 use subnet_lease::{Lease, LeaseTable};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +45,7 @@ impl Daemon {
         let (table_out, table) = watch::channel(Arc::new(LeaseTable::default()));
         let (readings_out, readings) = watch::channel(Reading::default());
         let (first_out, first) = oneshot::channel();
-        self.spawn(async move {
+        self.run.spawn(async move {
             let (feed, complete) = Feed::begin(watched.watch(), terms).await;
             table_out.send_replace(complete);
             let _ = first_out.send(());
@@ -56,7 +57,7 @@ impl Daemon {
 
     /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
     pub(super) async fn serve(&mut self, node: Node, following: Following, ends: Ends, leases: Leases) -> Result<(), End> {
-        let Node { manager, config, claim, found, lease, backend, held, .. } = node;
+        let Node { manager, whole, config, claim, found, lease, backend, held, .. } = node;
         let env = ends.env;
         let underlay = following.underlay.clone();
         let ports = backend.guarded_ports();
@@ -98,7 +99,7 @@ impl Daemon {
         };
         let mut checks = Checks::new(subject, underlay.clone(), leases.table.clone(), claim.host.via_underlay.clone(), self.health.clone(), written);
         checks.begin();
-        self.spawn(checks.keep(self.stop.clone()));
+        self.run.spawn(checks.keep(self.run.stop.clone()));
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
@@ -111,14 +112,26 @@ impl Daemon {
             self.spawn(keeper.keep(self.stop.clone()));
         }
         self.health.condition(Condition::Start, None);
+        let (programmed_out, programmed) = watch::channel(network.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
-        self.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.stop.clone()));
+        self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
 
         let told = self.health.clone();
         let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble);
-        self.spawn(follow(found.chosen, ends.underlay, tell, self.stop.clone()));
-        self.spawn(report_addresses(manager.clone(), underlay.clone(), self.stop.clone()));
-        self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
+        if let Some(changes) = manager.place_changes() {
+            let reconsider = Reconsider {
+                manager: manager.clone(),
+                settings: self.settings.clone(),
+                config: whole,
+                chosen: found.chosen.clone(),
+                underlay: underlay.clone(),
+            };
+            let stop = self.run.stop.clone();
+            self.run.tasks.spawn(async move { stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(())) });
+        }
+        self.run.spawn(follow(found.chosen, ends.underlay, tell, self.run.stop.clone()));
+        self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
+        self.run.spawn(systemd::watchdog(self.health.clone(), self.run.stop.clone()));
         let vitals = vitals::Vitals {
             held: held.1.clone(),
             readings: leases.readings,
@@ -128,19 +141,22 @@ impl Daemon {
             mtu: env,
             audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
             margin: self.settings.renew_margin,
+            programmed: programmed_out,
             health: self.health.clone(),
         };
-        self.spawn(vitals.watch(self.stop.clone()));
-        let inputs = Inputs { leases: leases.table, underlay, stop: self.stop.clone() };
+        self.run.spawn(vitals.watch(self.run.stop.clone()));
+        let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
         let announced = ends.announced;
-        self.tasks.spawn(async move { network.run(inputs, announced).await.map_err(End::failed) });
-        self.spawn(following.run(self.stop.clone()));
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        self.run.tasks.spawn(async move { network.run(inputs, announced).await.map_err(End::failed) });
+        self.run.spawn(following.run(self.run.stop.clone()));
+        let stop = self.run.stop.clone();
+        let state = NodeState { attrs: ends.attrs, programmed };
+        self.run.tasks.spawn(async move {
             tokio::select! {
-                lost = manager.hold(&claim, &config, ends.attrs, held.0) => Err(match lost {
+                lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
                     Lost::Taken(text) => End::LeaseLost(text),
                     Lost::Displaced(text) => End::Failed(text),
+                    Lost::Moved(text) => End::Moved(text),
                 }),
                 () = stop.cancelled() => Ok(()),
             }
@@ -175,7 +191,7 @@ impl Daemon {
         let keeper = Keeper::new(wanted, nodes, before, self.rights.devices.clone(), self.health.clone());
         let written = keeper.written();
         let (applied_out, applied) = oneshot::channel();
-        self.spawn(keeper.keep(applied_out, self.stop.clone()));
+        self.run.spawn(keeper.keep(applied_out, self.run.stop.clone()));
         let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
     }

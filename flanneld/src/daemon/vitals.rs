@@ -45,6 +45,8 @@ pub struct Vitals {
     pub mtu: watch::Receiver<SubnetEnv>,
     /// The node is not ready once its lease has less time left than this.
     pub margin: Duration,
+    /// Learns whether the kernel is in sync with the leases.
+    pub programmed: watch::Sender<bool>,
     /// Where the results go.
     pub health: Health,
 }
@@ -80,6 +82,7 @@ impl Vitals {
                 self.health.heartbeat("kernel");
                 seen = kernel.passes;
             }
+            self.programmed.send_if_modified(|present| std::mem::replace(present, kernel.in_step) != kernel.in_step);
             if kernel.in_step {
                 in_sync_at = Instant::now();
             }

@@ -4,7 +4,7 @@ use super::choice::{Chosen, SelectError};
 use super::facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
 use super::follow::followed;
 use super::found::Found;
-use super::request::{Families, Request, StoreAt};
+use super::request::{Families, Placed, Request, StoreAt};
 use super::select::select;
 use super::trouble::{Alarm, elsewhere, trouble};
 use backends::Underlay;
@@ -19,6 +19,7 @@ use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
+use subnet_lease::manager::Place;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -215,6 +216,8 @@ pub struct Wish {
     pub store: Option<(String, u16)>,
     /// How long to wait for what is missing; `None` forever.
     pub wait: Option<Duration>,
+    /// What a store that knows its nodes says of this one.
+    pub place: Option<Placed>,
 }
 
 impl Wish {
@@ -227,7 +230,27 @@ impl Wish {
             public_ipv6: settings.public_ipv6,
             store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
+            place: None,
         }
+    }
+
+    /// The same at a place that the store knows. An operator's addresses there beat the flags.
+    #[must_use]
+    pub fn at(mut self, place: &Place) -> Self {
+        self.public_ip = place.public.0.or(self.public_ip);
+        self.public_ipv6 = place.public.1.or(self.public_ipv6);
+        self.place = Some(Placed { candidates: place.candidates.clone(), taken: place.taken.clone(), servers: place.servers.clone() });
+        self
+    }
+
+    /// Chooses among what there is now.
+    ///
+    /// # Errors
+    /// Nothing fits, or the kernel does not answer.
+    pub async fn choose(&self) -> Result<Chosen, SelectError> {
+        let request = self.request().await;
+        let facts = facts(&request.targets()).await.map_err(|error| SelectError { text: error.to_string(), may_come: false })?;
+        select(&request, &facts)
     }
 
     async fn request(&self) -> Request {
@@ -239,6 +262,7 @@ impl Wish {
             public_ip: self.public_ip,
             public_ipv6: self.public_ipv6,
             store: store_at(self.store.as_ref(), patience).await,
+            place: self.place.clone(),
         }
     }
 }

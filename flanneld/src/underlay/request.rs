@@ -1,6 +1,7 @@
 //! The requirements on the interface.
 
 use options::Selector;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use subnet_lease::Dual;
 
@@ -31,6 +32,19 @@ pub struct Request {
     pub public_ipv6: Option<Ipv6Addr>,
     /// Where the store is.
     pub store: StoreAt,
+    /// What a store that knows its nodes says of this one.
+    pub place: Option<Placed>,
+}
+
+/// What a store that knows its nodes says of this one's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Addresses that are this node's, the best first, each with a phrase that says why.
+    pub candidates: Vec<(IpAddr, &'static str)>,
+    /// Addresses of other nodes, each with a node that has it.
+    pub taken: BTreeMap<IpAddr, String>,
+    /// Addresses of the store's servers.
+    pub servers: Vec<IpAddr>,
 }
 
 impl Request {
@@ -51,6 +65,7 @@ impl Request {
         if let StoreAt::There(addresses) = &self.store {
             targets.extend(addresses);
         }
+        targets.extend(self.place.iter().flat_map(|place| &place.servers));
         targets
     }
 }

@@ -2,10 +2,11 @@
 
 use super::choice::{Chosen, Rule, SelectError};
 use super::facts::{DefaultRoute, HostFacts, Interface};
-use super::request::{Request, StoreAt};
+use super::request::{Placed, Request, StoreAt};
 use backends::Underlay;
 use ipnet::IpNet;
 use options::{Pattern, Selector};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subnet_lease::Dual;
 
@@ -50,6 +51,14 @@ impl<'a> Candidate<'a> {
 /// # Errors
 /// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
+    if let Some(place) =
+        request.place.as_ref().filter(|_| request.selectors.is_empty() && request.public_ip.is_none() && request.public_ipv6.is_none())
+    {
+        return placed(place, request, facts).map_err(|failure| SelectError {
+            text: format!("Failed to find any valid interface to use: {}", failure.why),
+            may_come: failure.may_come,
+        });
+    }
     if request.selectors.is_empty() {
         return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(|failure| SelectError {
             text: format!("Failed to find any valid interface to use: {}", failure.why),
@@ -104,6 +113,61 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
             Ok((candidate, false))
         }
     }
+}
+
+/// The interface if none was named and the store knows the nodes: one with an address that no other node has.
+fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
+    let wanted = |ip: &IpAddr| if ip.is_ipv6() { request.v6() } else { request.v4() };
+    let owned = place.candidates.iter().filter(|(ip, _)| wanted(ip)).filter_map(|(ip, whose)| Some((facts.owner(*ip)?, *ip, *whose)));
+    let owned: Vec<_> = owned.filter(|(interface, ..)| !interface.loopback).collect();
+    let mut candidates: Vec<Candidate<'_>> = Vec::new();
+    for (interface, ip, whose) in &owned {
+        let candidate = Candidate::new(interface, format!("{whose} is {ip}")).at(*ip, Rule::Best);
+        let other = owned.iter().find(|(other, second, _)| other.index == interface.index && second.is_ipv6() != ip.is_ipv6());
+        candidates.push(other.into_iter().fold(candidate, |candidate, (_, second, _)| candidate.at(*second, Rule::Best)));
+    }
+    let mut whys = Vec::new();
+    match default_route(request, facts) {
+        Ok(candidate) => candidates.push(candidate),
+        Err(failure) => whys.push(failure.why),
+    }
+    for server in &place.servers {
+        match facts.towards(*server) {
+            Ok((interface, source)) if !interface.loopback => {
+                let candidate = Candidate::new(interface, format!("the one that reaches the API server at {server}"));
+                candidates.push(source.filter(wanted).into_iter().fold(candidate, |candidate, source| candidate.at(source, Rule::Best)));
+            }
+            Ok(_) => {}
+            Err(why) => whys.push(format!("no route to the API server at {server}: {why}")),
+        }
+    }
+    let mut shared: BTreeMap<IpAddr, &str> = BTreeMap::new();
+    for candidate in candidates {
+        match finish(request, facts, candidate, false) {
+            Err(failure) => whys.push(failure.why),
+            Ok(chosen) => {
+                let addresses = chosen.underlay.addresses;
+                let both = [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
+                let taken: Vec<_> = both.into_iter().flatten().filter_map(|ip| Some((ip, place.taken.get(&ip)?.as_str()))).collect();
+                if taken.is_empty() {
+                    return Ok(chosen);
+                }
+                shared.extend(taken);
+            }
+        }
+    }
+    let shared: Vec<String> = shared.iter().map(|(ip, node)| format!("{ip} is the Node {node}'s, too")).collect();
+    if shared.is_empty() {
+        return Err(absent(whys.join("; ")));
+    }
+    Err(absent(format!(
+        "the addresses of this host are those of other Nodes: {}. This happens where every machine has the same address on its NAT interface \
+         (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of the DaemonSet, or \
+         the annotation node-public-ip of this Node, or kubelet's --node-ip; this host has {}{}",
+        shared.join(", "),
+        names(facts),
+        if whys.is_empty() { String::new() } else { format!(" ({})", whys.join("; ")) }
+    )))
 }
 
 fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {

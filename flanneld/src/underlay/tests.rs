@@ -48,7 +48,7 @@ const V6: Families = Dual::V6(());
 const BOTH: Families = Dual::Both((), ());
 
 fn request(families: Families, selectors: Vec<Selector>) -> Request {
-    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here }
+    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here, place: None }
 }
 
 fn name(text: &str) -> Selector {

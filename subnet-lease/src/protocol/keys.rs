@@ -8,7 +8,7 @@ use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswer
 use super::tenure::Tenure;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Claim, Counters, Error, Held, Lost, SubnetManager};
+use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, SubnetManager};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -121,7 +121,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         self.store.watch(&self.recent)
     }
 
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, attrs: watch::Receiver<LeaseAttrs>, state: watch::Sender<Held>) -> Lost {
+    async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
         let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
@@ -130,7 +130,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         tokio::select! {
             lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
             () = self.store.watch_key(&key, modified, &notices) => Lost::Taken("the watch of this node's lease ended".to_owned()),
-            () = forward(attrs, &notices) => Lost::Taken("publication ended".to_owned()),
+            () = forward(node.attrs, &notices) => Lost::Taken("publication ended".to_owned()),
         }
     }
 

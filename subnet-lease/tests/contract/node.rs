@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, SubnetManager};
+use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire};
 use tokio::sync::watch;
 
@@ -67,7 +67,10 @@ pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
     let (attrs_out, attrs_in) = watch::channel(attrs(claim));
     let (state, held) = watch::channel(Held::default());
     let (manager, claim) = (manager.clone(), claim.clone());
-    let task = tokio::spawn(async move { manager.hold(&claim, &config, attrs_in, state).await });
+    let task = tokio::spawn(async move {
+        let programmed = watch::channel(true).1;
+        manager.hold(&claim, &config, NodeState { attrs: attrs_in, programmed }, state).await
+    });
     Holding { task, attrs: attrs_out, held }
 }
 

@@ -229,7 +229,7 @@ impl Node {
                     }
                 },
                 Process::Holding(coroutine, _) => match coroutine.step(now) {
-                    Step::Done(Lost::Taken(text)) => Err((text, 5)),
+                    Step::Done(Lost::Taken(text) | Lost::Moved(text)) => Err((text, 5)),
                     Step::Done(Lost::Displaced(text)) => Err((text, 1)),
                     Step::Ask(request) => return self.send(request, now, rng),
                     Step::Wait(until) => {

@@ -1,0 +1,230 @@
+//! This node's place in a store that knows its nodes: waiting for it, and the choice of the interface by it.
+
+use super::end::End;
+use super::{Daemon, retry};
+use crate::health::condition::Condition;
+use crate::systemd;
+use crate::underlay::read::{Wish, wait_for};
+use crate::underlay::{Chosen, Found};
+use backends::Underlay;
+use options::Settings;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::backoff::Backoff;
+use subnet_lease::manager::{Error, Place, SubnetManager};
+use subnet_lease::reason::{Kind, Told};
+use subnet_lease::{Dual, NetworkConfig, Subnets};
+use tokio::sync::watch;
+use tracing::warn;
+
+/// Delay between two questions for the place, unless the store reports a change. The configuration is read again each time.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+/// How long a node waits for an address of its second family.
+const SECOND_FAMILY: Duration = Duration::from_secs(3);
+/// How long changes are gathered before the interface is reconsidered.
+const SETTLE: Duration = Duration::from_millis(500);
+/// The least time between two looks, and the most.
+const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+
+impl Daemon {
+    /// Reads the configuration, and waits for this node's place in the store; `None` where the store has no places.
+    pub(super) async fn find_place(&self, manager: &Arc<dyn SubnetManager>) -> Result<(NetworkConfig, Option<Place>), End> {
+        let mut changes = manager.place_changes();
+        let mut told = Told::default();
+        let mut failures = 0;
+        loop {
+            // An operator may correct it meanwhile.
+            let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
+            match manager.place(&config).await {
+                Ok(place) => {
+                    self.health.condition(Condition::Lease, None);
+                    self.health.condition(Condition::Store, None);
+                    return Ok((config, place));
+                }
+                Err(Error::Refused(text)) => return Err(End::Failed(text)),
+                Err(Error::Unavailable(why)) => {
+                    let (is, is_not) = match why.kind {
+                        Kind::Said(_) => (Condition::Lease, Condition::Store),
+                        _ => (Condition::Store, Condition::Lease),
+                    };
+                    self.health.condition(is, Some(&why));
+                    self.health.condition(is_not, None);
+                    if told.news(Some(&why)) {
+                        warn!("waiting: {why}");
+                        systemd::status(&format!("waiting: {why}"));
+                    }
+                }
+            }
+            let pause = tokio::time::sleep(RETRY.after(failures));
+            failures += 1;
+            match &mut changes {
+                Some(changes) => tokio::select! {
+                    () = pause => {}
+                    _ = changes.changed() => {}
+                },
+                None => pause.await,
+            }
+        }
+    }
+
+    /// Finds the underlay by what the store knows of this node's addresses; with the configuration of the families that it has.
+    pub(super) async fn find_placed_underlay(
+        &self,
+        manager: &Arc<dyn SubnetManager>,
+        whole: &NetworkConfig,
+        place: &Place,
+    ) -> Result<(Found, NetworkConfig), End> {
+        let mut changes = manager.place_changes();
+        let mut place = place.clone();
+        loop {
+            let subnets = place.subnets.unwrap_or(whole.networks);
+            let config = whole.only(&subnets);
+            let wish = Wish::of(&self.settings, families(&subnets)).at(&place);
+            let found = tokio::select! {
+                found = self.placed(manager, &wish) => Some(found.map_err(End::failed)?),
+                () = changed(&mut changes) => None,
+            };
+            match found {
+                Some(found) => {
+                    let present = found.chosen.underlay.addresses;
+                    let config = config.only(&matching(&subnets, present.v4().is_some(), present.v6().is_some()));
+                    for net in subnets.nets().filter(|net| !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())) {
+                        let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
+                        warn!(
+                            "{} has no {family} address: this node works without {family}, and its pods get no address of {net}, until it has one",
+                            found.chosen.underlay.name
+                        );
+                    }
+                    self.tell_underlay(&found);
+                    return Ok((found, config));
+                }
+                // Another Node came or went: its addresses count.
+                None => {
+                    tokio::time::sleep(SETTLE).await;
+                    if let Ok(Some(now)) = manager.place(whole).await {
+                        place = now;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for an interface with both families for a moment, then for one with either.
+    async fn placed(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish) -> Result<Found, crate::underlay::SelectError> {
+        let waiting = |why: &str| {
+            self.health.condition(Condition::Underlay, Some(why));
+            let (manager, why) = (manager.clone(), why.to_owned());
+            tokio::spawn(async move { manager.tell_operator(&why).await });
+        };
+        if wish.families == Dual::Both((), ()) {
+            let both = Wish { wait: Some(SECOND_FAMILY), ..wish.clone() };
+            if let Ok(found) = wait_for(&both, |_| ()).await {
+                return Ok(found);
+            }
+            for families in [Dual::V4(()), Dual::V6(())] {
+                let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
+                if let Ok(found) = wait_for(&one, |_| ()).await {
+                    return Ok(found);
+                }
+            }
+        }
+        wait_for(wish, waiting).await
+    }
+}
+
+/// Which families there are.
+fn families(subnets: &Subnets) -> Dual<(), ()> {
+    subnets.map(|_| (), |_| ())
+}
+
+/// The subnets of these families; all of them if there is none.
+fn matching(subnets: &Subnets, v4: bool, v6: bool) -> Subnets {
+    Dual::from_options(subnets.v4().copied().filter(|_| v4), subnets.v6().copied().filter(|_| v6)).unwrap_or(*subnets)
+}
+
+/// Returns when the store reports a change.
+async fn changed(changes: &mut Option<watch::Receiver<u64>>) {
+    let seen = match changes {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => false,
+    };
+    if !seen {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Looks again at the choice of the interface when other nodes come: the first node of a lab cannot know that its address is everybody's.
+pub struct Reconsider {
+    pub manager: Arc<dyn SubnetManager>,
+    pub settings: Settings,
+    /// The network's configuration, with all its families.
+    pub config: NetworkConfig,
+    /// What was chosen.
+    pub chosen: Chosen,
+    /// As it is now.
+    pub underlay: watch::Receiver<Underlay>,
+}
+
+impl Reconsider {
+    /// Returns when another choice is better.
+    pub async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
+        let mut told = String::new();
+        loop {
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+                () = tokio::time::sleep(LOOK.1) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            changes.borrow_and_update();
+            let Ok(Some(place)) = self.manager.place(&self.config).await else { continue };
+            match self.better(&place).await {
+                Better::Nothing => told.clear(),
+                Better::Choice(why) => return Err(End::StartOver(why)),
+                Better::Wanted(why) => {
+                    // What works for some nodes is not given up.
+                    if why != told {
+                        warn!("{why}");
+                        self.manager.tell_operator(&why).await;
+                        told = why;
+                    }
+                }
+            }
+            tokio::time::sleep(LOOK.0).await;
+        }
+    }
+
+    async fn better(&self, place: &Place) -> Better {
+        let present = self.underlay.borrow().clone();
+        let Some(subnets) = place.subnets else { return Better::Nothing };
+        let all = families(&subnets);
+        let wish = Wish::of(&self.settings, all).at(place);
+        let lacks = !present.addresses.same_families(&all);
+        if lacks && wish.choose().await.is_ok() {
+            return Better::Choice("an address of the other family has come".to_owned());
+        }
+        if self.chosen.named {
+            return Better::Nothing;
+        }
+        let ours = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
+        let Some((ip, node)) = ours.into_iter().flatten().find_map(|ip| Some((ip, place.taken.get(&ip)?))) else { return Better::Nothing };
+        let wish = Wish { families: present.addresses.map(|_| (), |_| ()), ..wish };
+        match wish.choose().await {
+            Ok(chosen) if chosen.underlay.addresses != present.addresses => {
+                Better::Choice(format!("{ip} of {} is the Node {node}'s, too; {}: {}", present.name, chosen.underlay.name, chosen.why))
+            }
+            Ok(_) => Better::Nothing,
+            Err(error) => Better::Wanted(error.text),
+        }
+    }
+}
+
+/// What a look brings.
+enum Better {
+    /// The choice stands.
+    Nothing,
+    /// Another one is better; this is why.
+    Choice(String),
+    /// None is right; this is why.
+    Wanted(String),
+}

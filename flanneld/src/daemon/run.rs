@@ -1,0 +1,55 @@
+//! One run of the network: its tasks, from the lease on.
+
+use super::end::End;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long tasks may take to end.
+pub const FAREWELL: Duration = Duration::from_millis(1_500);
+
+/// The tasks of the network; the first failure ends all of them.
+pub struct Run {
+    /// Ends them.
+    pub stop: CancellationToken,
+    /// The tasks.
+    pub tasks: JoinSet<Result<(), End>>,
+}
+
+impl Run {
+    /// No task yet. The process's stop ends the run, too.
+    pub fn until(stop: &CancellationToken) -> Self {
+        Self { stop: stop.child_token(), tasks: JoinSet::new() }
+    }
+
+    /// Starts a task that cannot fail.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move {
+            task.await;
+            Ok(())
+        });
+    }
+
+    /// Waits for the first task that fails, or for the stop.
+    pub async fn supervise(&mut self) -> Result<(), End> {
+        loop {
+            let ended = tokio::select! {
+                ended = self.tasks.join_next() => ended,
+                () = self.stop.cancelled() => return Ok(()),
+            };
+            match ended {
+                None => return Ok(()),
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(end))) => return Err(end),
+                Some(Err(error)) => return Err(End::Failed(format!("a task of the daemon failed: {error}"))),
+            }
+        }
+    }
+
+    /// Ends all tasks.
+    pub async fn end(mut self) {
+        self.stop.cancel();
+        let _ = tokio::time::timeout(FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
+        self.tasks.shutdown().await;
+    }
+}

@@ -1,0 +1,456 @@
+//! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, the daemons publish annotations.
+//!
+//! A Node is no key: there is no compare-and-swap, no time to live, no allocation. Who may act as a Node is the API's business.
+
+pub mod annotations;
+mod api;
+mod assigned;
+mod change;
+mod failure;
+mod follow;
+mod lines;
+pub mod node;
+pub mod nodes;
+mod options;
+pub mod patches;
+mod publish;
+mod requests;
+mod state;
+mod tool;
+
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttrs, Term};
+use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, Place, SubnetManager, boot_time};
+use crate::reason::{Kind, Reason};
+use crate::table::LeaseEvent;
+use api::Api;
+use assigned::Assigned;
+use async_trait::async_trait;
+use follow::Follower;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use node::Node;
+use nodes::Leases;
+pub use options::{Identity, KubeOptions};
+use publish::Publisher;
+use requests::{Concern, Extras};
+use state::{All, AllSink, Own, OwnSink, OwnState};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+pub use tool::{Listed, Tool};
+
+/// How long one question for this node's place waits for the answer of the API.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the mounted configuration is compared with the one in use.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Keeps leases in the Nodes of a Kubernetes cluster.
+pub struct KubeManager {
+    api: Arc<Api>,
+    /// This node's name.
+    name: String,
+    own: watch::Receiver<OwnState>,
+    /// Where a Node goes that the API sent as the answer to a patch.
+    own_out: watch::Sender<OwnState>,
+    all: Arc<All>,
+    /// Whether all Nodes are listed: `alloc` needs none of them.
+    lists: AtomicBool,
+    extras: Arc<Extras>,
+    /// The configuration in use, as it was read.
+    text: Mutex<Option<String>>,
+    /// Changes with this node's Node and with all others.
+    places: watch::Sender<u64>,
+    /// What was told last about the place, so that an Event is posted once.
+    told: Mutex<BTreeSet<String>>,
+    /// The subnets of the lease before, while the process runs.
+    before: Mutex<Option<crate::Subnets>>,
+    everybody: OnceLock<Task>,
+    _tasks: [Task; 2],
+}
+
+/// A task that ends with its owner.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl KubeManager {
+    /// Finds this node's name and begins to follow its Node.
+    ///
+    /// # Errors
+    /// `Refused` for a mistake in kubeconfig or environment, `Unavailable` while the API does not answer.
+    pub async fn open(options: KubeOptions) -> Result<Self, Error> {
+        let identity = options.identity.clone();
+        let api = Arc::new(Api::new(options));
+        api.check().await?;
+        let name = match identity {
+            Identity::Node(name) => name,
+            Identity::Pod { namespace, name } => match requests::node_of_pod(&api, &namespace, &name).await {
+                Ok(Some(node)) => node,
+                Ok(None) => return Err(Error::Unavailable(format!("node name not present in pod spec '{namespace}/{name}'").into())),
+                Err(failure) => {
+                    let text = format!("error retrieving pod spec for '{namespace}/{name}': {}; or set NODE_NAME", failure.reason);
+                    return Err(Error::Unavailable(Reason::new(failure.reason.kind, text)));
+                }
+            },
+            Identity::Nobody => return Err(Error::Refused("no Node to serve".to_owned())),
+        };
+        let (own_out, own) = watch::channel(OwnState::default());
+        let places = watch::Sender::new(0);
+        let all = Arc::new(All::new(&name));
+        let merging = Task(tokio::spawn(merge(own.clone(), all.changes(), places.clone())));
+        let following = {
+            let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
+            let name = name.clone();
+            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.size, sink).run().await }))
+        };
+        Ok(Self {
+            api,
+            name,
+            own,
+            own_out,
+            all,
+            lists: AtomicBool::new(false),
+            extras: Arc::default(),
+            text: Mutex::default(),
+            places,
+            told: Mutex::default(),
+            before: Mutex::default(),
+            everybody: OnceLock::new(),
+            _tasks: [following, merging],
+        })
+    }
+
+    /// Begins to follow all Nodes, once.
+    fn follow_everybody(&self) {
+        self.lists.store(true, Relaxed);
+        self.everybody.get_or_init(|| {
+            let (api, all, sink) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()));
+            Task(tokio::spawn(async move { Follower::new(&api, None, &all.size, sink).run().await }))
+        });
+    }
+
+    /// This node's Node, once it was read.
+    async fn own_node(&self) -> Result<Arc<Node>, Reason> {
+        let mut own = self.own.clone();
+        let known = |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
+        let state = match tokio::time::timeout(PATIENCE, own.wait_for(known)).await {
+            Ok(Ok(state)) => state.clone(),
+            _ => return Err(Reason::new(Kind::Unreachable, "the Kubernetes API has not answered yet".to_owned())),
+        };
+        match (state.own, state.trouble) {
+            (Own::Present(node), _) => Ok(node),
+            (Own::Absent, _) => Err(self.no_node()),
+            (Own::Unknown, Some(why)) => Err(why),
+            (Own::Unknown, None) => Err("the Kubernetes API has not answered yet".into()),
+        }
+    }
+
+    /// Why there is no Node, with the name that is nearly the same.
+    fn no_node(&self) -> Reason {
+        let name = &self.name;
+        let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
+        let text = match similar {
+            Some(other) => format!("there is no Node {name}, but one named {other}: set NODE_NAME to it (in the pod, from spec.nodeName)"),
+            None => format!("there is no Node {name}: waiting for its kubelet to register it (NODE_NAME, or the pod's spec.nodeName, says {name})"),
+        };
+        Reason::new(Kind::Said("no Node".to_owned()), text)
+    }
+
+    /// The complete list of Nodes, where it is needed.
+    async fn everybody_known(&self) -> Result<(), Reason> {
+        if !self.lists.load(Relaxed) {
+            return Ok(());
+        }
+        let mut changes = self.all.changes();
+        let listed = async {
+            loop {
+                let look = self.all.look();
+                if look.listed {
+                    return Ok(());
+                }
+                if let Some(why) = look.trouble {
+                    return Err(why);
+                }
+                if changes.changed().await.is_err() {
+                    return Err("following the Nodes ended".into());
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, listed).await.unwrap_or_else(|_| Err("the Kubernetes API has not listed all Nodes yet".into()))
+    }
+
+    /// The subnets that are this node's, with its Node.
+    async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
+        let node = self.own_node().await?;
+        self.everybody_known().await?;
+        let assigned = self.all.with(|nodes| Assigned::of(&node, config, nodes, &self.api.options().net_conf));
+        match assigned {
+            Ok(assigned) => Ok((node, assigned)),
+            Err(why) => {
+                self.tell_once(&node, Concern::PodCidr, &why).await;
+                Err(Reason::new(Kind::Said(why.clone()), why))
+            }
+        }
+    }
+
+    /// Posts an Event about something that was not told yet.
+    async fn tell_once(&self, node: &Node, concern: Concern, text: &str) {
+        let news = self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned());
+        if news {
+            self.extras.event(&self.api, node, concern, text).await;
+        }
+    }
+
+    /// The mounted configuration, if it is another than the one in use.
+    fn changed_configuration(&self, known: &mut Option<String>) -> bool {
+        let Ok(text) = std::fs::read_to_string(&self.api.options().net_conf) else { return false };
+        let in_use = self.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let news = in_use.is_some_and(|in_use| in_use != text) && known.as_ref() != Some(&text);
+        *known = Some(text);
+        news
+    }
+}
+
+#[async_trait]
+impl SubnetManager for KubeManager {
+    async fn network_config(&self) -> Result<NetworkConfig, Error> {
+        let path = &self.api.options().net_conf;
+        let missing = |why: &str| {
+            let text = format!(
+                "failed to read net conf: {}: {why}; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
+                 (another path: --net-config-path)",
+                path.display()
+            );
+            Error::Unavailable(Reason::new(Kind::Said("net conf".to_owned()), text))
+        };
+        let text = tokio::fs::read(path).await.map_err(|error| missing(&error.to_string()))?;
+        const LIMIT: usize = 64 << 10;
+        if text.len() > LIMIT {
+            return Err(missing(&format!("it has more than {LIMIT} bytes")));
+        }
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let config = NetworkConfig::parse_assigned(&text)
+            .map_err(|error| Error::Unavailable(format!("error parsing subnet config: {}: {error}", path.display()).into()))?;
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        if config.backend != "alloc" {
+            self.follow_everybody();
+        }
+        Ok(config)
+    }
+
+    async fn place(&self, config: &NetworkConfig) -> Result<Option<Place>, Error> {
+        let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
+        let taken = self.all.with(|nodes| nodes.taken());
+        let mut candidates = Vec::new();
+        for name in [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6] {
+            candidates.extend(
+                node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "the one that this Node published last")),
+            );
+        }
+        candidates.extend(node.internal.iter().map(|ip| (*ip, "the Node's InternalIP")));
+        // The default route's address is not known here: where all is well, the InternalIP is the one.
+        let doubtful = node.internal.is_empty() || candidates.iter().any(|(ip, _)| taken.contains_key(ip));
+        let servers = if doubtful && !taken.is_empty() { self.extras.servers(&self.api).await } else { Vec::new() };
+        let public = (
+            annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
+            annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
+        );
+        Ok(Some(Place { id: self.name.clone(), subnets: Some(assigned.subnets), public, candidates, taken, servers }))
+    }
+
+    fn place_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.places.subscribe())
+    }
+
+    async fn tell_operator(&self, text: &str) {
+        let Own::Present(node) = self.own.borrow().own.clone() else { return };
+        self.tell_once(&node, Concern::Interface, text).await;
+    }
+
+    async fn stored(&self, _: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
+        let (node, _) = self.assigned(config).await.map_err(Error::Unavailable)?;
+        Ok(annotations::read(&node.annotations).ok())
+    }
+
+    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
+        let mut changes = self.place_changes();
+        let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
+        loop {
+            let trouble = match self.assigned(config).await {
+                Ok((node, assigned)) => match publisher.annotations(&node, attrs).await {
+                    Ok(()) => {
+                        let lease = Lease { subnets: assigned.subnets, attrs: attrs.clone(), term: Term::Reserved, since: node.created };
+                        state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
+                        self.tell_of_another_subnet(&node, claim, &lease).await;
+                        return Ok(lease);
+                    }
+                    Err(failure) => failure.reason,
+                },
+                Err(why) => why,
+            };
+            state.send_modify(|held| held.trouble = Some(trouble));
+            let pause = tokio::time::sleep(Duration::from_secs(2));
+            match &mut changes {
+                Some(changes) => tokio::select! {
+                    () = pause => {}
+                    changed = changes.changed() => if changed.is_err() { tokio::time::sleep(Duration::from_secs(1)).await },
+                },
+                None => pause.await,
+            }
+        }
+    }
+
+    fn watch(&self) -> BoxStream<'_, LeaseEvent> {
+        if !self.lists.load(Relaxed) {
+            // The backend needs to know of nobody.
+            let nobody = LeaseEvent::Reset { leases: Vec::new(), unreadable: BTreeSet::new() };
+            return stream::iter([nobody]).chain(stream::pending()).boxed();
+        }
+        let watching =
+            Watching { manager: self, changes: self.all.changes(), told: None, lists: 0, interrupted: false, due: None, queue: Vec::new() };
+        stream::unfold(watching, |mut watching| async move { Some((watching.next().await, watching)) }).boxed()
+    }
+
+    async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
+        let Some(lease) = state.borrow().lease.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let held = publish::Holding { manager: self, config, lease };
+        held.run(node, state).await
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.api.counters.clone()
+    }
+
+    fn renew(&self) -> bool {
+        self.api.renew();
+        true
+    }
+}
+
+impl KubeManager {
+    /// Says that the pods of the old subnet have to go.
+    async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.subnets);
+        before = before.or(claim.host.previous);
+        let Some(before) =
+            before.filter(|before| before.nets().any(|net| !lease.subnets.nets().any(|now| now == net) && has_family(&lease.subnets, &net)))
+        else {
+            return;
+        };
+        let text = format!(
+            "this Node's podCIDR is {} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
+             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}; a bridge cni0 with the old address has to be deleted first: ip link delete cni0)",
+            lease.subnets, self.name
+        );
+        tracing::warn!("{text}");
+        self.tell_once(node, Concern::PodCidrChanged, &text).await;
+    }
+}
+
+fn has_family(subnets: &crate::Subnets, net: &ipnet::IpNet) -> bool {
+    subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
+}
+
+/// Any change of this node's Node, or of another, may change this node's place.
+async fn merge(mut own: watch::Receiver<OwnState>, mut all: watch::Receiver<u64>, out: watch::Sender<u64>) {
+    loop {
+        let ended = tokio::select! {
+            changed = own.changed() => changed.is_err(),
+            changed = all.changed() => changed.is_err(),
+        };
+        if ended {
+            return;
+        }
+        out.send_modify(|count| *count += 1);
+    }
+}
+
+/// Turns what is known of the Nodes into events.
+struct Watching<'a> {
+    manager: &'a KubeManager,
+    changes: watch::Receiver<u64>,
+    /// The leases that the events so far add up to.
+    told: Option<Leases>,
+    lists: u64,
+    interrupted: bool,
+    /// When to look again although no Node changes.
+    due: Option<Duration>,
+    queue: Vec<LeaseEvent>,
+}
+
+impl Watching<'_> {
+    async fn next(&mut self) -> LeaseEvent {
+        loop {
+            if let Some(event) = self.queue.pop() {
+                return event;
+            }
+            self.changes.borrow_and_update();
+            self.fill();
+            if !self.queue.is_empty() {
+                self.queue.reverse();
+                continue;
+            }
+            let nap = self.due.map_or(Duration::from_secs(3600), |due| due.saturating_sub(boot_time()));
+            tokio::select! {
+                changed = self.changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+                () = tokio::time::sleep(nap) => {}
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        let all = &self.manager.all;
+        let look = all.look();
+        if look.trouble.is_some() && !self.interrupted && self.told.is_some() {
+            self.interrupted = true;
+            self.queue.push(LeaseEvent::Interrupted);
+        }
+        if !look.listed {
+            return;
+        }
+        let (leases, due) = all.with(|nodes| nodes.leases(boot_time()));
+        self.due = due;
+        self.note(&leases);
+        match &self.told {
+            Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
+            _ => self.queue.push(leases.reset()),
+        }
+        (self.told, self.lists) = (Some(leases), look.lists);
+        if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
+            self.queue.push(LeaseEvent::Resumed);
+        }
+    }
+
+    /// Nodes that are left out show in /status.
+    fn note(&self, leases: &Leases) {
+        let counters = &self.manager.api.counters;
+        for (name, why) in &leases.left_out {
+            if counters.unreadable(name, why) {
+                tracing::warn!("the Node {name} is not used: {why}");
+            }
+        }
+        counters.only(&leases.left_out.keys().cloned().collect());
+    }
+}
+
+/// The configuration that a pod mounts may change while it runs. That is told once, since only a restart applies it.
+async fn watch_configuration(manager: &KubeManager) {
+    let mut known = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if manager.changed_configuration(&mut known) {
+            tracing::warn!(
+                "{} has changed: a restart applies it (kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds)",
+                manager.api.options().net_conf.display()
+            );
+        }
+    }
+}

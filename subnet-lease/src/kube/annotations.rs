@@ -1,0 +1,215 @@
+//! The annotations of a Node by which flannel's daemons tell each other how to be reached.
+
+use crate::lease::{LeaseAttrs, RawJson};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Marks a Node whose subnet flannel serves.
+pub const MANAGED: &str = "kube-subnet-manager";
+/// The backend's name.
+pub const BACKEND_TYPE: &str = "backend-type";
+/// The backend's IPv4 data.
+pub const BACKEND_DATA: &str = "backend-data";
+/// The backend's IPv6 data.
+pub const BACKEND_V6_DATA: &str = "backend-v6-data";
+/// The IPv4 address at which peers reach the node.
+pub const PUBLIC_IP: &str = "public-ip";
+/// The IPv6 address at which peers reach the node.
+pub const PUBLIC_IPV6: &str = "public-ipv6";
+/// The operator's choice of the IPv4 address and its interface; beats the flags.
+pub const NODE_PUBLIC_IP: &str = "node-public-ip";
+/// The operator's choice of the IPv6 address and its interface; beats the flags.
+pub const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
+/// What peers are told instead of the node's own IPv4 address, where something translates it.
+pub const OVERWRITE: &str = "public-ip-overwrite";
+/// What peers are told instead of the node's own IPv6 address.
+pub const OVERWRITE_V6: &str = "public-ipv6-overwrite";
+
+/// The annotations that the daemon writes.
+const WRITTEN: [&str; 6] = [MANAGED, BACKEND_TYPE, BACKEND_DATA, BACKEND_V6_DATA, PUBLIC_IP, PUBLIC_IPV6];
+
+/// What is written for a backend without data.
+const NO_DATA: &str = "null";
+
+/// What the names of flannel's annotations begin with: a domain, a slash, and perhaps a word with a hyphen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix(String);
+
+impl Prefix {
+    /// Reads `--kube-annotation-prefix` as Go flannel does: `a.b`, `a.b/`, `a.b/c` and `a.b/c-`.
+    ///
+    /// # Errors
+    /// The text cannot begin the name of an annotation.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some((domain, word)) = text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/')) else {
+            return Err("prefix can contain at most single slash".to_owned());
+        };
+        let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        let is_domain = domain.contains('.') && domain.split('.').all(|part| !part.is_empty() && part.chars().all(label));
+        if !is_domain || !word.chars().all(label) {
+            return Err(format!("{text:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"));
+        }
+        let hyphen = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
+        Ok(Self(format!("{domain}/{word}{hyphen}")))
+    }
+
+    /// The whole name of an annotation.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.0)
+    }
+
+    /// The name within the prefix, if a key has it.
+    pub fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
+        key.strip_prefix(&self.0)
+    }
+}
+
+/// The annotations of a Node under our prefix, by their short names.
+pub type Annotations = BTreeMap<String, String>;
+
+/// Whether flannel serves the Node.
+pub fn managed(annotations: &Annotations) -> bool {
+    annotations.get(MANAGED).is_some_and(|value| value == "true")
+}
+
+/// What a Node publishes.
+///
+/// # Errors
+/// Names the annotation that cannot be read. The value is not quoted: any holder of the API's rights may have written it.
+pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, String> {
+    let bad = |name: &str, wanted: &str| format!("its annotation {name} is not {wanted}");
+    let data = |name: &str| match annotations.get(name).map(String::as_str) {
+        None | Some(NO_DATA | "") => Ok(None),
+        Some(text) => RawJson::parse(text).map(Some).map_err(|_| bad(name, "JSON")),
+    };
+    Ok(LeaseAttrs {
+        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddress| bad(PUBLIC_IP, "an IPv4 address"))?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddress| bad(PUBLIC_IPV6, "an IPv6 address"))?,
+        backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
+        data: data(BACKEND_DATA)?,
+        v6_data: data(BACKEND_V6_DATA)?,
+        ..LeaseAttrs::default()
+    })
+}
+
+/// A text is no address of the family that it should be of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAddress;
+
+/// The IPv4 address in an annotation; none where it is absent, empty or 0.0.0.0.
+///
+/// # Errors
+/// It is no address of that family.
+pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoAddress> {
+    match annotations.get(name).map(|text| text.trim()) {
+        None | Some("") => Ok(None),
+        Some(text) => match text.parse() {
+            Ok(IpAddr::V4(ip)) => Ok(Some(ip).filter(|ip| !ip.is_unspecified())),
+            Ok(IpAddr::V6(ip)) => ip.to_ipv4_mapped().map(Some).ok_or(NoAddress),
+            Err(_) => Err(NoAddress),
+        },
+    }
+}
+
+/// The IPv6 address in an annotation; none where it is absent, empty or `::`.
+///
+/// # Errors
+/// It is no address of that family.
+pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddress> {
+    match annotations.get(name).map(|text| text.trim()) {
+        None | Some("") => Ok(None),
+        Some(text) => text.parse().map(|ip: Ipv6Addr| Some(ip).filter(|ip| !ip.is_unspecified())).map_err(|_| NoAddress),
+    }
+}
+
+/// What a node has to publish: each annotation that the daemon writes, with its value, or none where it must not exist.
+pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
+    let text = |data: &Option<RawJson>| Some(data.as_ref().map_or(NO_DATA, RawJson::as_str).to_owned());
+    let mut out: BTreeMap<&'static str, Option<String>> = WRITTEN.iter().map(|name| (*name, None)).collect();
+    out.insert(MANAGED, Some("true".to_owned()));
+    out.insert(BACKEND_TYPE, Some(attrs.backend.clone()));
+    // Each family is published with an address; data alone (of a node without an address yet) would be of no use.
+    if let Some(ip) = attrs.public_ip {
+        let told = v4(present, OVERWRITE).ok().flatten().unwrap_or(ip);
+        out.insert(PUBLIC_IP, Some(told.to_string()));
+        out.insert(BACKEND_DATA, text(&attrs.data));
+    }
+    if let Some(ip) = attrs.public_ipv6 {
+        let told = v6(present, OVERWRITE_V6).ok().flatten().unwrap_or(ip);
+        out.insert(PUBLIC_IPV6, Some(told.to_string()));
+        out.insert(BACKEND_V6_DATA, text(&attrs.v6_data));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_as_go_reads_them() {
+        for (text, key) in [
+            ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/backend-type"),
+            ("flannel.alpha.coreos.com/", "flannel.alpha.coreos.com/backend-type"),
+            ("flannel.alpha.coreos.com/prefix", "flannel.alpha.coreos.com/prefix-backend-type"),
+            ("flannel.alpha.coreos.com/prefix-", "flannel.alpha.coreos.com/prefix-backend-type"),
+            ("org.com", "org.com/backend-type"),
+            ("org9.com", "org9.com/backend-type"),
+            ("org.com/9", "org.com/9-backend-type"),
+        ] {
+            let prefix = Prefix::parse(text).unwrap();
+            assert_eq!(prefix.key(BACKEND_TYPE), key);
+            assert_eq!(prefix.name(key), Some(BACKEND_TYPE));
+        }
+        for text in ["org", "org/", "org/prefix", "org.COM", "org.com/PREFIX", "", "/", "a.b/c/d", ".com", "a..b"] {
+            assert!(Prefix::parse(text).is_err(), "{text}");
+        }
+    }
+
+    fn annotations(list: &[(&str, &str)]) -> Annotations {
+        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let data = RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#).ok();
+        for (v4, v6, backend, data) in [
+            (Some([10, 99, 0, 11].into()), None, "vxlan", data.clone()),
+            (Some([10, 99, 0, 11].into()), Some("fd00::11".parse().unwrap()), "host-gw", None),
+            (None, Some("fd00::11".parse().unwrap()), "vxlan", data),
+            (Some([10, 99, 0, 11].into()), None, "", None),
+        ] {
+            let attrs = LeaseAttrs {
+                public_ip: v4,
+                public_ipv6: v6,
+                backend: backend.to_owned(),
+                data: data.clone().filter(|_| v4.is_some()),
+                v6_data: data.filter(|_| v6.is_some()),
+                ..LeaseAttrs::default()
+            };
+            let written: Annotations =
+                wanted(&attrs, &Annotations::new()).into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+            assert!(managed(&written));
+            assert_eq!(read(&written).unwrap(), attrs);
+        }
+    }
+
+    #[test]
+    fn an_overwrite_changes_what_is_published_alone() {
+        let attrs = LeaseAttrs { public_ip: Some([10, 99, 0, 11].into()), ..LeaseAttrs::default() };
+        let told = |present: &[(&str, &str)]| wanted(&attrs, &annotations(present)).get(PUBLIC_IP).cloned().flatten().unwrap();
+        assert_eq!(told(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
+        assert_eq!(told(&[(OVERWRITE, "")]), "10.99.0.11");
+        assert_eq!(told(&[(OVERWRITE, "node.example.org")]), "10.99.0.11");
+    }
+
+    #[test]
+    fn hostile_annotations_are_refused_by_name() {
+        for (name, value) in
+            [(PUBLIC_IP, "node.example.org"), (PUBLIC_IP, "fd00::1"), (PUBLIC_IPV6, "10.0.0.1"), (BACKEND_DATA, "{"), (BACKEND_V6_DATA, "\u{0}")]
+        {
+            assert!(read(&annotations(&[(name, value)])).unwrap_err().contains(name), "{name}={value}");
+        }
+        assert_eq!(read(&annotations(&[(PUBLIC_IP, "0.0.0.0"), (BACKEND_DATA, "null")])).unwrap(), LeaseAttrs::default());
+    }
+}

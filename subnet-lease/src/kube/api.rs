@@ -1,0 +1,298 @@
+//! Requests to the Kubernetes API: one connection stack at a time, built anew from its files after a failure.
+
+use super::failure::{Failure, with_causes};
+use super::options::KubeOptions;
+use crate::manager::{Counters, Error};
+use crate::reason::{Kind, Reason};
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::Config;
+use kube::client::{Body, ConfigExt};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tower::util::BoxCloneService;
+use tower::{BoxError, ServiceBuilder, ServiceExt};
+
+/// How long a connection may stay without an answer to its probes: a server that lost power is noticed by this alone.
+const SILENCE: Duration = Duration::from_secs(15);
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long the head of an answer may take.
+pub const ANSWER: Duration = Duration::from_secs(15);
+/// The largest answer that is read as a whole.
+pub const BODY: usize = 32 << 20;
+/// Where a pod's service account is mounted.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What it is counted as.
+    pub kind: &'static str,
+    /// What it does, for messages: `list Nodes`.
+    pub what: String,
+    /// Its method.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// Content type and content, where it has one.
+    pub content: Option<(&'static str, Vec<u8>)>,
+}
+
+impl Call {
+    /// A request without content.
+    pub fn get(kind: &'static str, what: impl Into<String>, path: impl Into<String>) -> Self {
+        Self { kind, what: what.into(), method: Method::GET, path: path.into(), content: None }
+    }
+}
+
+/// The Kubernetes API.
+pub struct Api {
+    options: KubeOptions,
+    state: Mutex<State>,
+    /// Counts the calls.
+    pub counters: Arc<Counters>,
+}
+
+/// The server in use.
+#[derive(Default)]
+struct State {
+    stack: Option<(Stack, String)>,
+    /// Which of the configured servers.
+    at: usize,
+    /// Counts the stacks, so that one failure of many requests changes the server once.
+    generation: u64,
+}
+
+impl Api {
+    /// Connects to nothing yet.
+    pub fn new(options: KubeOptions) -> Self {
+        Self { options, state: Mutex::default(), counters: Arc::default() }
+    }
+
+    /// What it was told.
+    pub fn options(&self) -> &KubeOptions {
+        &self.options
+    }
+
+    /// Reads the credentials once, so that a mistake in them ends the start.
+    ///
+    /// # Errors
+    /// `Refused` for a mistake, `Unavailable` for files that may come.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.config(0).await.map(|_| ())
+    }
+
+    /// Sends a request; the answer's body is not read yet.
+    ///
+    /// # Errors
+    /// There is no answer, or it is a refusal.
+    pub async fn send(&self, call: &Call) -> Result<Answer, Failure> {
+        self.counters.call(call.kind);
+        let (stack, server, generation) = self.stack().await?;
+        let outcome = self.ask(stack, &server, call).await;
+        if let Err(failure) = &outcome {
+            if let Some(status) = failure.status {
+                self.counters.call(label(status));
+            }
+            if failure.of_server() {
+                self.give_up(generation);
+            }
+        }
+        outcome.map(|body| Answer { body, server, what: call.what.clone() })
+    }
+
+    /// Sends a request and reads the answer.
+    ///
+    /// # Errors
+    /// There is no answer, or it is a refusal, or too large.
+    pub async fn read(&self, call: &Call) -> Result<String, Failure> {
+        let answer = self.send(call).await?;
+        let (server, what) = (answer.server.clone(), answer.what.clone());
+        match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
+            Ok(Ok(body)) => Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
+            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Failure::too_large(&server, &what, BODY)),
+            Ok(Err(error)) => Err(Failure::unreachable(&server, &what, &with_causes(&*error))),
+            Err(_) => Err(Failure::unreachable(&server, &what, &format!("the answer did not end within {ANSWER:?}"))),
+        }
+    }
+
+    /// Connects anew with the next request, with the files read again.
+    pub fn renew(&self) {
+        self.state().stack = None;
+    }
+
+    async fn ask(&self, stack: Stack, server: &str, call: &Call) -> Result<Incoming, Failure> {
+        let mut request = Request::builder().method(call.method.clone()).uri(&call.path).header(header::USER_AGENT, &self.options.user_agent);
+        request = request.header(header::ACCEPT, "application/json");
+        let content = call.content.clone();
+        if let Some((kind, _)) = &content {
+            request = request.header(header::CONTENT_TYPE, *kind);
+        }
+        let body = content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
+        let request = request.body(body).map_err(|error| Failure::nonsense(server, &call.what, &error.to_string()))?;
+        let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(Failure::unreachable(server, &call.what, &with_causes(&*error))),
+            Err(_) => return Err(Failure::unreachable(server, &call.what, &format!("no answer within {ANSWER:?}"))),
+        };
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer.into_body());
+        }
+        let wait = retry_after(answer.headers());
+        const WORDS: usize = 64 << 10;
+        let words = tokio::time::timeout(ANSWER, Limited::new(answer.into_body(), WORDS).collect()).await;
+        let words = words.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+        Err(Failure::refused(server, &call.what, status, wait, &String::from_utf8_lossy(&words)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection stack, its server, and its generation.
+    async fn stack(&self) -> Result<(Stack, String, u64), Failure> {
+        let at = {
+            let state = self.state();
+            if let Some((stack, server)) = &state.stack {
+                return Ok((stack.clone(), server.clone(), state.generation));
+            }
+            state.at
+        };
+        let no_stack = |text: String| Failure { status: None, reason: Reason::from(text), retry_after: None };
+        let config = self.config(at).await.map_err(|error| no_stack(error.to_string()))?;
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let stack = build(&config).map_err(|error| no_stack(format!("cannot connect to the Kubernetes API at {server}: {error}")))?;
+        let mut state = self.state();
+        state.generation += 1;
+        state.stack = Some((stack.clone(), server.clone()));
+        Ok((stack, server, state.generation))
+    }
+
+    /// The next request goes to the next server, with the files read again; unless another request has seen to that already.
+    fn give_up(&self, generation: u64) {
+        let mut state = self.state();
+        if state.generation == generation && state.stack.is_some() {
+            state.stack = None;
+            state.at = (state.at + 1) % self.options.urls.len().max(1);
+        }
+    }
+
+    /// Server and credentials, read from their files.
+    async fn config(&self, at: usize) -> Result<Config, Error> {
+        let told = match self.options.urls.get(at) {
+            Some(url) => Some(url.parse::<http::Uri>().map_err(|error| Error::Refused(format!("--kube-api-url: {url}: {error}")))?),
+            None => None,
+        };
+        let mut config = match (&self.options.kubeconfig, &told) {
+            (Some(path), _) => from_kubeconfig(path).await?,
+            (None, Some(url)) => from_account(url)?,
+            (None, None) => in_cluster()?,
+        };
+        if let Some(url) = told {
+            config.cluster_url = url;
+        }
+        Ok(config)
+    }
+}
+
+/// An answer whose body is still to be read.
+pub struct Answer {
+    /// The body.
+    pub body: Incoming,
+    /// Who answers.
+    pub server: String,
+    /// What was asked.
+    pub what: String,
+}
+
+async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
+    let mistake =
+        |error: &dyn std::error::Error| Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), with_causes(error)));
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| mistake(&error))?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| mistake(&error))
+}
+
+/// The pod's service account, at the address that the pod's environment names.
+fn in_cluster() -> Result<Config, Error> {
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
+        return Err(Error::Refused(
+            "fail to create kubernetes config: this is no pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
+             or the API server with --kube-api-url"
+                .to_owned(),
+        ));
+    }
+    Config::incluster_env().map_err(|error| {
+        let text = format!("cannot read the pod's service account in {ACCOUNT}: {}", with_causes(&error));
+        Error::Unavailable(Reason::new(Kind::Said("service account".to_owned()), text))
+    })
+}
+
+/// The pod's service account, if there is one, at another address. A token is not sent without TLS.
+fn from_account(url: &http::Uri) -> Result<Config, Error> {
+    let mut config = Config::new(url.clone());
+    let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
+    if url.scheme_str() == Some("https") && token.exists() {
+        let unreadable =
+            |error: &dyn std::error::Error| Error::Unavailable(format!("cannot read {}: {}", authority.display(), with_causes(error)).into());
+        let roots = CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;
+        let roots: Result<Vec<_>, _> = roots.map(|root| root.map(|root| root.to_vec())).collect();
+        config.root_cert = Some(roots.map_err(|error| unreadable(&error))?);
+        config.root_cert_file = Some(authority.clone());
+        config.auth_info = AuthInfo { token_file: Some(token.display().to_string()), ..AuthInfo::default() };
+    }
+    Ok(config)
+}
+
+/// The layers between a request and the network.
+fn build(config: &Config) -> Result<Stack, String> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT));
+    connector.set_keepalive(Some(SILENCE));
+    connector.set_keepalive_interval(Some(SILENCE / 3));
+    connector.set_keepalive_retries(Some(3));
+    connector.set_tcp_user_timeout(Some(SILENCE));
+    let https = config.rustls_https_connector_with_connector(connector).map_err(|error| with_causes(&error))?;
+    let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build(https);
+    let auth = config.auth_layer().map_err(|error| with_causes(&error))?;
+    let headers = config.extra_headers_layer().map_err(|error| with_causes(&error))?;
+    let stack = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(auth).layer(headers).map_err(BoxError::from).service(client);
+    Ok(BoxCloneService::new(stack.map_err(Into::into)))
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    /// A server that asks for more is asked again all the same.
+    const LONGEST: u64 = 60;
+    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(LONGEST)))
+}
+
+/// What a refusal is counted as.
+fn label(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "refused-401",
+        403 => "refused-403",
+        404 => "refused-404",
+        409 => "refused-409",
+        410 => "refused-410",
+        422 => "refused-422",
+        429 => "refused-429",
+        500..=599 => "refused-5xx",
+        _ => "refused-other",
+    }
+}

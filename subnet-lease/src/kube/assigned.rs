@@ -1,0 +1,128 @@
+//! Which subnets a Node gives to its node: pure.
+
+use super::node::Node;
+use super::nodes::{Nodes, trimmed};
+use crate::config::NetworkConfig;
+use crate::dual::Subnets;
+use crate::table;
+use std::path::Path;
+
+/// The subnets of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// The podCIDRs, of the families that the network has.
+    pub subnets: Subnets,
+}
+
+impl Assigned {
+    /// Reads a Node. Nothing may be published before this succeeds.
+    ///
+    /// # Errors
+    /// What is wrong with its podCIDRs, and what to do.
+    pub fn of(node: &Node, config: &NetworkConfig, others: &Nodes, net_conf: &Path) -> Result<Self, String> {
+        let name = &node.name;
+        let networks = &config.networks;
+        let all = match &node.subnets {
+            Ok(Some(subnets)) => *subnets,
+            Ok(None) => {
+                return Err(format!(
+                    "node \"{name}\" pod cidr not assigned: waiting for the controller manager (kube-controller-manager needs \
+                     --allocate-node-cidrs=true and --cluster-cidr={networks}; with kubeadm: kubeadm init --pod-network-cidr={networks})",
+                    networks = list(networks),
+                ));
+            }
+            Err(why) => return Err(format!("the podCIDRs of node \"{name}\" cannot be used: {why}")),
+        };
+        let subnets = trimmed(&all, networks).ok_or_else(|| {
+            format!(
+                "node \"{name}\" has podCIDR {all}, which is of another address family than the network {networks} in {}: change the ConfigMap \
+                 kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
+                net_conf.display()
+            )
+        })?;
+        if !table::inside(&subnets, networks) || !config.contains(&subnets) {
+            return Err(format!(
+                "node \"{name}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
+                 kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
+                 kube-flannel edit configmap kube-flannel-cfg. The change is seen within two minutes, without a restart",
+                net_conf.display()
+            ));
+        }
+        if let Some(other) = others.senior(&subnets, (node.created, name)) {
+            return Err(format!(
+                "node \"{name}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
+                 the two Nodes (kubectl delete node {name}) and restart its kubelet, which registers it anew"
+            ));
+        }
+        Ok(Self { subnets })
+    }
+}
+
+fn list(networks: &Subnets) -> String {
+    networks.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::annotations::Prefix;
+    use std::time::Duration;
+
+    fn node(name: &str, created: i64, cidrs: &str) -> Node {
+        let text = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
+        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
+    }
+
+    fn assigned(config: &str, node: &Node, others: &Nodes) -> Result<String, String> {
+        let config = NetworkConfig::parse_assigned(config).unwrap();
+        Assigned::of(node, &config, others, Path::new("/etc/kube-flannel/net-conf.json")).map(|assigned| assigned.subnets.to_string())
+    }
+
+    const V4: &str = r#"{"Network":"10.244.0.0/16","SubnetLen":99}"#;
+    const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#;
+    const V6: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#;
+
+    #[test]
+    fn families_that_a_node_or_the_network_lacks_are_left_out() {
+        let nobody = Nodes::new("n1");
+        let both = r#"["fd10:244:0:1::/64","10.244.1.0/24"]"#;
+        for (config, cidrs, want) in [
+            (V4, r#"["10.244.1.0/24"]"#, "10.244.1.0/24"),
+            (V4, both, "10.244.1.0/24"),
+            (DUAL, both, "10.244.1.0/24 and fd10:244:0:1::/64"),
+            (DUAL, r#"["10.244.1.0/24"]"#, "10.244.1.0/24"),
+            (DUAL, r#"["fd10:244:0:1::/64"]"#, "fd10:244:0:1::/64"),
+            (V6, both, "fd10:244:0:1::/64"),
+            // It may fill the network.
+            (V4, r#"["10.244.0.0/16"]"#, "10.244.0.0/16"),
+        ] {
+            assert_eq!(assigned(config, &node("n1", 5, cidrs), &nobody).as_deref(), Ok(want), "{config} {cidrs}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_both_values() {
+        let nobody = Nodes::new("n1");
+        for (config, cidrs, parts) in [
+            (V4, r#"["10.42.0.0/24"]"#, &["10.42.0.0/24", "10.244.0.0/16", "kube-flannel-cfg", "kubectl"][..]),
+            (V4, r#"["10.0.0.0/8"]"#, &["10.0.0.0/8", "10.244.0.0/16"]),
+            (DUAL, r#"["10.244.1.0/24","fd00::/64"]"#, &["fd00::/64", "fd10:244::/48"]),
+            (V6, r#"["10.244.1.0/24"]"#, &["address family"]),
+            (V4, "[]", &["pod cidr not assigned", "--cluster-cidr=10.244.0.0/16"]),
+            (V4, r#"["10.244.1.0/24","10.244.2.0/24"]"#, &["IPv4/IPv6 only or dualstack"]),
+        ] {
+            let why = assigned(config, &node("n1", 5, cidrs), &nobody).unwrap_err();
+            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_older_node_has_a_subnet() {
+        let mut others = Nodes::new("n2");
+        others.put(node("n1", 5, r#"["10.244.1.0/24"]"#), Duration::ZERO);
+        let why = |created| assigned(V4, &node("n2", created, r#"["10.244.1.0/25"]"#), &others);
+        assert!(why(6).unwrap_err().contains("older Node n1"));
+        assert!(why(5).unwrap_err().contains("older Node n1"));
+        assert!(why(4).is_ok());
+    }
+}

@@ -1,0 +1,152 @@
+//! A Node, read leniently and as little of it as flannel needs: the whole object is many times larger.
+
+use super::annotations::{Annotations, Prefix};
+use crate::dual::{Dual, Subnets};
+use crate::json::Object;
+use ipnet::IpNet;
+use serde_json::value::RawValue;
+use std::net::IpAddr;
+
+/// What flannel needs of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its uid: another one means that it was deleted and created again.
+    pub uid: String,
+    /// Its version; 0 where the server's is no number.
+    pub version: u64,
+    /// When it was created, in seconds since 1970.
+    pub created: i64,
+    /// Its podCIDRs; none before the controller manager assigns them.
+    ///
+    /// # Errors
+    /// They are no subnets, or too many.
+    pub subnets: Result<Option<Subnets>, String>,
+    /// Its annotations under our prefix, by their short names.
+    pub annotations: Annotations,
+    /// Its addresses of type InternalIP.
+    pub internal: Vec<IpAddr>,
+    /// The status of its condition NetworkUnavailable, if there is one.
+    pub unavailable: Option<String>,
+}
+
+impl Node {
+    /// Reads a Node. Whatever is odd in it counts as absent: one odd Node must not hide the others.
+    ///
+    /// # Errors
+    /// The text is no JSON object, or has no name.
+    pub fn read(text: &str, prefix: &Prefix) -> Result<Self, String> {
+        let node = Object::parse(text).map_err(|error| crate::json::fault(&error))?;
+        let part = |name: &str| node.get(name).and_then(object);
+        let metadata = part("metadata").ok_or("it has no metadata")?;
+        let word = |name: &str| metadata.read::<String>(name).ok().flatten();
+        let name = word("name").filter(|name| !name.is_empty()).ok_or("it has no name")?;
+        let annotations = metadata.get("annotations").and_then(object).map(|all| {
+            let ours = |(key, value): &(String, &RawValue)| Some((prefix.name(key)?.to_owned(), serde_json::from_str(value.get()).ok()?));
+            all.0.iter().filter_map(ours).collect()
+        });
+        let status = part("status");
+        Ok(Self {
+            name,
+            uid: word("uid").unwrap_or_default(),
+            version: word("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0),
+            created: word("creationTimestamp").and_then(|text| text.parse::<jiff::Timestamp>().ok()).map_or(i64::MAX, jiff::Timestamp::as_second),
+            subnets: part("spec").map_or(Ok(None), |spec| pod_cidrs(&spec)),
+            annotations: annotations.unwrap_or_default(),
+            internal: status.as_ref().map(internal).unwrap_or_default(),
+            unavailable: status.as_ref().and_then(unavailable),
+        })
+    }
+}
+
+fn object(raw: &RawValue) -> Option<Object<'_>> {
+    Object::parse(raw.get()).ok()
+}
+
+/// `podCIDRs`, in any order; `podCIDR` where that is empty.
+fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, String> {
+    let mut texts: Vec<String> = spec.read("podCIDRs").ok().flatten().unwrap_or_default();
+    if texts.is_empty() {
+        texts.extend(spec.read::<String>("podCIDR").ok().flatten());
+    }
+    texts.retain(|text| !text.is_empty());
+    let (mut v4, mut v6) = (None, None);
+    for text in &texts {
+        let twice = match text.parse() {
+            Ok(IpNet::V4(net)) if net.prefix_len() > 0 => v4.replace(net.trunc()).is_some(),
+            Ok(IpNet::V6(net)) if net.prefix_len() > 0 => v6.replace(net.trunc()).is_some(),
+            _ => return Err(format!("its podCIDR {} is no network", crate::json::excerpt(text))),
+        };
+        if twice {
+            return Err(format!("pod cidrs should be IPv4/IPv6 only or dualstack: {}", crate::json::excerpt(&texts.join(", "))));
+        }
+    }
+    Ok(Dual::from_options(v4, v6))
+}
+
+fn internal(status: &Object<'_>) -> Vec<IpAddr> {
+    let addresses: Vec<&RawValue> = status.get("addresses").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let internal = |raw: &RawValue| {
+        let address = object(raw)?;
+        let kind: String = address.read("type").ok()??;
+        let text: String = address.read("address").ok()??;
+        text.parse().ok().filter(|_| kind == "InternalIP")
+    };
+    addresses.into_iter().filter_map(internal).collect()
+}
+
+fn unavailable(status: &Object<'_>) -> Option<String> {
+    let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
+    conditions.into_iter().find_map(|raw| {
+        let condition = object(raw)?;
+        let kind: String = condition.read("type").ok()??;
+        condition.read("status").ok()?.filter(|_| kind == "NetworkUnavailable")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Node, String> {
+        Node::read(text, &Prefix::parse("flannel.alpha.coreos.com").unwrap())
+    }
+
+    #[test]
+    fn what_flannel_needs_is_read() {
+        let node = read(
+            r#"{"kind":"Node","metadata":{"name":"n1","uid":"u","resourceVersion":"17","creationTimestamp":"1970-01-01T00:01:00Z",
+                "annotations":{"a":"b","flannel.alpha.coreos.com/public-ip":"10.0.0.1","flannel.alpha.coreos.com/odd":7}},
+                "spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["fd00:1::/64","10.244.1.0/24"]},
+                "status":{"images":[{"names":["x"]}],"addresses":[{"type":"Hostname","address":"n1"},{"type":"InternalIP","address":"10.0.0.1"},7],
+                "conditions":[{"type":"Ready","status":"True"},{"type":"NetworkUnavailable","status":"False"}]}}"#,
+        )
+        .unwrap();
+        assert_eq!((node.name.as_str(), node.uid.as_str(), node.version, node.created), ("n1", "u", 17, 60));
+        assert_eq!(node.subnets.unwrap().unwrap().to_string(), "10.244.1.0/24 and fd00:1::/64");
+        assert_eq!(node.annotations.into_iter().collect::<Vec<_>>(), [("public-ip".to_owned(), "10.0.0.1".to_owned())]);
+        assert_eq!(node.internal, [IpAddr::from([10, 0, 0, 1])]);
+        assert_eq!(node.unavailable.as_deref(), Some("False"));
+    }
+
+    #[test]
+    fn what_is_odd_counts_as_absent() {
+        let node = read(r#"{"metadata":{"name":"n1","resourceVersion":7,"annotations":null},"spec":7,"status":{"addresses":{},"conditions":[{}]}}"#);
+        let node = node.unwrap();
+        assert_eq!((node.version, node.subnets, node.internal.len(), node.unavailable), (0, Ok(None), 0, None));
+        for text in ["", "7", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"name":""}}"#] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn pod_cidrs_of_any_shape() {
+        let subnets = |spec: &str| read(&format!(r#"{{"metadata":{{"name":"n"}},"spec":{spec}}}"#)).unwrap().subnets;
+        assert_eq!(subnets(r#"{"podCIDR":"10.244.1.0/24"}"#).unwrap().unwrap().to_string(), "10.244.1.0/24");
+        assert_eq!(subnets(r#"{"podCIDR":""}"#), Ok(None));
+        for bad in [r#"["10.244.1.0/24","10.244.2.0/24"]"#, r#"["10.244.1.0/24","fd00::/64","fd01::/64"]"#, r#"["x"]"#, r#"["0.0.0.0/0"]"#] {
+            assert!(subnets(&format!(r#"{{"podCIDRs":{bad}}}"#)).is_err(), "{bad}");
+        }
+    }
+}

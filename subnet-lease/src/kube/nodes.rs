@@ -1,0 +1,377 @@
+//! The Nodes, and the leases they make: pure.
+//!
+//! A Node is no key: two may have one podCIDR. They are kept by name, and the oldest of those that claim a subnet has it.
+
+use super::annotations;
+use super::node::Node;
+use crate::dual::{Dual, Subnets};
+use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
+use crate::table::LeaseEvent;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a Node that loses flannel's mark counts as before: an operator may be replacing its annotations.
+pub const WITHDRAWAL: Duration = Duration::from_secs(60);
+
+/// Who has a subnet among several Nodes that claim it: the oldest, then the first by name.
+pub type Seniority<'a> = (i64, &'a str);
+
+/// A Node, as far as other nodes are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    uid: String,
+    version: u64,
+    created: i64,
+    subnets: Option<Subnets>,
+    addresses: Vec<IpAddr>,
+    lease: Published,
+}
+
+/// What a Node publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Published {
+    /// Flannel does not serve it.
+    Nothing,
+    /// It cannot be read; what it published before stays in force.
+    Unreadable(String),
+    /// A lease.
+    Lease(Arc<Lease>),
+    /// The mark was removed at this time; the lease counts for a while.
+    Withdrawn(Arc<Lease>, Duration),
+}
+
+/// All Nodes, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    known: BTreeMap<String, Known>,
+    /// This node's name: its own lease is not among the others'.
+    own: String,
+}
+
+/// The leases that the Nodes make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// Those that can be read, by subnets.
+    pub readable: BTreeMap<Subnets, Arc<Lease>>,
+    /// Subnets of Nodes whose annotations cannot be read.
+    pub unreadable: BTreeSet<Subnets>,
+    /// Nodes that are left out, and why.
+    pub left_out: BTreeMap<String, String>,
+}
+
+impl Nodes {
+    /// No Node is known yet.
+    pub fn new(own: &str) -> Self {
+        Self { known: BTreeMap::new(), own: own.to_owned() }
+    }
+
+    /// Takes a complete list. Whether anything changed that matters.
+    pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
+        let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        let before = self.known.len();
+        self.known.retain(|name, _| names.contains(name));
+        let gone = before != self.known.len();
+        nodes.into_iter().fold(gone, |changed, node| self.put(node, now) || changed)
+    }
+
+    /// Takes a Node. Whether anything changed that matters: its heartbeats do not.
+    pub fn put(&mut self, node: Node, now: Duration) -> bool {
+        let before = self.known.get(&node.name);
+        let name = node.name.clone();
+        let known = Known::of(node, before, now);
+        let changed = before.is_none_or(|before| !before.matters_as(&known));
+        self.known.insert(name, known);
+        changed
+    }
+
+    /// Forgets a Node. Whether it was known.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.known.remove(name).is_some()
+    }
+
+    /// The Node with the highest version: name, uid, version.
+    pub fn newest(&self) -> Option<(&str, &str, u64)> {
+        self.known.iter().max_by_key(|(_, known)| known.version).map(|(name, known)| (name.as_str(), known.uid.as_str(), known.version))
+    }
+
+    /// A Node whose name differs in case alone, or by a domain behind it.
+    pub fn similar(&self, name: &str) -> Option<&str> {
+        let host = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        self.known.keys().find(|other| other.as_str() != name && host(other) == host(name)).map(String::as_str)
+    }
+
+    /// How many Nodes there are.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether no Node is known.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// The other Nodes' addresses, each with the name of a Node that has it.
+    pub fn taken(&self) -> BTreeMap<IpAddr, String> {
+        let others = self.known.iter().filter(|(name, _)| **name != self.own);
+        others.flat_map(|(name, known)| known.addresses.iter().map(|address| (*address, name.clone()))).collect()
+    }
+
+    /// The Node that has these subnets, or a part of them, before the one with this seniority.
+    pub fn senior(&self, subnets: &Subnets, seniority: Seniority<'_>) -> Option<&str> {
+        let earlier = |(name, known): &(&String, &Known)| name.as_str() != seniority.1 && (known.created, name.as_str()) < seniority;
+        let overlaps = |(_, known): &(&String, &Known)| known.subnets.is_some_and(|theirs| theirs.overlaps(subnets));
+        self.known.iter().filter(earlier).find(overlaps).map(|(name, _)| name.as_str())
+    }
+
+    /// Any other Node that has these subnets, or a part of them.
+    pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
+        let others = self.known.iter().filter(|(name, _)| **name != self.own);
+        others.filter(|(_, known)| known.subnets.is_some_and(|theirs| theirs.overlaps(subnets))).map(|(name, _)| name.as_str()).next()
+    }
+
+    /// The leases of the other Nodes, and when to ask again although no Node changed.
+    pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
+        let mut by_age: Vec<(&String, &Known)> = self.known.iter().filter(|(name, _)| **name != self.own).collect();
+        by_age.sort_by_key(|(name, known)| (known.created, name.as_str()));
+        let mut holders: BTreeMap<Subnets, &str> = BTreeMap::new();
+        let mut out = Leases::default();
+        let mut due: Option<Duration> = None;
+        for (name, known) in by_age {
+            let Some(subnets) = known.subnets else {
+                if let Published::Unreadable(why) = &known.lease {
+                    out.left_out.insert(name.clone(), why.clone());
+                }
+                continue;
+            };
+            // Parts of subnets that overlap are for admission to judge, which knows ours and the underlay's too.
+            if let Some(holder) = holders.get(&subnets) {
+                if !matches!(known.lease, Published::Nothing) {
+                    out.left_out.insert(name.clone(), format!("its podCIDR {subnets} is that of the older Node {holder}"));
+                }
+                continue;
+            }
+            holders.insert(subnets, name);
+            match &known.lease {
+                Published::Nothing => {}
+                Published::Unreadable(why) => {
+                    out.unreadable.insert(subnets);
+                    out.left_out.insert(name.clone(), why.clone());
+                }
+                Published::Lease(lease) => drop(out.readable.insert(subnets, lease.clone())),
+                Published::Withdrawn(lease, since) => {
+                    let end = *since + WITHDRAWAL;
+                    if now < end {
+                        out.readable.insert(subnets, lease.clone());
+                        due = Some(due.map_or(end, |due| due.min(end)));
+                    }
+                }
+            }
+        }
+        (out, due)
+    }
+}
+
+impl Known {
+    fn of(node: Node, before: Option<&Known>, now: Duration) -> Self {
+        let managed = annotations::managed(&node.annotations);
+        // The name is the identity: nothing else tells who wrote what.
+        let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
+        let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
+        let (subnets, odd) = match node.subnets {
+            Ok(subnets) => (subnets, None),
+            Err(why) => (None, Some(why)),
+        };
+        let mut addresses = node.internal;
+        let published = [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6];
+        addresses.extend(published.iter().filter_map(|name| node.annotations.get(*name)?.parse::<IpAddr>().ok()));
+        addresses.sort();
+        addresses.dedup();
+        let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
+        let published = match (managed, odd, read, subnets) {
+            (false, _, _, Some(subnets)) => {
+                before.filter(|before| before.uid == node.uid).map_or(Published::Nothing, |before| before.withdrawn(subnets, now))
+            }
+            (false, _, _, None) => Published::Nothing,
+            (true, Some(why), ..) | (true, None, Err(why), _) => Published::Unreadable(why),
+            (true, None, Ok(_), None) => Published::Nothing,
+            (true, None, Ok(attrs), Some(subnets)) => match before {
+                // The same lease is shared, so that a comparison is cheap.
+                Some(Known { lease: Published::Lease(same), .. }) if same.subnets == subnets && same.attrs == attrs && same.since == node.created => {
+                    Published::Lease(same.clone())
+                }
+                _ => Published::Lease(lease(attrs, subnets)),
+            },
+        };
+        Self { uid: node.uid, version: node.version, created: node.created, subnets, addresses, lease: published }
+    }
+
+    /// What stays of a lease whose mark is gone.
+    fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
+        match &self.lease {
+            Published::Lease(lease) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), now),
+            Published::Withdrawn(lease, since) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), *since),
+            _ => Published::Nothing,
+        }
+    }
+
+    fn matters_as(&self, other: &Known) -> bool {
+        (&self.uid, self.created, &self.subnets, &self.addresses, &self.lease)
+            == (&other.uid, other.created, &other.subnets, &other.addresses, &other.lease)
+    }
+}
+
+impl Leases {
+    /// Every lease anew.
+    pub fn reset(&self) -> LeaseEvent {
+        LeaseEvent::Reset { leases: self.readable.values().map(|lease| Lease::clone(lease)).collect(), unreadable: self.unreadable.clone() }
+    }
+
+    /// What leads from the leases before to these.
+    pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
+        let exists = |leases: &Leases, subnets: &Subnets| leases.readable.contains_key(subnets) || leases.unreadable.contains(subnets);
+        let gone =
+            before.readable.keys().chain(&before.unreadable).filter(|subnets| !exists(self, subnets)).map(|subnets| LeaseEvent::Delete(*subnets));
+        let same = |subnets: &Subnets, lease: &Arc<Lease>| {
+            let was = before.readable.get(subnets).filter(|_| !before.unreadable.contains(subnets));
+            was.is_some_and(|was| Arc::ptr_eq(was, lease) || was == lease)
+        };
+        let put = self.readable.iter().filter(|(subnets, lease)| !same(subnets, lease)).map(|(_, lease)| LeaseEvent::Put(Lease::clone(lease)));
+        let odd = self.unreadable.difference(&before.unreadable).map(|subnets| LeaseEvent::Unreadable(*subnets));
+        gone.chain(put).chain(odd).collect()
+    }
+}
+
+/// The families that a node's subnets have, of those of the network.
+pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
+    Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::annotations::Prefix;
+    use crate::table::LeaseTable;
+    use proptest::prelude::*;
+
+    fn node(name: &str, created: i64, third: u8, annotations: &[(&str, &str)]) -> Node {
+        let text = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}{created}"}},"spec":{{"podCIDR":"10.244.{third}.0/24"}}}}"#);
+        let mut node = Node::read(&text, &Prefix::parse("flannel.alpha.coreos.com").unwrap()).unwrap();
+        node.created = created;
+        node.annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        node
+    }
+
+    fn up(name: &str, created: i64, third: u8) -> Node {
+        node(name, created, third, &[("kube-subnet-manager", "true"), ("backend-type", "vxlan"), ("public-ip", &format!("10.0.0.{third}"))])
+    }
+
+    const NOW: Duration = Duration::from_secs(1000);
+
+    fn names(nodes: &Nodes, now: Duration) -> Vec<String> {
+        nodes.leases(now).0.readable.keys().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn of_two_nodes_with_one_subnet_the_older_has_it() {
+        let mut nodes = Nodes::new("me");
+        nodes.replace(vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)], NOW);
+        let (leases, _) = nodes.leases(NOW);
+        assert_eq!(names(&nodes, NOW), ["10.244.1.0/24", "10.244.3.0/24"]);
+        assert_eq!(leases.readable.values().next().unwrap().since, 7);
+        assert!(leases.left_out["a"].contains("the older Node b"));
+        assert_eq!(nodes.senior(&leases.readable.values().next().unwrap().subnets, (8, "a")), Some("b"));
+        // With the same second the name decides.
+        nodes.put(up("a", 7, 1), NOW);
+        assert!(nodes.leases(NOW).0.left_out["b"].contains("the older Node a"));
+        // A Node that is gone holds nothing.
+        assert!(nodes.remove("a") && !nodes.remove("a"));
+        assert!(nodes.leases(NOW).0.left_out.is_empty());
+    }
+
+    #[test]
+    fn heartbeats_do_not_matter_and_addresses_do() {
+        let mut nodes = Nodes::new("me");
+        assert!(nodes.put(up("a", 1, 1), NOW));
+        let mut beat = up("a", 1, 1);
+        beat.version = 99;
+        assert!(!nodes.put(beat, NOW));
+        assert_eq!(nodes.newest(), Some(("a", "a1", 99)));
+        let mut moved = up("a", 1, 1);
+        moved.internal = vec![[10, 9, 9, 9].into()];
+        assert!(nodes.put(moved, NOW));
+        assert_eq!(nodes.taken().get(&[10, 9, 9, 9].into()).map(String::as_str), Some("a"));
+    }
+
+    #[test]
+    fn a_mark_that_is_removed_counts_for_a_minute() {
+        let mut nodes = Nodes::new("me");
+        nodes.put(up("a", 1, 1), NOW);
+        let bare = node("a", 1, 1, &[("public-ip", "10.0.0.1")]);
+        assert!(nodes.put(bare.clone(), NOW));
+        let (leases, due) = nodes.leases(NOW + Duration::from_secs(59));
+        assert_eq!((leases.readable.len(), due), (1, Some(NOW + WITHDRAWAL)));
+        // Its heartbeats do not extend it.
+        nodes.put(bare.clone(), NOW + Duration::from_secs(30));
+        assert!(names(&nodes, NOW + WITHDRAWAL).is_empty());
+        assert!(nodes.put(up("a", 1, 1), NOW + WITHDRAWAL));
+        assert_eq!(names(&nodes, NOW + WITHDRAWAL).len(), 1);
+        // A Node that was created again never had it.
+        nodes.put(node("a", 2, 1, &[]), NOW);
+        assert!(names(&nodes, NOW).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_leaves_its_subnet_alone() {
+        let mut nodes = Nodes::new("me");
+        nodes.put(up("a", 1, 1), NOW);
+        let (good, _) = nodes.leases(NOW);
+        let mut table = LeaseTable::default();
+        table.apply(good.reset());
+        nodes.put(node("a", 1, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
+        let (odd, _) = nodes.leases(NOW);
+        assert!(odd.left_out["a"].contains("public-ip"));
+        for event in odd.since(&good) {
+            table.apply(event);
+        }
+        assert_eq!(table.len(), 1, "the last good value stays in force");
+        // It is good again, with the same value.
+        nodes.put(up("a", 1, 1), NOW);
+        let again = nodes.leases(NOW).0.since(&odd);
+        assert!(matches!(again.as_slice(), [LeaseEvent::Put(_)]), "{again:?}");
+    }
+
+    proptest! {
+        /// Events lead to the same table as a list does.
+        #[test]
+        fn changes_add_up(steps in proptest::collection::vec((0..5u8, 0..4i64, 1..4u8, 0..4u8), 1..40)) {
+            let mut nodes = Nodes::new("n0");
+            let mut before = Leases::default();
+            let mut table = LeaseTable::default();
+            table.apply(before.reset());
+            for (at, (name, created, third, what)) in steps.into_iter().enumerate() {
+                let now = NOW + Duration::from_secs(at as u64);
+                let name = format!("n{name}");
+                let _ = match what {
+                    0 => nodes.remove(&name),
+                    1 => nodes.put(node(&name, created, third, &[]), now),
+                    2 => nodes.put(node(&name, created, third, &[("kube-subnet-manager", "true"), ("backend-data", "{")]), now),
+                    _ => nodes.put(up(&name, created, third), now),
+                };
+                let (leases, _) = nodes.leases(now);
+                prop_assert!(!leases.readable.keys().any(|subnets| leases.unreadable.contains(subnets)));
+                for event in leases.since(&before) {
+                    table.apply(event);
+                }
+                for (subnets, lease) in &leases.readable {
+                    prop_assert_eq!(table.get(subnets), Some(&**lease));
+                }
+                let known: BTreeSet<Subnets> = table.iter().map(|lease| lease.subnets).chain(table.unreadable().iter().copied()).collect();
+                let want: BTreeSet<Subnets> = leases.readable.keys().copied().chain(leases.unreadable.iter().copied()).collect();
+                prop_assert_eq!(known, want);
+                before = leases;
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Which changes to its own Node a daemon owes: pure.
+
+use super::annotations::{self, Prefix};
+use super::node::Node;
+use crate::lease::LeaseAttrs;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often annotations that somebody else changes are put back.
+pub const RESTORE_EVERY: Duration = Duration::from_secs(10);
+/// How often the condition is put back: cloud route controllers write it too.
+pub const CONDITION_EVERY: Duration = Duration::from_secs(60);
+
+/// What the Node has to say.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// What this node publishes.
+    pub attrs: &'a LeaseAttrs,
+    /// Whether the kernel does what the leases ask for: only then may pods be scheduled.
+    pub programmed: bool,
+    /// Whether the condition NetworkUnavailable is ours to clear.
+    pub clear_condition: bool,
+}
+
+/// The patches that are due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Annotations to set, or to remove.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Whether to set the condition NetworkUnavailable to False. It is never set to True.
+    pub condition: bool,
+}
+
+impl Due {
+    /// Compares a Node with what it has to say.
+    pub fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
+        let differs = |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
+        let annotations = annotations::wanted(wanted.attrs, &node.annotations).into_iter().filter(differs);
+        let unavailable = node.unavailable.as_deref() != Some("False");
+        Self {
+            annotations: annotations.map(|(name, value)| (prefix.key(name), value)).collect(),
+            condition: wanted.clear_condition && wanted.programmed && unavailable,
+        }
+    }
+}
+
+/// Limits how often something that another writer undoes is put back: at once the first time, then once an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace(Option<Duration>);
+
+impl Pace {
+    /// When to write, given the time of the last write that put something back.
+    pub fn next(self, every: Duration, now: Duration) -> Duration {
+        self.0.map_or(now, |last| (last + every).max(now))
+    }
+
+    /// Notes a write.
+    pub fn wrote(&mut self, now: Duration) {
+        self.0 = Some(now);
+    }
+}
+
+/// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member.
+pub fn annotations_body(annotations: &BTreeMap<String, Option<String>>) -> serde_json::Value {
+    serde_json::json!({ "metadata": { "annotations": annotations } })
+}
+
+/// The body of the patch of the condition: a strategic merge patch, since a JSON merge patch would replace the whole list.
+pub fn condition_body(now: &str) -> serde_json::Value {
+    serde_json::json!({ "status": { "conditions": [{
+        "type": "NetworkUnavailable",
+        "status": "False",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+        "reason": "FlannelIsUp",
+        "message": "Flannel is running on this node",
+    }] } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::RawJson;
+    use proptest::prelude::*;
+
+    fn prefix() -> Prefix {
+        Prefix::parse("flannel.alpha.coreos.com").unwrap()
+    }
+
+    fn node(annotations: BTreeMap<String, String>, unavailable: Option<&str>) -> Node {
+        let mut node = Node::read(r#"{"metadata":{"name":"n1"}}"#, &prefix()).unwrap();
+        (node.annotations, node.unavailable) = (annotations, unavailable.map(str::to_owned));
+        node
+    }
+
+    /// The Node after the server has applied the patches.
+    fn patched(mut node: Node, due: &Due) -> Node {
+        for (key, value) in &due.annotations {
+            let name = prefix().name(key).unwrap().to_owned();
+            match value {
+                Some(value) => node.annotations.insert(name, value.clone()),
+                None => node.annotations.remove(&name),
+            };
+        }
+        if due.condition {
+            node.unavailable = Some("False".to_owned());
+        }
+        node
+    }
+
+    fn attrs() -> impl Strategy<Value = LeaseAttrs> {
+        let data = prop_oneof![Just(None), Just(RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#).ok())];
+        (any::<Option<u32>>(), any::<Option<u128>>(), prop_oneof![Just(""), Just("vxlan"), Just("host-gw")], data.clone(), data).prop_map(
+            |(v4, v6, backend, data, v6_data)| LeaseAttrs {
+                public_ip: v4.map(Into::into).filter(|ip: &std::net::Ipv4Addr| !ip.is_unspecified()),
+                public_ipv6: v6.map(Into::into).filter(|ip: &std::net::Ipv6Addr| !ip.is_unspecified()),
+                backend: backend.to_owned(),
+                data: data.filter(|_| v4.is_some()),
+                v6_data: v6_data.filter(|_| v6.is_some()),
+                ..LeaseAttrs::default()
+            },
+        )
+    }
+
+    fn present() -> impl Strategy<Value = BTreeMap<String, String>> {
+        let name = prop_oneof![
+            Just("kube-subnet-manager"),
+            Just("backend-type"),
+            Just("backend-data"),
+            Just("backend-v6-data"),
+            Just("public-ip"),
+            Just("public-ipv6"),
+            Just("public-ip-overwrite"),
+            Just("node-public-ip"),
+            Just("foreign")
+        ];
+        let value = prop_oneof![Just("true".to_owned()), Just("10.0.0.9".to_owned()), Just("null".to_owned()), ".{0,9}"];
+        proptest::collection::btree_map(name.prop_map(str::to_owned), value, 0..7)
+    }
+
+    proptest! {
+        #[test]
+        fn after_the_patches_nothing_is_due_and_foreign_annotations_stay(attrs in attrs(), present in present(), unavailable in any::<Option<bool>>(), programmed: bool, ours: bool) {
+            let wanted = Wanted { attrs: &attrs, programmed, clear_condition: ours };
+            let before = node(present, unavailable.map(|on| if on { "True" } else { "False" }));
+            let due = Due::of(&before, &wanted, &prefix());
+            prop_assert!(!due.condition || programmed && ours && before.unavailable.as_deref() != Some("False"));
+            let after = patched(before.clone(), &due);
+            prop_assert_eq!(Due::of(&after, &wanted, &prefix()), Due::default());
+            for name in ["public-ip-overwrite", "node-public-ip", "foreign"] {
+                prop_assert_eq!(before.annotations.get(name), after.annotations.get(name));
+            }
+            let read = annotations::read(&after.annotations).unwrap();
+            prop_assert_eq!(&read.backend, &attrs.backend);
+            prop_assert_eq!((read.data, read.v6_data), (attrs.data.clone().filter(|_| attrs.public_ip.is_some()), attrs.v6_data.clone().filter(|_| attrs.public_ipv6.is_some())));
+        }
+    }
+
+    #[test]
+    fn what_is_put_back_is_put_back_at_once_and_then_seldom() {
+        let at = Duration::from_secs;
+        let mut pace = Pace::default();
+        assert_eq!(pace.next(RESTORE_EVERY, at(5)), at(5));
+        pace.wrote(at(5));
+        assert_eq!(pace.next(RESTORE_EVERY, at(6)), at(15));
+        assert_eq!(pace.next(RESTORE_EVERY, at(20)), at(20));
+    }
+}

@@ -1,0 +1,273 @@
+//! Keeps this node's Node saying what it has to say, for as long as the node holds its lease.
+
+use super::KubeManager;
+use super::annotations;
+use super::api::Api;
+use super::assigned::Assigned;
+use super::failure::Failure;
+use super::node::Node;
+use super::patches::{CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
+use super::requests;
+use super::state::{Own, OwnState};
+use crate::backoff::Backoff;
+use crate::config::NetworkConfig;
+use crate::lease::{Lease, LeaseAttrs};
+use crate::manager::{Held, Lost, NodeState, Untold, boot_time};
+use crate::reason::{Kind, Reason};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Delay between two attempts to write.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+
+/// Writes to this node's Node.
+pub struct Publisher {
+    api: Arc<Api>,
+    out: watch::Sender<OwnState>,
+}
+
+impl Publisher {
+    /// Nothing is written yet.
+    pub fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
+        Self { api, out }
+    }
+
+    /// Publishes the annotations that differ.
+    ///
+    /// # Errors
+    /// The API refuses, or does not answer.
+    pub async fn annotations(&mut self, node: &Node, attrs: &LeaseAttrs) -> Result<(), Failure> {
+        let wanted = Wanted { attrs, programmed: false, clear_condition: false };
+        let due = Due::of(node, &wanted, &self.api.options().prefix);
+        if due.annotations.is_empty() {
+            return Ok(());
+        }
+        let now = requests::annotate(&self.api, &node.name, &due.annotations).await?;
+        self.take(now);
+        Ok(())
+    }
+
+    /// Clears the condition.
+    ///
+    /// # Errors
+    /// The API refuses, or does not answer.
+    pub async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
+        let now = requests::clear_condition(&self.api, &node.name).await?;
+        self.take(now);
+        Ok(())
+    }
+
+    /// The answer to a patch is the Node as it is then: the watch may bring it later.
+    fn take(&self, node: Option<Node>) {
+        let Some(node) = node else { return };
+        self.out.send_modify(|state| {
+            if let Own::Present(known) = &state.own
+                && known.uid == node.uid
+                && known.version < node.version
+            {
+                state.own = Own::Present(Arc::new(node));
+            }
+        });
+    }
+}
+
+/// A lease that is held.
+pub struct Holding<'a> {
+    /// The manager.
+    pub manager: &'a KubeManager,
+    /// The network.
+    pub config: &'a NetworkConfig,
+    /// The lease.
+    pub lease: Lease,
+}
+
+/// What has been written so far.
+#[derive(Default)]
+struct Written {
+    /// The Node that it was written to.
+    uid: String,
+    /// What was last published.
+    attrs: Option<LeaseAttrs>,
+    /// The annotations that say so.
+    says: Option<BTreeMap<&'static str, Option<String>>>,
+    annotations: Pace,
+    condition: Pace,
+    failures: u32,
+    /// Not before this time, after a failure.
+    retry: Option<Duration>,
+}
+
+/// What to do about the Node as it is.
+enum Verdict {
+    /// It is ours.
+    Ours,
+    /// Nothing can be published; this is why.
+    Wait(Reason),
+    /// The lease ended.
+    Over(String),
+}
+
+impl Holding<'_> {
+    /// Returns when the subnets are no longer this node's.
+    pub async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
+        let mut own = self.manager.own.clone();
+        let mut all = self.manager.all.changes();
+        let mut publisher = Publisher::new(self.manager.api.clone(), self.manager.own_out.clone());
+        let mut written = Written::default();
+        let configuration = super::watch_configuration(self.manager);
+        tokio::pin!(configuration);
+        loop {
+            let present = own.borrow_and_update().clone();
+            all.borrow_and_update();
+            let attrs = node.attrs.borrow_and_update().clone();
+            let programmed = *node.programmed.borrow_and_update();
+            let now = boot_time();
+            let (trouble, next) = match self.judge(&present) {
+                Verdict::Over(why) => return Lost::Moved(why),
+                Verdict::Wait(why) => (Some((why, true)), None),
+                Verdict::Ours => match &present.own {
+                    Own::Present(known) => self.write(&mut publisher, &mut written, known, &attrs, programmed, now).await,
+                    Own::Unknown | Own::Absent => (None, None),
+                },
+            };
+            self.report(&state, &attrs, trouble, &written);
+            let nap = next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
+            tokio::select! {
+                changed = own.changed() => if changed.is_err() { return Lost::Taken("following this node's Node ended".to_owned()) },
+                changed = all.changed() => if changed.is_err() { return Lost::Taken("following the Nodes ended".to_owned()) },
+                changed = node.attrs.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
+                changed = node.programmed.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
+                () = tokio::time::sleep(nap) => {}
+                () = &mut configuration => {}
+            }
+        }
+    }
+
+    /// Whether the lease is still this node's.
+    fn judge(&self, present: &OwnState) -> Verdict {
+        let (manager, subnets) = (self.manager, self.lease.subnets);
+        match &present.own {
+            // It was there when the lease was acquired.
+            Own::Unknown => Verdict::Ours,
+            Own::Absent => {
+                let name = &manager.name;
+                let holder = manager.all.with(|nodes| nodes.holder(&subnets).map(str::to_owned));
+                match holder.filter(|_| manager.lists.load(Relaxed)) {
+                    Some(other) => Verdict::Over(format!("the Node {name} was deleted, and its podCIDR {subnets} is that of the Node {other} now")),
+                    None => {
+                        let text = format!(
+                            "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, \
+                             which registers the Node anew, or take the machine out of the cluster"
+                        );
+                        Verdict::Wait(Reason::new(Kind::Said("no Node".to_owned()), text))
+                    }
+                }
+            }
+            Own::Present(node) => {
+                let assigned = manager.all.with(|nodes| Assigned::of(node, self.config, nodes, &manager.api.options().net_conf));
+                match assigned {
+                    Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
+                    Ok(assigned) => Verdict::Over(format!("this node's podCIDR is {} now and was {subnets}", assigned.subnets)),
+                    // A Node that was created again has none for a moment.
+                    Err(why) if matches!(node.subnets, Ok(None)) => Verdict::Wait(Reason::new(Kind::Said(why.clone()), why)),
+                    Err(why) => Verdict::Over(why),
+                }
+            }
+        }
+    }
+
+    /// Writes what is due. Returns what went wrong, and when to look again.
+    async fn write(
+        &self,
+        publisher: &mut Publisher,
+        written: &mut Written,
+        node: &Node,
+        attrs: &LeaseAttrs,
+        programmed: bool,
+        now: Duration,
+    ) -> (Option<(Reason, bool)>, Option<Duration>) {
+        if written.uid != node.uid {
+            // A new Node says nothing yet: nobody has undone anything.
+            *written = Written { uid: node.uid.clone(), attrs: written.attrs.clone(), ..Written::default() };
+        }
+        let wanted = Wanted { attrs, programmed, clear_condition: self.manager.api.options().clear_condition };
+        let due = Due::of(node, &wanted, &self.manager.api.options().prefix);
+        if let Some(retry) = written.retry.filter(|retry| now < *retry) {
+            let kept = due != Due::default();
+            return if kept { (None, Some(retry)) } else { (None, None) };
+        }
+        let mut next: Option<Duration> = None;
+        let mut failed: Option<Failure> = None;
+        // An overwrite of the operator's changes what is wanted, too.
+        let says = annotations::wanted(attrs, &node.annotations);
+        let by_us = written.says.as_ref() != Some(&says);
+        if !due.annotations.is_empty() {
+            let at = if by_us { now } else { written.annotations.next(RESTORE_EVERY, now) };
+            if at <= now {
+                if !by_us {
+                    let names: Vec<&str> = due.annotations.keys().map(String::as_str).collect();
+                    tracing::warn!("somebody changed this Node's annotations ({}): putting them back", names.join(", "));
+                    written.annotations.wrote(now);
+                }
+                match publisher.annotations(node, attrs).await {
+                    Ok(()) => (written.attrs, written.says) = (Some(attrs.clone()), Some(says)),
+                    Err(failure) => failed = Some(failure),
+                }
+            } else {
+                next = Some(at);
+            }
+        } else {
+            (written.attrs, written.says) = (Some(attrs.clone()), Some(says));
+        }
+        if due.condition && failed.is_none() {
+            let at = written.condition.next(CONDITION_EVERY, now);
+            if at <= now {
+                match publisher.condition(node).await {
+                    Ok(()) => {
+                        written.condition.wrote(now);
+                        tracing::info!("the condition NetworkUnavailable of the Node {} is False: pods can be scheduled", node.name);
+                    }
+                    Err(failure) => failed = Some(failure),
+                }
+            } else {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        match failed {
+            None => {
+                (written.failures, written.retry) = (0, None);
+                (None, next)
+            }
+            Some(failure) => {
+                let pause = failure.retry_after.unwrap_or_default().max(RETRY.after(written.failures).mul_f64(1.0 + rand::random::<f64>() / 2.0));
+                written.failures += 1;
+                written.retry = Some(boot_time() + pause);
+                (Some((failure.reason, false)), written.retry)
+            }
+        }
+    }
+
+    fn report(&self, state: &watch::Sender<Held>, attrs: &LeaseAttrs, trouble: Option<(Reason, bool)>, written: &Written) {
+        let failing = written.retry.is_some();
+        let lease = Lease { attrs: attrs.clone(), ..self.lease.clone() };
+        state.send_if_modified(|held| {
+            let before = held.clone();
+            held.lease = Some(lease);
+            (held.trouble, held.grave) = match trouble {
+                Some((why, grave)) => (Some(why), grave),
+                // Between two attempts nothing is new.
+                None if failing => (held.trouble.take(), held.grave),
+                None => (None, false),
+            };
+            let told = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
+            held.untold = (!told).then(|| {
+                let what = format!("the other nodes do not know yet that this one is at {}", attrs.public_text());
+                before.untold.clone().unwrap_or(Untold { since: boot_time(), what })
+            });
+            *held != before
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! What the manager asks and tells the API beside following Nodes.
+
+use super::api::{Api, Call};
+use super::failure::Failure;
+use super::node::Node;
+use super::patches;
+use crate::json::Object;
+use http::{Method, StatusCode};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What an Event is about: its `reason`, in the manner of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concern {
+    /// The podCIDR is missing, outside the network, or another Node's.
+    PodCidr,
+    /// The node got another podCIDR.
+    PodCidrChanged,
+    /// There is no interface that reaches the other nodes.
+    Interface,
+}
+
+impl Concern {
+    /// The `reason` of the Event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Concern::PodCidr => "FlannelPodCIDR",
+            Concern::PodCidrChanged => "FlannelPodCIDRChanged",
+            Concern::Interface => "FlannelInterface",
+        }
+    }
+}
+
+/// Rights that old manifests do not grant: without them the node does without, and says so once.
+#[derive(Debug, Default)]
+pub struct Extras {
+    events: AtomicBool,
+    slices: AtomicBool,
+}
+
+impl Extras {
+    fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
+        if failure.status == Some(StatusCode::FORBIDDEN) {
+            if !told.swap(true, Relaxed) {
+                tracing::info!("{lost}: {}", failure.reason);
+            }
+        } else {
+            tracing::debug!("{lost}: {}", failure.reason);
+        }
+    }
+
+    /// Posts an Event on a Node, for people who look there first.
+    pub async fn event(&self, api: &Api, node: &Node, concern: Concern, text: &str) {
+        if self.events.load(Relaxed) {
+            return;
+        }
+        let now = jiff::Timestamp::now();
+        let stamp = format!("{:.0}", now);
+        // Longer ones are refused.
+        let text: String = text.chars().take(1000).collect();
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "name": format!("{}.flannel.{:x}", node.name, now.as_nanosecond()), "namespace": "default" },
+            // The kubelet's own Events on a Node have its name as uid: `kubectl describe node` looks for either.
+            "involvedObject": { "kind": "Node", "name": node.name, "uid": node.name },
+            "reason": concern.as_str(),
+            "message": text,
+            "type": "Warning",
+            "source": { "component": "flannel", "host": node.name },
+            "reportingComponent": "flannel",
+            "reportingInstance": node.name,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        });
+        let call = Call {
+            kind: "post-event",
+            what: "post an Event".to_owned(),
+            method: Method::POST,
+            path: "/api/v1/namespaces/default/events".to_owned(),
+            content: Some(("application/json", body.to_string().into_bytes())),
+        };
+        if let Err(failure) = api.read(&call).await {
+            Self::told(&self.events, &failure, "no Events are posted on this Node");
+        }
+    }
+
+    /// The addresses of the API servers; empty where they cannot be read.
+    pub async fn servers(&self, api: &Api) -> Vec<IpAddr> {
+        let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?limit=10&labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes";
+        match api.read(&Call::get("list-endpointslices", "list the EndpointSlices of the Service kubernetes", path)).await {
+            Ok(text) => endpoints(&text),
+            Err(failure) => {
+                Self::told(&self.slices, &failure, "the interface is chosen without the addresses of the API servers");
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The addresses in a list of EndpointSlices.
+fn endpoints(text: &str) -> Vec<IpAddr> {
+    let parse = |raw: &RawValue, name: &str| -> Vec<String> {
+        let object = Object::parse(raw.get()).ok();
+        object.and_then(|object| Some(object.read_raw_list(name).ok()?.into_iter().map(|raw| raw.get().to_owned()).collect())).unwrap_or_default()
+    };
+    let Ok(list) = Object::parse(text) else { return Vec::new() };
+    let slices = list.read_raw_list("items").unwrap_or_default();
+    let endpoints = slices.into_iter().flat_map(|slice| parse(slice, "endpoints"));
+    let addresses = endpoints.filter_map(|endpoint| Some(parse(serde_json::from_str(&endpoint).ok()?, "addresses"))).flatten();
+    addresses.filter_map(|address| serde_json::from_str::<String>(&address).ok()?.parse().ok()).collect()
+}
+
+/// Sets and removes annotations of a Node. Returns the Node as it is then.
+///
+/// # Errors
+/// The API refuses, or does not answer.
+pub async fn annotate(api: &Api, name: &str, annotations: &BTreeMap<String, Option<String>>) -> Result<Option<Node>, Failure> {
+    let body = patches::annotations_body(annotations);
+    patch(api, name, "patch-annotations", "publish this node's annotations", "application/merge-patch+json", &body).await
+}
+
+/// Clears the condition NetworkUnavailable of a Node. Returns the Node as it is then.
+///
+/// # Errors
+/// The API refuses, or does not answer.
+pub async fn clear_condition(api: &Api, name: &str) -> Result<Option<Node>, Failure> {
+    let now = format!("{:.0}", jiff::Timestamp::now());
+    let body = patches::condition_body(&now);
+    patch(api, name, "patch-condition", "clear the condition NetworkUnavailable", "application/strategic-merge-patch+json", &body).await
+}
+
+async fn patch(
+    api: &Api,
+    name: &str,
+    kind: &'static str,
+    what: &str,
+    content: &'static str,
+    body: &serde_json::Value,
+) -> Result<Option<Node>, Failure> {
+    let call = Call {
+        kind,
+        what: what.to_owned(),
+        method: Method::PATCH,
+        path: format!("/api/v1/nodes/{name}/status"),
+        content: Some((content, body.to_string().into_bytes())),
+    };
+    let text = api.read(&call).await?;
+    Ok(Node::read(&text, &api.options().prefix).ok())
+}
+
+/// The name of the Node that runs a pod.
+///
+/// # Errors
+/// The API refuses, or does not answer; the text names the pod.
+pub async fn node_of_pod(api: &Api, namespace: &str, pod: &str) -> Result<Option<String>, Failure> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+    let text = api.read(&Call::get("get-pod", format!("read the pod {namespace}/{pod}"), path)).await?;
+    let pod = Object::parse(&text).ok();
+    let spec = pod.and_then(|pod| pod.get("spec").and_then(|raw| Object::parse(raw.get()).ok()));
+    Ok(spec.and_then(|spec| spec.read("nodeName").ok().flatten()).filter(|name: &String| !name.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_endpoint_slices() {
+        let text = r#"{"items":[{"endpoints":[{"addresses":["192.168.56.10"]},{"addresses":["fd00::1","x",7]},{}]},{"endpoints":null},7]}"#;
+        let want: [IpAddr; 2] = ["192.168.56.10".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(endpoints(text), want);
+        assert!(endpoints("{").is_empty());
+    }
+}

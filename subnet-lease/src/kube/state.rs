@@ -1,0 +1,175 @@
+//! What is known of this node's Node, and of all Nodes: filled by the followers, read by the manager.
+
+use super::follow::{Sink, Size};
+use super::node::Node;
+use super::nodes::Nodes;
+use crate::manager::boot_time;
+use crate::reason::Reason;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// This node's Node.
+#[derive(Clone, Debug, Default)]
+pub enum Own {
+    /// Not read yet.
+    #[default]
+    Unknown,
+    /// It does not exist.
+    Absent,
+    /// As it was seen last.
+    Present(Arc<Node>),
+}
+
+/// This node's Node, and whether changes of it are seen.
+#[derive(Clone, Debug, Default)]
+pub struct OwnState {
+    /// The Node.
+    pub own: Own,
+    /// Why changes are not seen.
+    pub trouble: Option<Reason>,
+}
+
+/// Takes this node's Node.
+pub struct OwnSink {
+    /// Where it goes.
+    pub out: watch::Sender<OwnState>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Sink for OwnSink {
+    fn listed(&mut self, nodes: Vec<Node>) {
+        let own = nodes.into_iter().find(|node| node.name == self.name).map_or(Own::Absent, |node| Own::Present(Arc::new(node)));
+        self.out.send_modify(|state| state.own = own);
+    }
+
+    fn put(&mut self, node: Node) {
+        if node.name == self.name {
+            self.out.send_modify(|state| state.own = Own::Present(Arc::new(node)));
+        }
+    }
+
+    fn gone(&mut self, name: &str, _version: u64) {
+        if name == self.name {
+            self.out.send_modify(|state| state.own = Own::Absent);
+        }
+    }
+
+    fn interrupted(&mut self, why: &Reason) {
+        self.out.send_modify(|state| state.trouble = Some(why.clone()));
+    }
+
+    fn resumed(&mut self) {
+        self.out.send_modify(|state| state.trouble = None);
+    }
+
+    fn newest(&self) -> Option<(String, String, u64)> {
+        match &self.out.borrow().own {
+            Own::Present(node) => Some((node.name.clone(), node.uid.clone(), node.version)),
+            Own::Unknown | Own::Absent => None,
+        }
+    }
+}
+
+/// All Nodes.
+pub struct All {
+    inner: Mutex<Inner>,
+    /// Changes with each change that matters.
+    changes: watch::Sender<u64>,
+    /// How many there are.
+    pub size: Size,
+}
+
+struct Inner {
+    nodes: Nodes,
+    /// Whether a complete list was read.
+    listed: bool,
+    /// How many complete lists were read.
+    lists: u64,
+    trouble: Option<Reason>,
+}
+
+/// A look at all Nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Whether a complete list was read.
+    pub listed: bool,
+    /// How many complete lists were read: after another one nothing is known to have been seen in between.
+    pub lists: u64,
+    /// Why changes are not seen.
+    pub trouble: Option<Reason>,
+}
+
+impl All {
+    /// Nothing is known yet.
+    pub fn new(own: &str) -> Self {
+        let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
+        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), size: Size::default() }
+    }
+
+    /// Changes with each change that matters.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Reads something out of the Nodes.
+    pub fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
+        read(&self.inner().nodes)
+    }
+
+    /// Whether they are known, and current.
+    pub fn look(&self) -> Look {
+        let inner = self.inner();
+        Look { listed: inner.listed, lists: inner.lists, trouble: inner.trouble.clone() }
+    }
+
+    // A panic while it is held leaves a consistent state: each change is one call.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inner) -> bool) {
+        let changed = change(&mut self.inner());
+        if changed {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Takes all Nodes.
+pub struct AllSink(pub Arc<All>);
+
+impl Sink for AllSink {
+    fn listed(&mut self, nodes: Vec<Node>) {
+        self.0.change(|inner| {
+            inner.nodes.replace(nodes, boot_time());
+            inner.listed = true;
+            inner.lists += 1;
+            true
+        });
+    }
+
+    fn put(&mut self, node: Node) {
+        self.0.change(|inner| inner.nodes.put(node, boot_time()));
+    }
+
+    fn gone(&mut self, name: &str, _version: u64) {
+        self.0.change(|inner| inner.nodes.remove(name));
+    }
+
+    fn interrupted(&mut self, why: &Reason) {
+        self.0.change(|inner| {
+            let news = inner.trouble.as_ref() != Some(why);
+            inner.trouble = Some(why.clone());
+            news
+        });
+    }
+
+    fn resumed(&mut self) {
+        self.0.change(|inner| inner.trouble.take().is_some());
+    }
+
+    fn newest(&self) -> Option<(String, String, u64)> {
+        self.0.with(|nodes| nodes.newest().map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version)))
+    }
+}
