@@ -90,7 +90,7 @@ impl Bed {
     }
 
     /// A configuration with more keys.
-    pub fn conf(&self, more: Value) -> String {
+    pub fn conf(&self, more: &Value) -> String {
         let mut conf =
             json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -129,19 +129,19 @@ impl Bed {
 
     /// A call for `eth0` of `c0ffee`, with the usual configuration.
     pub fn call(&self, verb: &str) -> Answer {
-        self.call_for(verb, "c0ffee", "eth0", &self.conf(json!({})))
+        self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
 
     /// GC that keeps these containers' `eth0`.
     pub fn gc(&self, valid: &[&str]) -> Answer {
         let list: Value = valid.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect();
-        self.call_for("GC", "", "", &self.conf(json!({"cni.dev/valid-attachments": list})))
+        self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
     }
 
     /// A call through other programs.
     pub fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c0ffee"), ("CNI_IFNAME", "eth0"), ("CNI_NETNS", "/run/netns/nowhere")];
-        Answer::of(self.start(through, &variables, &self.conf(json!({}))).wait_with_output().unwrap())
+        Answer::of(self.start(through, &variables, &self.conf(&json!({}))).wait_with_output().unwrap())
     }
 
     /// Has the stub fail.

@@ -43,11 +43,11 @@ fn what_cannot_be_undone_is_left_to_del() {
 #[test]
 fn a_delegate_that_is_not_there_or_prints_nonsense() {
     let bed = Bed::new(&["bridge"]);
-    let conf = bed.conf(json!({"delegate": {"type": "absent"}}));
+    let conf = bed.conf(&json!({"delegate": {"type": "absent"}}));
     let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
     assert!(answer.code() == 999 && answer.stdout.contains("failed to find plugin") && answer.stdout.contains("reference plugins"), "{answer:?}");
     for name in ["", "../bin/bridge", "/bin/true", ".."] {
-        let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(json!({"delegate": {"type": name}})));
+        let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": name}})));
         assert!(answer.code() == 999 && answer.stdout.contains("invalid plugin name"), "{name}: {answer:?}");
     }
     fs::write(bed.path("bin/bridge"), "#!/bin/sh\nexit 0\n").unwrap();
@@ -60,7 +60,7 @@ fn a_delegate_that_is_not_there_or_prints_nonsense() {
     assert_eq!(bed.data().len(), 1);
     fs::set_permissions(bed.path("bin/bridge"), fs::Permissions::from_mode(0o644)).unwrap();
     bed.gc(&["c0ffee"]);
-    assert_eq!(bed.call_for("ADD", "cafe", "eth0", &bed.conf(json!({}))).code(), 5);
+    assert_eq!(bed.call_for("ADD", "cafe", "eth0", &bed.conf(&json!({}))).code(), 5);
     assert_eq!(bed.data().len(), 1, "what was never started left nothing");
 }
 
@@ -69,7 +69,7 @@ fn a_second_add_does_not_harm_the_first() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
     let data = bed.data();
-    let other = bed.conf(json!({"delegate": {"hairpinMode": true}}));
+    let other = bed.conf(&json!({"delegate": {"hairpinMode": true}}));
     assert_eq!(bed.call_for("ADD", "c0ffee", "eth0", &other).code(), 999);
     assert_eq!((bed.held().len(), bed.data()), (1, data));
     assert_eq!(bed.calls(), ["ADD bridge", "ADD bridge"], "the interface in use was not deleted");
@@ -79,7 +79,7 @@ fn a_second_add_does_not_harm_the_first() {
 fn an_interface_belongs_to_one_network() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
-    let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(json!({"name": "other"})));
+    let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": "other"})));
     assert!(answer.code() == 999 && answer.stdout.contains("belongs to network \\\"cbr0\\\""), "{answer:?}");
     assert_eq!((bed.calls().len(), bed.data().len()), (1, 1));
 }
@@ -103,7 +103,7 @@ fn a_damaged_file_is_undone_by_the_configuration_of_now() {
 #[test]
 fn interfaces_of_one_container_do_not_overwrite_each_other() {
     let bed = Bed::new(&["bridge", "ptp"]);
-    let second = bed.conf(json!({"name": "second", "delegate": {"type": "ptp"}}));
+    let second = bed.conf(&json!({"name": "second", "delegate": {"type": "ptp"}}));
     bed.call("ADD").ok();
     bed.call_for("ADD", "c0ffee", "net1", &second).ok();
     assert_eq!(bed.data().keys().collect::<Vec<_>>(), ["c0ffee", "c0ffee:net1"]);
@@ -125,7 +125,7 @@ fn what_go_flannels_plugin_left_is_served() {
         fs::create_dir(bed.path("data")).unwrap();
         fs::write(bed.path("data/c0ffee"), saved).unwrap();
         fs::write(bed.path("stub/held").join(format!("c0ffee,{interface}")), "").unwrap();
-        bed.call_for("DEL", "c0ffee", interface, &bed.conf(json!({}))).ok();
+        bed.call_for("DEL", "c0ffee", interface, &bed.conf(&json!({}))).ok();
         assert_eq!((bed.received("DEL").as_deref(), bed.held().len(), bed.data().len()), (Some(saved), 0, left), "{interface}");
         bed.gc(&[]).ok();
         assert_eq!(bed.data().len(), 0, "{interface}");
@@ -135,11 +135,11 @@ fn what_go_flannels_plugin_left_is_served() {
 #[test]
 fn gc_collects_its_own_networks_orphans_alone() {
     let bed = Bed::new(&["bridge"]);
-    let other = bed.conf(json!({"name": "other"}));
+    let other = bed.conf(&json!({"name": "other"}));
     for id in ["a1", "b2", "c3"] {
-        bed.call_for("ADD", id, "eth0", &bed.conf(json!({}))).ok();
+        bed.call_for("ADD", id, "eth0", &bed.conf(&json!({}))).ok();
     }
-    bed.call_for("ADD", "a1", "net1", &bed.conf(json!({}))).ok();
+    bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({}))).ok();
     bed.call_for("ADD", "d4", "eth0", &other).ok();
     for junk in [".a1", ".gone", "-foreign"] {
         fs::write(bed.path("data").join(junk), "{").unwrap();
@@ -150,7 +150,7 @@ fn gc_collects_its_own_networks_orphans_alone() {
     let received: serde_json::Value = serde_json::from_str(&bed.received("GC").unwrap()).unwrap();
     assert_eq!(received["cni.dev/valid-attachments"], json!([{"containerID": "a1", "ifname": "eth0"}]));
     // Without the list nothing may go, and a delegate that fails keeps its file.
-    assert_eq!(bed.call_for("GC", "", "", &bed.conf(json!({}))).code(), 7);
+    assert_eq!(bed.call_for("GC", "", "", &bed.conf(&json!({}))).code(), 7);
     bed.fail("DEL", REFUSED);
     assert_eq!(bed.gc(&[]).code(), 100);
     assert!(bed.data().contains_key("a1"));
@@ -170,7 +170,7 @@ fn check_asks_the_delegate() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
     let result = json!({"cniVersion": "1.1.0", "ips": []});
-    let conf = bed.conf(json!({"prevResult": result}));
+    let conf = bed.conf(&json!({"prevResult": result}));
     bed.call_for("CHECK", "c0ffee", "eth0", &conf).ok();
     let received: serde_json::Value = serde_json::from_str(&bed.received("CHECK").unwrap()).unwrap();
     assert_eq!((&received["prevResult"], &received["type"]), (&result, &json!("bridge")));
@@ -192,7 +192,7 @@ fn the_own_namespace_is_refused_before_anything_is_done() {
             ("CNI_NETNS", "/proc/self/ns/net"),
             ("CNI_NETNS_OVERRIDE", given),
         ];
-        let output = bed.start(&[], &variables, &bed.conf(json!({}))).wait_with_output().unwrap();
+        let output = bed.start(&[], &variables, &bed.conf(&json!({}))).wait_with_output().unwrap();
         assert_eq!(output.status.success(), code == 0, "{verb} {given}");
         if code != 0 {
             assert!(String::from_utf8_lossy(&output.stdout).contains("\"code\":8"), "{output:?}");

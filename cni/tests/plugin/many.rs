@@ -12,7 +12,7 @@ const KILLS: u64 = 60;
 #[test]
 fn five_hundred_at_once() {
     let bed = Bed::new(&["bridge"]);
-    let conf = bed.conf(json!({}));
+    let conf = bed.conf(&json!({}));
     let each = |verb: &str| {
         let calls: Vec<_> = (0..PODS).map(|number| bed.start_for(verb, &format!("c{number}"), "eth0", &conf)).collect();
         for call in calls {
@@ -31,7 +31,7 @@ fn whatever_a_kill_leaves_the_next_call_cleans() {
     let kills = std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let bed = Bed::new(&["bridge"]);
     std::fs::write(bed.path("stub/slow"), "0.003").unwrap();
-    let conf = bed.conf(json!({}));
+    let conf = bed.conf(&json!({}));
     for number in 0..kills {
         // Spread over the whole call, in an order of their own.
         let delay = Duration::from_micros(number * 7919 % 12_000);

@@ -149,7 +149,7 @@ struct Sequence<'a> {
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
-    fn run(&mut self, verb: Verb, network: &str, attachment: &Attachment, more: Value, fates: &[Fate]) -> Ended {
+    fn run(&mut self, verb: Verb, network: &str, attachment: &Attachment, more: &Value, fates: &[Fate]) -> Ended {
         let mut conf =
             json!({"name": network, "cniVersion": "1.1.0", "subnetFile": self.folder.join("subnet.env"), "dataDir": self.folder.join("data")});
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -201,7 +201,7 @@ impl Sequence<'_> {
 
     fn call(&mut self, verb: Verb, key: &(String, Attachment), fates: &[Fate]) {
         let (there, file) = (self.is_held(key), self.file(&key.1));
-        let ended = self.run(verb, &key.0, &key.1, json!({}), fates);
+        let ended = self.run(verb, &key.0, &key.1, &json!({}), fates);
         match (verb, ended) {
             (Verb::Add, Some(Ok(_))) => {
                 assert!(self.is_held(key) && self.file(&key.1), "ADD promised what is not there");
@@ -241,7 +241,7 @@ impl Sequence<'_> {
         }
         let gone = |(of, one): &(String, Attachment)| of == network && !containers.contains(&one.container.as_str());
         let nobody = Attachment { container: String::new(), interface: String::new() };
-        let ended = self.run(Verb::Gc, network, &nobody, json!({"cni.dev/valid-attachments": list}), fates);
+        let ended = self.run(Verb::Gc, network, &nobody, &json!({"cni.dev/valid-attachments": list}), fates);
         self.promised.retain(|key| !gone(key));
         if let Some(Ok(_)) = ended {
             assert!(!self.world.held.borrow().iter().any(gone), "GC left something: {:?}", self.world.held.borrow());

@@ -59,7 +59,7 @@ fn traps_are_not_followed() {
     bed.call("ADD").code();
     assert_eq!(mode("data"), 0o700);
     // A data directory that is a file.
-    let conf = bed.conf(json!({"dataDir": secret}));
+    let conf = bed.conf(&json!({"dataDir": secret}));
     assert_eq!(bed.call_for("ADD", "cafe", "eth0", &conf).code(), 5);
 }
 
@@ -70,20 +70,20 @@ fn hostile_names_reach_no_file() {
     let before = |bed: &Bed| (bed.data().len(), bed.calls().len(), bed.held().len());
     for id in ["../secret", "a/b", "..", ".", "/etc/passwd", "-rf", "a b", "a\nb", "a:net1", "ä", ".c0ffee"] {
         for verb in ["ADD", "DEL", "CHECK"] {
-            assert_eq!(bed.call_for(verb, id, "eth0", &bed.conf(json!({}))).code(), 4, "{verb} {id:?}");
+            assert_eq!(bed.call_for(verb, id, "eth0", &bed.conf(&json!({}))).code(), 4, "{verb} {id:?}");
         }
     }
     for interface in ["..", ".", "a/b", "../x", "a:b", "a b", "1234567890123456", long.as_str()] {
         for verb in ["ADD", "DEL", "CHECK"] {
-            assert_eq!(bed.call_for(verb, "c0ffee", interface, &bed.conf(json!({}))).code(), 4, "{verb} {interface:?}");
+            assert_eq!(bed.call_for(verb, "c0ffee", interface, &bed.conf(&json!({}))).code(), 4, "{verb} {interface:?}");
         }
     }
     for name in ["../x", "a/b", "", ".x", "a b"] {
-        assert_eq!(bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(json!({"name": name}))).code(), 7, "{name:?}");
+        assert_eq!(bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": name}))).code(), 7, "{name:?}");
     }
     // An ID that no file system takes.
-    assert_eq!(bed.call_for("ADD", &long, "eth0", &bed.conf(json!({}))).code(), 5);
-    bed.call_for("DEL", &long, "eth0", &bed.conf(json!({}))).ok();
+    assert_eq!(bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({}))).code(), 5);
+    bed.call_for("DEL", &long, "eth0", &bed.conf(&json!({}))).ok();
     assert_eq!(before(&bed), (0, 0, 0));
     assert!(!bed.path("secret").exists());
 }
@@ -128,7 +128,7 @@ fn a_program_that_is_being_written_is_waited_for() {
     let program = bed.path("bin/busy");
     fs::copy("/bin/true", &program).unwrap();
     let writer = fs::File::options().append(true).open(&program).unwrap();
-    let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(json!({"delegate": {"type": "busy"}})));
+    let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": "busy"}})));
     std::thread::sleep(std::time::Duration::from_millis(250));
     drop(writer);
     let output = waiting.wait_with_output().unwrap();

@@ -38,7 +38,7 @@ fn an_add_without_subnet_env_says_what_the_daemon_waits_for() {
     assert_eq!((error["code"].as_u64(), error["details"].as_str()), (Some(11), Some("flanneld is not ready: lease: the API server does not answer")));
     assert!(bed.calls().is_empty() && bed.data().is_empty());
     // The file may come while it waits.
-    let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(serde_json::json!({})));
+    let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&serde_json::json!({})));
     std::thread::sleep(std::time::Duration::from_millis(200));
     fs::write(bed.path("half"), crate::bed::SUBNET_ENV).unwrap();
     fs::rename(bed.path("half"), bed.path("subnet.env")).unwrap();
