@@ -51,7 +51,7 @@ impl<'a> Node<'a> {
     /// What is left of pods: interfaces, reserved addresses, the plugin's files.
     fn left(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
-        let mut left: Vec<String> = self.host.netns().links()?.into_iter().map(|link| link.name).filter(|name| name.starts_with("veth")).collect();
+        let mut left: Vec<String> = self.host.netns().links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("veth")).collect();
         left.extend(names(&folder.join("cni")));
         left.extend(names(&folder.join("ipam/cbr0")).into_iter().filter(|name| name.parse::<IpAddr>().is_ok()));
         Ok(left)
