@@ -171,6 +171,29 @@ container_runtime() {
     ln -sfn "$folder" "$cache/images"
 }
 
+# The reference CNI plugins, to which ours delegates.
+cni_now() {
+    local folder=${FLANNEL_CNI_DIR:-$cache/cni-1.9.1}
+    [ -x "$folder/bridge" ] && [ -x "$folder/host-local" ] && [ -x "$folder/loopback" ] && [ -x "$folder/portmap" ] && [ -x "$folder/cnitool" ] && return 0
+    find_go
+    say "the reference CNI plugins 1.9.1 from their Go modules into $folder"
+    PATH="$(dirname "$go"):$PATH" "$here/cni/build.sh" "$folder"
+}
+
+# Debian's, unpacked and not installed: nothing of this machine may begin to use them.
+cni_old() {
+    local folder=$cache/cni-1.1.1 half
+    [ -x "$folder/bridge" ] && [ -x "$folder/host-local" ] && return 0
+    apt_update containernetworking-plugins
+    say "the distribution's CNI plugins into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    (cd "$half" && apt-get download -qq containernetworking-plugins && dpkg-deb -x ./*.deb . && mv usr/lib/cni bin)
+    rm -rf "$folder"
+    mv "$half/bin" "$folder"
+    rm -rf "$half"
+}
+
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -191,7 +214,7 @@ case $what in
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
-    bench) bench_packages; install_packages; etcd_now ;;
-    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; kubernetes_now; helm_now; cargo_tools ;;
+    bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
+    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
     *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

@@ -16,7 +16,7 @@ use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::health::server::Server;
-use crate::{store, systemd};
+use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
 use options::Settings;
@@ -87,6 +87,7 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
+        self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };

@@ -9,6 +9,7 @@ pub mod handover;
 pub mod health;
 pub mod identity;
 pub mod logging;
+pub mod status_keeper;
 pub mod store;
 pub mod subnet_env_keeper;
 pub mod systemd;

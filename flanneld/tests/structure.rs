@@ -20,6 +20,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("install-file", &[]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
     ("flanneld", &["backends", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannel-cni", &[]),
     ("lab", &[]),
     ("flannelctl", &["backends", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
@@ -27,6 +28,8 @@ const LAW: &[(&str, &[&str])] = &[
 
 /// What a crate must not even have below it.
 const WITHOUT: &[(&str, &[&str])] = &[
+    // It starts for every pod, and is built for machines that this one is not.
+    ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),

@@ -10,6 +10,7 @@ mod admission;
 mod bench;
 mod checks;
 mod cleanup;
+mod cni;
 mod datapath;
 mod datapath_cables;
 mod datapath_hostile;

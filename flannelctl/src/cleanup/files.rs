@@ -1,11 +1,11 @@
-//! The files that flannel leaves: subnet.env with its companions, and the CNI plugin's state files.
+//! The files that flannel leaves: subnet.env with its lock and status, and the CNI plugin's state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
 use std::path::Path;
 
 use run_dir::instance::lock_path;
-use run_dir::regular;
+use run_dir::{regular, status_file};
 
 use super::report::Report;
 
@@ -23,11 +23,13 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let lock = lock_path(file);
+    let (lock, status) = (lock_path(file), status_file::path(file));
     let mut others = false;
     for entry in read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path == lock || is_temporary(file, &entry.file_name().to_string_lossy()) {
+        let name = entry.file_name();
+        let ours = |of: &Path| is_temporary(of, &name.to_string_lossy());
+        if path == lock || path == status || ours(file) || ours(&status) {
             remove(&path, report);
         } else {
             others |= path != file;
@@ -108,7 +110,7 @@ mod tests {
         let folder = root.path().join("flannel");
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("subnet.env"), "FLANNEL_NETWORK=10.5.0.0/16\n").unwrap();
-        for name in [".subnet.env.lock", ".subnet.env", ".subnet.env0123456789abcdef"] {
+        for name in [".subnet.env.lock", ".subnet.env", ".subnet.env0123456789abcdef", "subnet.env.status", ".subnet.env.status0123456789abcdef"] {
             fs::write(folder.join(name), "").unwrap();
         }
         root
@@ -121,10 +123,10 @@ mod tests {
         let before = left(root.path());
         let mut dry = Report { dry_run: true, ..Report::default() };
         subnet_env(&file, &mut dry);
-        assert_eq!((left(root.path()), dry.removed), (before, 5));
+        assert_eq!((left(root.path()), dry.removed), (before, 7));
         let mut report = Report::default();
         subnet_env(&file, &mut report);
-        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 5, 0));
+        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 7, 0));
         let mut again = Report::default();
         subnet_env(&file, &mut again);
         assert_eq!((again.removed, again.complaints), (0, 0));

@@ -1,6 +1,7 @@
-//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, and the sockets of running
-//! daemons. A leaf crate: the CNI plugin and `flannelctl` use it without depending on the daemon.
+//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status, and the sockets of running
+//! daemons. `flannelctl` uses it without depending on the daemon.
 
 pub mod instance;
 pub mod regular;
+pub mod status_file;
 pub mod subnet_env;

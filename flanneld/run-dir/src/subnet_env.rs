@@ -111,7 +111,7 @@ pub fn says(path: &Path, wanted: &SubnetEnv) -> bool {
 }
 
 /// Prefix of the names of temporary files.
-fn temporary_prefix(path: &Path) -> String {
+pub(crate) fn temporary_prefix(path: &Path) -> String {
     format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
 }
 

@@ -1,0 +1,125 @@
+//! What the runtime passes: environment variables and a configuration, validated before anything is done with them.
+
+use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
+use crate::conf::Conf;
+use crate::error::{CniError, INVALID_CONFIG, INVALID_ENVIRONMENT};
+use std::ffi::OsString;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Add an interface to a container.
+    Add,
+    /// Remove it again.
+    Del,
+    /// Compare it with what ADD made.
+    Check,
+    /// Remove what belongs to no valid attachment.
+    Gc,
+    /// Tell whether ADD can be served.
+    Status,
+}
+
+impl Verb {
+    /// Its name in `CNI_COMMAND`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status].into_iter().find(|verb| verb.as_str() == text)
+    }
+
+    /// The variables that it needs, `CNI_COMMAND` aside.
+    const fn required(self) -> &'static [&'static str] {
+        match self {
+            Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
+            Verb::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+            Verb::Gc | Verb::Status => &["CNI_PATH"],
+        }
+    }
+}
+
+/// A validated call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What is to be done.
+    pub verb: Verb,
+    /// To which interface; empty for GC and STATUS.
+    pub attachment: Attachment,
+    /// `CNI_NETNS`, or empty.
+    pub netns: String,
+    /// Whether the plugin's own namespace is allowed (`CNI_NETNS_OVERRIDE`).
+    pub netns_override: bool,
+    /// The network configuration.
+    pub conf: Conf,
+}
+
+impl Call {
+    /// Reads and validates a call. `stdin` is read only after the variables were found valid.
+    ///
+    /// # Errors
+    /// Names the variable or the key that is missing or invalid.
+    pub fn read(
+        command: &str,
+        variable: impl Fn(&str) -> Option<OsString>,
+        stdin: impl FnOnce() -> Result<Vec<u8>, CniError>,
+    ) -> Result<Self, CniError> {
+        let verb = Verb::parse(command).ok_or_else(|| CniError::new(INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}")))?;
+        let text = |name: &str| variable(name).map_or_else(String::new, |value| value.to_string_lossy().into_owned());
+        let missing: Vec<&str> = verb.required().iter().copied().filter(|name| text(name).is_empty()).collect();
+        if !missing.is_empty() {
+            return Err(CniError::new(INVALID_ENVIRONMENT, format!("required env variables [{}] missing", missing.join(","))));
+        }
+        let attachment = Attachment { container: text("CNI_CONTAINERID"), interface: text("CNI_IFNAME") };
+        if matches!(verb, Verb::Add | Verb::Del | Verb::Check) {
+            valid_container(&attachment.container)?;
+            valid_interface(&attachment.interface)?;
+        }
+        let conf = Conf::parse(&stdin()?)?;
+        valid_network(&conf.name)?;
+        let netns_override = matches!(text("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(), "1" | "TRUE");
+        Ok(Self { verb, attachment, netns: text("CNI_NETNS"), netns_override, conf })
+    }
+}
+
+fn valid_network(name: &str) -> Result<(), CniError> {
+    match name {
+        "" => Err(CniError::new(INVALID_CONFIG, "missing network name")),
+        name if is_word(name) => Ok(()),
+        name => Err(CniError::new(INVALID_CONFIG, "invalid characters found in network name").details(format!("{name:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(command: &str, variables: &[(&str, &str)], conf: &str) -> Result<Call, CniError> {
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        Call::read(command, variable, || Ok(conf.as_bytes().to_vec()))
+    }
+
+    const CONF: &str = r#"{"name":"cbr0","type":"flannel"}"#;
+
+    #[test]
+    fn each_verb_has_its_variables() {
+        let all = [("CNI_CONTAINERID", "c0ffee"), ("CNI_NETNS", "/run/netns/x"), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/opt/cni/bin")];
+        for (verb, needed) in [("ADD", 4), ("CHECK", 4), ("DEL", 3), ("GC", 1), ("STATUS", 1)] {
+            assert_eq!(read(verb, &all, CONF).unwrap().verb.as_str(), verb);
+            let error = read(verb, &[], CONF).unwrap_err();
+            assert_eq!((error.code, error.msg.matches("CNI_").count()), (INVALID_ENVIRONMENT, needed), "{verb}: {}", error.msg);
+        }
+        let error = read("MOVE", &all, CONF).unwrap_err();
+        assert_eq!((error.code, error.msg.as_str()), (4, "unknown CNI_COMMAND: MOVE"));
+        assert_eq!(read("ADD", &all, "{}").unwrap_err().code, INVALID_CONFIG);
+        assert_eq!(read("ADD", &all, r#"{"name":"../x"}"#).unwrap_err().code, INVALID_CONFIG);
+        assert_eq!(read("ADD", &all, "[]").unwrap_err().code, 6);
+    }
+}

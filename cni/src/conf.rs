@@ -1,0 +1,209 @@
+//! The network configuration. Keys match in any case, as Go's decoder matches them; the objects inside are kept as they are.
+
+use crate::attachment::{Attachment, is_valid};
+use crate::error::{CniError, DECODING_FAILURE, INTERNAL, INVALID_CONFIG};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::path::PathBuf;
+
+/// The default of `subnetFile`.
+const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+/// The default of `dataDir`.
+const DATA_DIR: &str = "/var/lib/cni/flannel";
+
+/// What counts of a configuration. Everything else is not forwarded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conf {
+    /// The name of the network.
+    pub name: String,
+    /// The CNI version, or empty.
+    pub cni_version: String,
+    /// Where subnet.env is.
+    pub subnet_file: PathBuf,
+    /// Where scratch files are kept.
+    pub data_dir: PathBuf,
+    delegate: Option<Value>,
+    ipam: Option<Value>,
+    runtime_config: Option<Value>,
+    /// The result of ADD; comes with CHECK.
+    pub prev_result: Option<Value>,
+    valid_attachments: Option<Value>,
+}
+
+impl Conf {
+    /// Decodes a configuration. The objects are judged only by the verbs that use them.
+    ///
+    /// # Errors
+    /// It is not JSON, or a text is something else.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
+        // Go's decoder replaces invalid UTF-8, too.
+        let text = String::from_utf8_lossy(bytes);
+        let decoding = |why: String| CniError::new(DECODING_FAILURE, format!("cannot decode the network configuration: {why}"));
+        let fields: Fields = serde_json::from_str(&text).map_err(|error| decoding(error.to_string()))?;
+        let mut conf = Self {
+            name: String::new(),
+            cni_version: String::new(),
+            subnet_file: SUBNET_FILE.into(),
+            data_dir: DATA_DIR.into(),
+            delegate: None,
+            ipam: None,
+            runtime_config: None,
+            prev_result: None,
+            valid_attachments: None,
+        };
+        for (key, value) in fields.0 {
+            if value.is_null() {
+                continue;
+            }
+            let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| decoding(format!("{key:?} must be a string")));
+            match key.to_ascii_lowercase().as_str() {
+                "name" => conf.name = string(&value)?,
+                "cniversion" => conf.cni_version = string(&value)?,
+                "subnetfile" => conf.subnet_file = path(string(&value)?, SUBNET_FILE),
+                "datadir" => conf.data_dir = path(string(&value)?, DATA_DIR),
+                "delegate" => conf.delegate = Some(value),
+                "ipam" => conf.ipam = Some(value),
+                "runtimeconfig" => conf.runtime_config = Some(value),
+                "prevresult" => conf.prev_result = Some(value),
+                // libcni writes the second key for its own older versions.
+                "cni.dev/valid-attachments" => conf.valid_attachments = Some(value),
+                "cni.dev/attachments" if conf.valid_attachments.is_none() => conf.valid_attachments = Some(value),
+                _ => {}
+            }
+        }
+        Ok(conf)
+    }
+
+    /// The base of the delegate's configuration.
+    ///
+    /// # Errors
+    /// It is no object, or has what only flannel may set.
+    pub fn delegate(&self) -> Result<Map<String, Value>, CniError> {
+        let delegate = object("delegate", self.delegate.as_ref())?.unwrap_or_default();
+        let refused = |why: &str| Err(CniError::new(INTERNAL, why));
+        if delegate.get("type").is_some_and(|kind| !kind.is_string()) {
+            return refused("'delegate' dictionary, if present, must have (string) 'type' field");
+        }
+        if delegate.contains_key("name") {
+            return refused("'delegate' dictionary must not have 'name' field, it'll be set by flannel");
+        }
+        if delegate.contains_key("ipam") {
+            return refused("'delegate' dictionary must not have 'ipam' field, it'll be set by flannel");
+        }
+        Ok(delegate)
+    }
+
+    /// The base of the delegate's `ipam`.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub fn ipam(&self) -> Result<Map<String, Value>, CniError> {
+        object("ipam", self.ipam.as_ref()).map(Option::unwrap_or_default)
+    }
+
+    /// What the runtime adds for capabilities.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub fn runtime_config(&self) -> Result<Option<Map<String, Value>>, CniError> {
+        object("runtimeConfig", self.runtime_config.as_ref())
+    }
+
+    /// The attachments that GC must keep.
+    ///
+    /// # Errors
+    /// There is no such list, or it is malformed: nothing may be removed then.
+    pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
+        let wrong = |why: &str| CniError::new(INVALID_CONFIG, format!("\"cni.dev/valid-attachments\" {why}: nothing was removed"));
+        let list = self.valid_attachments.as_ref().ok_or_else(|| wrong("is missing"))?.as_array().ok_or_else(|| wrong("is no list"))?;
+        let one = |value: &Value| {
+            let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+            Some(Attachment { container: text("containerID")?, interface: text("ifname")? }).filter(is_valid)
+        };
+        list.iter().map(|value| one(value).ok_or_else(|| wrong("has an entry without a valid containerID and ifname"))).collect()
+    }
+}
+
+fn path(text: String, default: &str) -> PathBuf {
+    if text.is_empty() { default.into() } else { text.into() }
+}
+
+fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>>, CniError> {
+    match value {
+        None => Ok(None),
+        Some(Value::Object(object)) => Ok(Some(object.clone())),
+        Some(_) => Err(CniError::new(INTERNAL, format!("failed to load flannel netconf file: failed to load netconf: '{name}' must be an object"))),
+    }
+}
+
+/// The keys of an object in their order, since the last one of several spellings counts.
+struct Fields(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_match_in_any_case_and_the_last_one_counts() {
+        let conf = Conf::parse(br#"{"NAME":"a","name":"b","CniVersion":"1.0.0","SubnetFile":"","dataDir":"/d","delegate":null}"#).unwrap();
+        assert_eq!((conf.name.as_str(), conf.cni_version.as_str()), ("b", "1.0.0"));
+        assert_eq!((conf.subnet_file, conf.data_dir), (SUBNET_FILE.into(), "/d".into()));
+        assert_eq!(conf.delegate, None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_named() {
+        for (text, words) in [("", "EOF"), ("[]", "object"), (r#"{"name":7}"#, "\"name\" must be"), (r#"{"dataDir":[]}"#, "\"dataDir\" must")] {
+            let error = Conf::parse(text.as_bytes()).unwrap_err();
+            assert!(error.code == 6 && error.msg.contains(words), "{text}: {error:?}");
+        }
+        let deep = format!("{{\"delegate\":{}", "[".repeat(100_000));
+        assert_eq!(Conf::parse(deep.as_bytes()).unwrap_err().code, 6);
+        for (text, words) in [
+            (r#"{"delegate":7}"#, "'delegate' must be an object"),
+            (r#"{"delegate":{"type":7}}"#, "must have (string) 'type'"),
+            (r#"{"delegate":{"name":"x"}}"#, "must not have 'name'"),
+            (r#"{"delegate":{"ipam":{}}}"#, "must not have 'ipam'"),
+        ] {
+            let error = Conf::parse(text.as_bytes()).unwrap().delegate().unwrap_err();
+            assert!(error.code == 999 && error.msg.contains(words), "{text}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_whole_list_nothing_is_collected() {
+        let list = |text: &str| Conf::parse(text.as_bytes()).unwrap().valid_attachments();
+        assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), []);
+        let one = list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
+        assert_eq!(one, [Attachment { container: "a".to_owned(), interface: "eth0".to_owned() }]);
+        for wrong in ["null", "{}", r#"[{"containerID":"a"}]"#, r#"[{"containerID":"../a","ifname":"eth0"}]"#, "[7]"] {
+            assert_eq!(list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#)).unwrap_err().code, INVALID_CONFIG, "{wrong}");
+        }
+        assert_eq!(list("{}").unwrap_err().code, INVALID_CONFIG);
+    }
+}

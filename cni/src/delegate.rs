@@ -1,0 +1,156 @@
+//! Executes the delegate: found in `CNI_PATH`, with our environment, its configuration on standard input.
+
+#![allow(unsafe_code)]
+
+use crate::attachment::Attachment;
+use crate::call::Verb;
+use crate::error::{CniError, INTERNAL, IO_FAILURE};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+/// How often a program that is being replaced is tried again.
+const TRIES: u32 = 50;
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the delegate is to do.
+#[derive(Clone, Debug)]
+pub struct Order<'a> {
+    /// The name of its program.
+    pub program: &'a str,
+    /// `CNI_COMMAND`.
+    pub verb: Verb,
+    /// `CNI_CONTAINERID` and `CNI_IFNAME`.
+    pub attachment: &'a Attachment,
+    /// `CNI_NETNS`, or empty.
+    pub netns: &'a str,
+    /// Its configuration.
+    pub netconf: &'a [u8],
+}
+
+/// Why the delegate did not do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It was never started, so it left nothing.
+    NotStarted(CniError),
+    /// It failed; it may have left something.
+    Failed(CniError),
+}
+
+impl Failure {
+    /// The error to report.
+    pub fn into_error(self) -> CniError {
+        match self {
+            Failure::NotStarted(error) | Failure::Failed(error) => error,
+        }
+    }
+}
+
+/// Carries out orders; a model of it does in tests.
+pub trait Delegate {
+    /// Carries out an order. Returns what the delegate printed.
+    ///
+    /// # Errors
+    /// The delegate's own error, or why it gave none.
+    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
+}
+
+/// The programs in the folders of `CNI_PATH`.
+#[derive(Clone, Debug)]
+pub struct Programs(Vec<PathBuf>);
+
+impl Programs {
+    /// Reads the value of `CNI_PATH`.
+    pub fn new(path: &std::ffi::OsStr) -> Self {
+        Self(std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty()).collect())
+    }
+
+    fn find(&self, name: &str) -> Result<PathBuf, CniError> {
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(CniError::new(INTERNAL, format!("invalid plugin name {name:?}")));
+        }
+        let found = self.0.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+        found.ok_or_else(|| {
+            let why = "the reference plugins (bridge, host-local, loopback, portmap) must be installed beside flannel";
+            CniError::new(INTERNAL, format!("failed to find plugin {name:?} in path {:?}", self.0)).details(why)
+        })
+    }
+}
+
+impl Delegate for Programs {
+    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure> {
+        let program = self.find(order.program).map_err(Failure::NotStarted)?;
+        let broken = |what: &str, error: &io::Error| CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()));
+        // Files instead of pipes: no order of reading and writing can block, and neither can a process that the delegate leaves behind.
+        let (input, mut output) = memory(order.netconf)
+            .and_then(|input| Ok((input, memory(&[])?)))
+            .map_err(|error| Failure::NotStarted(broken("making the files for", &error)))?;
+        let mut command = Command::new(&program);
+        command.env("CNI_COMMAND", order.verb.as_str());
+        let Attachment { container, interface } = order.attachment;
+        for (name, value) in [("CNI_CONTAINERID", container.as_str()), ("CNI_IFNAME", interface), ("CNI_NETNS", order.netns)] {
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
+        let started = input.try_clone().and_then(|input| Ok((input, output.try_clone()?))).and_then(|(input, output)| {
+            command.stdin(input).stdout(output);
+            die_together(&mut command);
+            start(&mut command)
+        });
+        let mut child = started.map_err(|error| Failure::NotStarted(broken("starting", &error)))?;
+        let status = child.wait().map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
+        let mut printed = Vec::new();
+        output.rewind().and_then(|()| output.read_to_end(&mut printed)).map_err(|error| Failure::Failed(broken("reading the output of", &error)))?;
+        if status.success() { Ok(printed) } else { Err(Failure::Failed(failure(order.program, status, &printed))) }
+    }
+}
+
+/// A file in memory.
+fn memory(contents: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"cni", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(contents)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// A runtime that runs out of patience kills us. The delegate must not go on then: DEL may run already.
+fn die_together(command: &mut Command) {
+    let parent = nix::unistd::getpid();
+    let arm = move || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        // Killed before the signal was armed.
+        if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    };
+    // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(arm) };
+}
+
+/// Starts a program. One that is being written at the moment is tried again.
+fn start(command: &mut Command) -> io::Result<Child> {
+    let mut tries = 1;
+    loop {
+        match command.spawn() {
+            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < TRIES => std::thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
+        tries += 1;
+    }
+}
+
+/// What a delegate that failed says about it.
+fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
+    CniError::read(printed).unwrap_or_else(|| {
+        let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();
+        CniError::new(INTERNAL, format!("plugin {program} failed without a CNI error: {status}")).details(text.trim())
+    })
+}

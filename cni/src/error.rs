@@ -1,0 +1,86 @@
+//! Errors as a CNI plugin reports them: JSON on standard output, and exit code 1.
+
+use serde_json::json;
+
+/// The configuration's CNI version is not supported.
+pub const INCOMPATIBLE_VERSION: u64 = 1;
+/// An environment variable is missing or invalid.
+pub const INVALID_ENVIRONMENT: u64 = 4;
+/// Reading or writing failed.
+pub const IO_FAILURE: u64 = 5;
+/// The configuration cannot be decoded.
+pub const DECODING_FAILURE: u64 = 6;
+/// The network configuration is invalid.
+pub const INVALID_CONFIG: u64 = 7;
+/// `CNI_NETNS` is the plugin's own network namespace.
+pub const INVALID_NETNS: u64 = 8;
+/// The runtime should try again later.
+pub const TRY_AGAIN_LATER: u64 = 11;
+/// STATUS: the plugin cannot serve ADD.
+pub const NOT_AVAILABLE: u64 = 50;
+/// Everything else, as in the reference library.
+pub const INTERNAL: u64 = 999;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CniError {
+    /// One of the codes of the CNI specification, or the delegate's own.
+    pub code: u64,
+    /// What failed.
+    pub msg: String,
+    /// Why, and what to do; may be empty.
+    pub details: String,
+}
+
+impl CniError {
+    /// An error without details.
+    pub fn new(code: u64, msg: impl Into<String>) -> Self {
+        Self { code, msg: msg.into(), details: String::new() }
+    }
+
+    /// Adds details.
+    #[must_use]
+    pub fn details(mut self, details: impl Into<String>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// Says in front of the message what was being done.
+    #[must_use]
+    pub fn during(mut self, what: &str) -> Self {
+        self.msg = format!("{what}: {}", self.msg);
+        self
+    }
+
+    /// The document for standard output.
+    pub fn json(&self, cni_version: &str) -> String {
+        let mut error = json!({ "cniVersion": cni_version, "code": self.code, "msg": self.msg });
+        if let (Some(error), false) = (error.as_object_mut(), self.details.is_empty()) {
+            error.insert("details".to_owned(), self.details.as_str().into());
+        }
+        error.to_string()
+    }
+
+    /// Reads what a delegate printed.
+    pub fn read(output: &[u8]) -> Option<Self> {
+        let error: serde_json::Value = serde_json::from_slice(output).ok()?;
+        let text = |name: &str| error.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+        let code = error.get("code")?.as_u64()?;
+        Some(Self { code, msg: text("msg"), details: text("details") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_survives_the_way_through_a_delegate() {
+        let error = CniError::new(TRY_AGAIN_LATER, "no \"file\"").details("because").during("adding");
+        assert_eq!(error.json("1.0.0"), r#"{"cniVersion":"1.0.0","code":11,"details":"because","msg":"adding: no \"file\""}"#);
+        assert_eq!(CniError::read(error.json("1.0.0").as_bytes()), Some(error));
+        for no_error in ["", "{}", "7", r#"{"code":"7"}"#, r#"{"msg":"x"}"#] {
+            assert_eq!(CniError::read(no_error.as_bytes()), None, "{no_error}");
+        }
+    }
+}

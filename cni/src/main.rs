@@ -1,0 +1,7 @@
+//! The CNI plugin `flannel`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    flannel_cni::program()
+}

@@ -1,0 +1,32 @@
+//! Keeps a mistake of the runtime from hitting the host: its namespace is no container's.
+
+use crate::error::{CniError, INVALID_NETNS};
+use std::os::unix::fs::MetadataExt;
+
+/// Fails if a path is the plugin's own network namespace. A path that cannot be read is the delegate's concern.
+///
+/// # Errors
+/// It is; nothing has been done then.
+pub fn foreign(path: &str) -> Result<(), CniError> {
+    let identity = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    match (identity(path), identity("/proc/self/ns/net")) {
+        (Some(theirs), Some(own)) if theirs == own => {
+            Err(CniError::new(INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
+                .details(format!("CNI_NETNS is {path}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_is_refused() {
+        assert_eq!(foreign("/proc/self/ns/net").map_err(|error| error.code), Err(8));
+        for fine in ["", "/nowhere", "/proc/self/ns/ipc"] {
+            assert_eq!(foreign(fine), Ok(()), "{fine}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the daemon says about itself, in a file beside subnet.env. Its writer holds a lock on it for life, which works across the
+//! pid namespaces of containers: a file whose lock is free was left by a dead daemon. Go flannel's daemon writes no such file.
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::Value;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A longer file is not flannel's.
+const LIMIT: u64 = 64 * 1024;
+/// How often the file may be replaced while it is being read.
+const REPLACED: usize = 100;
+
+/// What is known about the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// There is no file.
+    Unknown,
+    /// It serves this node.
+    Ready,
+    /// It does not, and why.
+    NotReady(String),
+}
+
+/// The file that belongs to a subnet.env.
+pub fn path(subnet_file: &Path) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(".status");
+    path.into()
+}
+
+/// Reads what the daemon of a subnet.env says.
+pub fn of(subnet_file: &Path) -> Daemon {
+    let path = path(subnet_file);
+    match read(&path) {
+        Ok(Some((text, alive))) => judge(&path, &text, alive),
+        Ok(None) => Daemon::Unknown,
+        Err(error) => Daemon::NotReady(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+/// Why there may be no subnet.env.
+pub fn why_no_file(subnet_file: &Path) -> String {
+    match of(subnet_file) {
+        Daemon::Unknown => format!("flanneld has not written {}: does the flannel pod run on this node?", subnet_file.display()),
+        Daemon::Ready => format!("flanneld is ready: does its --subnet-file name {}?", subnet_file.display()),
+        Daemon::NotReady(why) => why,
+    }
+}
+
+/// The text, and whether its writer lives.
+fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
+    for _ in 0..REPLACED {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let inode = file.metadata()?.ino();
+        let mut text = Vec::new();
+        (&file).take(LIMIT).read_to_end(&mut text)?;
+        if is_locked(file)? {
+            return Ok(Some((text, true)));
+        }
+        // The writer gives up the old file after it put the new one in its place.
+        if std::fs::symlink_metadata(path).is_ok_and(|now| now.ino() == inode) {
+            return Ok(Some((text, false)));
+        }
+    }
+    Err(io::Error::other("it is replaced all the time"))
+}
+
+fn is_locked(file: File) -> io::Result<bool> {
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Ok(_) => Ok(false),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+        Err((_, errno)) => Err(errno.into()),
+    }
+}
+
+fn judge(path: &Path, text: &[u8], alive: bool) -> Daemon {
+    let status: Value = serde_json::from_slice(text).unwrap_or_default();
+    if !alive {
+        let pid = status.get("pid").and_then(Value::as_u64).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        return Daemon::NotReady(format!("flanneld is not running: the writer of {}{pid} has ended", path.display()));
+    }
+    match status.get("ready").and_then(Value::as_bool) {
+        Some(true) => Daemon::Ready,
+        Some(false) => Daemon::NotReady(format!("flanneld is not ready: {}", reasons(&status))),
+        None => Daemon::NotReady(format!("{} has no \"ready\"", path.display())),
+    }
+}
+
+fn reasons(status: &Value) -> String {
+    let text = |reason: &Value, name: &str| reason.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let list = status.get("reasons").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    list.iter().map(|reason| format!("{}: {}", text(reason, "condition"), text(reason, "reason"))).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_living_writer_is_not_ready() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        assert_eq!(of(&env), Daemon::Unknown);
+        assert!(why_no_file(&env).contains("does the flannel pod run"));
+        let file = path(&env);
+        std::fs::write(&file, r#"{"ready":true,"pid":77}"#).unwrap();
+        let Daemon::NotReady(why) = of(&env) else { panic!("ready without a writer") };
+        assert!(why.contains("not running") && why.contains("pid 77"), "{why}");
+
+        let lock = Flock::lock(File::open(&file).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        assert_eq!(of(&env), Daemon::Ready);
+        std::fs::write(&file, r#"{"ready":false,"reasons":[{"condition":"lease","reason":"no lease"},{"condition":"store"}]}"#).unwrap();
+        assert_eq!(of(&env), Daemon::NotReady("flanneld is not ready: lease: no lease; store: ?".to_owned()));
+        std::fs::write(&file, "{").unwrap();
+        assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("no \"ready\"")));
+        drop(lock);
+        assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("not running")));
+
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
+        assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot be read")));
+    }
+}

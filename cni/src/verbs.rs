@@ -1,0 +1,38 @@
+//! The verbs of the CNI specification, apart from VERSION.
+
+mod add;
+mod check;
+mod del;
+mod gc;
+mod shared;
+mod status;
+
+pub use shared::Means;
+
+use crate::call::{Call, Verb};
+use crate::error::CniError;
+use crate::{netns, version};
+
+/// Carries out a call. Returns what is to be printed.
+///
+/// # Errors
+/// What failed; the delegate's own errors keep their codes.
+pub fn run(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
+    let version = call.conf.cni_version.as_str();
+    match call.verb {
+        Verb::Add | Verb::Del => version::supported(version)?,
+        Verb::Check => version::allows(version, "CHECK", "0.4.0")?,
+        Verb::Gc => version::allows(version, "GC", "1.1.0")?,
+        Verb::Status => version::allows(version, "STATUS", "1.1.0")?,
+    }
+    if matches!(call.verb, Verb::Add | Verb::Del) && !call.netns_override {
+        netns::foreign(&call.netns)?;
+    }
+    match call.verb {
+        Verb::Add => add::add(call, means),
+        Verb::Del => del::del(call, means).map(|()| Vec::new()),
+        Verb::Check => check::check(call, means).map(|()| Vec::new()),
+        Verb::Gc => gc::gc(call, means).map(|()| Vec::new()),
+        Verb::Status => status::status(&call.conf).map(|()| Vec::new()),
+    }
+}

@@ -1,0 +1,80 @@
+//! GC: what belongs to no valid attachment of this network is undone as DEL would have done it, then the delegate collects its own.
+
+use super::shared::{Means, Netconf, failed, reading, undo};
+use crate::attachment::Attachment;
+use crate::call::{Call, Verb};
+use crate::delegate::Order;
+use crate::error::{CniError, INCOMPATIBLE_VERSION, INTERNAL, INVALID_ENVIRONMENT};
+use crate::gojson;
+use crate::scratch::{Entry, FIRST, Scratch};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+pub(super) fn gc(call: &Call, means: Means<'_>) -> Result<(), CniError> {
+    let valid = call.conf.valid_attachments()?;
+    let folder = &call.conf.data_dir;
+    let mut errors = Vec::new();
+    if let Some(scratch) = Scratch::open(folder).map_err(|why| failed("opening", folder, &why))? {
+        for entry in scratch.entries().map_err(|why| failed("listing", folder, &why))? {
+            if !is_valid(&entry, &valid)
+                && let Err(error) = collect(call, means, &scratch, &entry)
+            {
+                errors.push(error);
+            }
+        }
+    }
+    if let Err(error) = delegated(call, means, &valid) {
+        errors.push(error);
+    }
+    let count = errors.len();
+    match errors.into_iter().next() {
+        None => Ok(()),
+        Some(first) if count == 1 => Err(first),
+        Some(first) => Err(CniError { msg: format!("{} (the first of {count} errors)", first.msg), ..first }),
+    }
+}
+
+/// Whether a file belongs to a valid attachment. One without an interface in its name may be any interface's.
+fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
+    let fits = |attachment: &Attachment| entry.interface.as_ref().is_none_or(|interface| *interface == attachment.interface);
+    valid.iter().any(|attachment| attachment.container == entry.container && fits(attachment))
+}
+
+/// Undoes an attachment that is no longer valid, and forgets it. One of another network is left alone.
+fn collect(call: &Call, means: Means<'_>, scratch: &Scratch, entry: &Entry) -> Result<(), CniError> {
+    let forget = || scratch.remove(&entry.name).map_err(|why| failed("removing", &scratch.path(&entry.name), &why));
+    if entry.temporary {
+        return forget();
+    }
+    let read = scratch.read(&entry.name).map_err(reading(scratch, &entry.name))?;
+    let Some(saved) = read else { return Ok(()) };
+    let attachment = Attachment { container: entry.container.clone(), interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()) };
+    match Netconf::read(&saved.text) {
+        Some(netconf) if netconf.network() != call.conf.name => return Ok(()),
+        Some(netconf) => undo(means, &netconf.program, &saved.text, &attachment, "")?,
+        None => {
+            let now = Netconf::build(&call.conf, Duration::ZERO)?;
+            undo(means, &now.program, gojson::encode(&now.object).as_bytes(), &attachment, "")?;
+        }
+    }
+    forget()
+}
+
+/// Passes GC on.
+fn delegated(call: &Call, means: Means<'_>, valid: &[Attachment]) -> Result<(), CniError> {
+    let mut netconf = Netconf::build(&call.conf, Duration::ZERO)?;
+    let list: Value = valid.iter().map(|one| json!({ "containerID": one.container, "ifname": one.interface })).collect();
+    netconf.object.insert("cni.dev/valid-attachments".to_owned(), list);
+    let text = gojson::encode(&netconf.object);
+    let nobody = Attachment { container: String::new(), interface: String::new() };
+    let order = Order { program: &netconf.program, verb: Verb::Gc, attachment: &nobody, netns: "", netconf: text.as_bytes() };
+    match means.delegate.call(&order).map_err(|failure| failure.into_error()) {
+        Err(error) if is_too_old(&error) => Ok(()),
+        outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate gc")),
+    }
+}
+
+/// Whether the delegate does not know GC.
+fn is_too_old(error: &CniError) -> bool {
+    error.code == INCOMPATIBLE_VERSION || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL) && error.msg.contains("unknown CNI_COMMAND"))
+}

@@ -1,0 +1,95 @@
+//! What the verbs share: reading, finding and undoing.
+
+use crate::attachment::Attachment;
+use crate::call::Verb;
+use crate::conf::Conf;
+use crate::delegate::{Delegate, Failure, Order};
+use crate::error::{CniError, INTERNAL, IO_FAILURE};
+use crate::scratch::{self, Scratch};
+use crate::subnet_env;
+use serde_json::{Map, Value};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a call needs besides its input.
+#[derive(Clone, Copy)]
+pub struct Means<'a> {
+    /// Executes the delegate.
+    pub delegate: &'a dyn Delegate,
+    /// How long ADD waits for subnet.env.
+    pub patience: Duration,
+}
+
+/// A configuration that a delegate can be given: one with a type.
+pub(super) struct Netconf {
+    pub(super) object: Map<String, Value>,
+    pub(super) program: String,
+}
+
+impl Netconf {
+    /// Reads a saved configuration. None if it is damaged.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        match serde_json::from_slice(text).ok()? {
+            Value::Object(object) => Self::of(object),
+            _ => None,
+        }
+    }
+
+    pub(super) fn of(object: Map<String, Value>) -> Option<Self> {
+        let program = object.get("type")?.as_str()?.to_owned();
+        Some(Self { object, program })
+    }
+
+    /// Builds the configuration of a call anew.
+    pub(super) fn build(conf: &Conf, patience: Duration) -> Result<Self, CniError> {
+        // Before the wait for the file: this does not get better.
+        conf.delegate()?;
+        let env = subnet_env::load(&conf.subnet_file, patience)?;
+        Self::of(crate::netconf::build(conf, &env)?).ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
+    }
+
+    /// The name of its network.
+    pub(super) fn network(&self) -> &str {
+        self.object.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// What an attachment had, and the file that says it.
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) saved: scratch::Saved,
+}
+
+/// Finds what an attachment was given. Go flannel's plugin names the file after the container whatever the interface is: such a file
+/// serves an interface without one of its own if it is of the same network.
+pub(super) fn find(scratch: &Scratch, conf: &Conf, attachment: &Attachment) -> Result<Option<Found>, CniError> {
+    let name = scratch::name(attachment);
+    if let Some(saved) = scratch.read(&name).map_err(reading(scratch, &name))? {
+        return Ok(Some(Found { name, saved }));
+    }
+    let name = attachment.container.clone();
+    let saved = scratch.read(&name).map_err(reading(scratch, &name))?;
+    let ours = |saved: &scratch::Saved| Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name);
+    Ok(saved.filter(ours).map(|saved| Found { name, saved }))
+}
+
+/// Has the delegate undo what ADD did.
+pub(super) fn undo(means: Means<'_>, program: &str, netconf: &[u8], attachment: &Attachment, netns: &str) -> Result<(), CniError> {
+    let order = Order { program, verb: Verb::Del, attachment, netns, netconf };
+    means.delegate.call(&order).map(drop).map_err(|failure| failure.into_error().during("failed to delegate del"))
+}
+
+pub(super) fn reading<'a>(scratch: &'a Scratch, name: &'a str) -> impl Fn(io::Error) -> CniError + 'a {
+    move |why| failed("reading", &scratch.path(name), &why)
+}
+
+/// An error of the file system.
+pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
+    CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display())).details("check the free space and the permissions there, or set dataDir")
+}
+
+/// Whether a delegate was never started.
+pub(super) fn never_started(failure: &Failure) -> bool {
+    matches!(failure, Failure::NotStarted(_))
+}

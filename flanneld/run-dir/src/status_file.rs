@@ -1,0 +1,181 @@
+//! The file beside subnet.env in which a daemon says whether it is ready. The CNI plugin reads it.
+//!
+//! The daemon holds a lock on the file for life. A file whose lock is free was left by a dead daemon; unlike a pid, this holds across the
+//! pid namespaces of containers. Go flannel writes no such file.
+
+use crate::subnet_env::{self, temporary_prefix};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use rand::Rng;
+use serde_json::json;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a daemon says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The conditions that keep it from being ready, and their reasons. Empty if it is.
+    pub reasons: Vec<(String, String)>,
+    /// The version of the program.
+    pub version: String,
+}
+
+impl Status {
+    fn render(&self) -> String {
+        let reasons: Vec<_> = self.reasons.iter().map(|(condition, reason)| json!({ "condition": condition, "reason": reason })).collect();
+        let status = json!({ "ready": reasons.is_empty(), "reasons": reasons, "pid": std::process::id(), "version": self.version });
+        format!("{status}\n")
+    }
+}
+
+/// The file that belongs to a subnet.env.
+pub fn path(subnet_file: &Path) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(".status");
+    path.into()
+}
+
+/// Why the file could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// Another daemon that lives wrote it.
+    #[error("another flanneld holds {}", .0.display())]
+    Held(PathBuf),
+    /// The system's error.
+    #[error("writing {}: {why}; the CNI plugin judges by subnet.env alone: check the directory's permissions and free space", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        why: io::Error,
+    },
+}
+
+/// The daemon's side of the file. Dropping it, or dying, is how the daemon says that it has ended.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    /// The file in place, its lock, and what it says.
+    current: Option<(Flock<File>, Status)>,
+}
+
+impl Writer {
+    /// A writer for the file that belongs to a subnet.env. Nothing is written yet.
+    pub fn new(subnet_file: &Path) -> Self {
+        Self { path: path(subnet_file), current: None }
+    }
+
+    /// Puts a status in place, unless it is there already.
+    ///
+    /// # Errors
+    /// Another daemon's file is never replaced while that one lives. Any other failure leaves the file as it is.
+    pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
+        let in_place = self.is_in_place();
+        if in_place && self.current.as_ref().is_some_and(|(_, said)| said == status) {
+            return Ok(());
+        }
+        if !in_place && is_held(&self.path) {
+            return Err(StatusError::Held(self.path.clone()));
+        }
+        if self.current.is_none() {
+            // What a daemon that was killed while writing left.
+            subnet_env::clear(&self.path);
+        }
+        let file = self.replace(status).map_err(|why| StatusError::Write { path: self.path.clone(), why })?;
+        // The lock of the old file is given up only now: at any time, the one in place is locked.
+        self.current = Some((file, status.clone()));
+        Ok(())
+    }
+
+    fn is_in_place(&self) -> bool {
+        let here = std::fs::symlink_metadata(&self.path).map(|file| (file.dev(), file.ino()));
+        let ours = self.current.as_ref().and_then(|(file, _)| file.metadata().ok()).map(|file| (file.dev(), file.ino()));
+        here.is_ok_and(|here| ours == Some(here))
+    }
+
+    fn replace(&self, status: &Status) -> io::Result<Flock<File>> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&self.path), rand::rng().random::<u64>()));
+        // Whoever can read it can lock it, and make a dead daemon look alive.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let written = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| io::Error::from(errno)).and_then(|mut file| {
+            file.write_all(status.render().as_bytes())?;
+            std::fs::rename(&temporary, &self.path)?;
+            Ok(file)
+        });
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written
+    }
+}
+
+/// Whether a living process holds the file.
+fn is_held(path: &Path) -> bool {
+    let file = crate::regular::open(path, OpenOptions::new().read(true));
+    file.is_ok_and(|file| matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn status(reason: Option<&str>) -> Status {
+        Status { reasons: reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect(), version: "1.2.3".to_owned() }
+    }
+
+    #[test]
+    fn the_file_says_it_until_its_writer_ends() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("run/subnet.env");
+        let file = path(&env);
+        assert_eq!(file, root.path().join("run/subnet.env.status"));
+        std::fs::create_dir(root.path().join("run")).unwrap();
+        std::fs::write(root.path().join("run/.subnet.env.status0123456789abcdef"), "{").unwrap();
+        let mut writer = Writer::new(&env);
+        assert!(!file.exists());
+        writer.put(&status(Some("none yet"))).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let wanted =
+            json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3"});
+        assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));
+        assert!(is_held(&file));
+        let inode = std::fs::metadata(&file).unwrap().ino();
+        writer.put(&status(Some("none yet"))).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
+        writer.put(&status(None)).unwrap();
+        assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
+        drop(writer);
+        assert!(file.exists() && !is_held(&file));
+        assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_living_daemons_file_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("subnet.env");
+        let (mut first, mut second) = (Writer::new(&env), Writer::new(&env));
+        first.put(&status(None)).unwrap();
+        assert!(matches!(second.put(&status(Some("second"))), Err(StatusError::Held(_))));
+        // What somebody deletes is put back.
+        std::fs::remove_file(path(&env)).unwrap();
+        first.put(&status(None)).unwrap();
+        assert!(is_held(&path(&env)));
+        drop(first);
+        second.put(&status(Some("second"))).unwrap();
+        assert!(std::fs::read_to_string(path(&env)).unwrap().contains("second"));
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("subnet.env.status")).unwrap();
+        let error = Writer::new(&root.path().join("subnet.env")).put(&status(None)).unwrap_err();
+        assert!(matches!(error, StatusError::Write { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+}
