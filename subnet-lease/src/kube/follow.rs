@@ -25,9 +25,11 @@ const QUIET: Duration = Duration::from_secs(100);
 /// Nodes a page: a page is held in memory as a whole.
 const PAGE: usize = 100;
 /// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
-const A_SECOND: f64 = 50.0;
+const A_SECOND: f64 = 40.0;
 /// How long a node waits at most before it comes back.
-const SPREAD: Duration = Duration::from_secs(10);
+const SPREAD: Duration = Duration::from_secs(12);
+/// A watch that ends this long before its time ends early.
+const EARLY: Duration = Duration::from_secs(10);
 /// Failures are told to health after this time.
 const AWAY: Duration = Duration::from_secs(60);
 
@@ -87,6 +89,8 @@ pub struct Follower<'a, S> {
     /// The server lists as a stream.
     streams: bool,
     interrupted: bool,
+    /// When the watch has to end.
+    until: Instant,
     /// What was logged since all was well.
     told: Told,
 }
@@ -94,7 +98,7 @@ pub struct Follower<'a, S> {
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
     pub fn new(api: &'a Api, only: Option<&'a str>, size: &'a Size, sink: S) -> Self {
-        Self { api, only, size, sink, version: None, streams: true, interrupted: false, told: Told::default() }
+        Self { api, only, size, sink, version: None, streams: true, interrupted: true, until: Instant::now(), told: Told::default() }
     }
 
     /// Never ends.
@@ -104,12 +108,16 @@ impl<'a, S: Sink> Follower<'a, S> {
         let mut listed = false;
         loop {
             let begun = Instant::now();
+            if self.only.is_some() {
+                // One Node is listed as cheaply as its version is checked.
+                self.version = None;
+            }
             let ended = match self.version.clone() {
                 Some(version) => self.resume(&version).await,
                 None if self.streams => self.stream().await,
                 None => self.paged().await,
             };
-            listed |= self.version.is_some();
+            listed |= !self.interrupted;
             let (why, pause) = match ended {
                 Ended::Normally => {
                     (failures, failing) = (0, None);
@@ -242,6 +250,11 @@ impl<'a, S: Sink> Follower<'a, S> {
         let text = match lines.next(patience).await {
             Ok(Line::Text(text)) => text,
             Ok(Line::Quiet) => return Ok(None),
+            Ok(Line::End) if Instant::now() + EARLY < self.until => {
+                // A server that stops ends all watches in good order, and all nodes would come back at once.
+                let (_, what) = self.words();
+                return Err(Ended::Broken(Failure::unreachable(lines.server(), what, "it ended the watch early, as a server does that stops")));
+            }
             Ok(Line::End) => return Err(Ended::Normally),
             Err(failure) => return Err(Ended::Broken(failure)),
         };
@@ -261,12 +274,13 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    async fn open(&self, query: &str) -> Result<Lines, Failure> {
+    async fn open(&mut self, query: &str) -> Result<Lines, Failure> {
         /// Servers end watches after 30 to 60 minutes of their own accord; sooner, so that all of them do not meet one server.
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
         let path = format!("/api/v1/nodes?{query}&timeoutSeconds={seconds}{}", selector(self.only));
+        self.until = Instant::now() + Duration::from_secs(seconds);
         self.api.send(&Call::get(kind, what, path)).await.map(Lines::of)
     }
 
@@ -391,7 +405,7 @@ mod tests {
         let size = Size::default();
         assert_eq!(size.share(), Duration::ZERO);
         size.set(3);
-        assert!((0..100).all(|_| size.share() <= Duration::from_millis(60)));
+        assert!((0..100).all(|_| size.share() <= Duration::from_millis(75)));
         size.set(500);
         let late = (0..200).filter(|_| size.share() > Duration::from_secs(5)).count();
         assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
