@@ -18,11 +18,12 @@ SECONDS ?= 60
 ARCH ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
+GO_FLANNEL_CNI ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # sudo forgets the environment; etcd is where this user's setup put it.
-AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD))
+AS_ROOT := $(SUDO) env XDG_CACHE_HOME=$(patsubst %/flannel-rs,%,$(CACHE)) GO_FLANNELD=$(abspath $(GO_FLANNELD)) GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI))
 # Tests wait more than they compute: more of them at once than there are processors.
 export RUST_TEST_THREADS ?= $(shell expr 4 '*' $$(nproc))
 # Tests that make network namespaces need root; cargo itself does not.
@@ -88,10 +89,11 @@ e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a t
 	cargo build --workspace
 	cargo test -p e2e --no-fail-fast -- $(ARGS)
 
-bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld]
+bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld GO_FLANNEL_CNI=/path/to/flannel]
 	./e2e/setup.sh bench
 	cargo build --release -p flanneld
 	cargo build --release -p e2e --bin bench
+	./cni/build.sh
 	$(AS_ROOT) ./target/release/bench $(ARGS)
 
 soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load

@@ -43,3 +43,40 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     ipam.insert("routes".to_owned(), routes.into());
     Ok(ipam)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gojson;
+    use proptest::prelude::*;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), any::<i64>().prop_map(Value::from), ".{0,6}".prop_map(Value::from)];
+        let key = "(type|name|ipam|mtu|routes|ranges|dst|gw|table|[a-z]{1,3})";
+        leaf.prop_recursive(4, 16, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(key, inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_configured_the_subnet_is_flannels(delegate in values(), ipam in values(), runtime_config in values(), mtu: u32, ip_masq: bool) {
+            let env = SubnetEnv { networks: vec!["10.244.0.0/16".parse().unwrap()], subnets: vec!["10.244.7.0/24".parse().unwrap()], mtu, ip_masq };
+            let text = json!({"name": "cbr0", "delegate": delegate, "ipam": ipam, "runtimeConfig": runtime_config}).to_string();
+            if let Ok(netconf) = build(&Conf::parse(text.as_bytes()).unwrap(), &env) {
+                let read: Value = serde_json::from_str(&gojson::encode(&netconf)).unwrap();
+                prop_assert_eq!(&read["name"], "cbr0");
+                prop_assert_eq!(&read["ipam"]["ranges"], &json!([[{"subnet": "10.244.7.0/24"}]]));
+                let routes = read["ipam"]["routes"].as_array().unwrap();
+                prop_assert_eq!(routes.last().unwrap(), &json!({"dst": "10.244.0.0/16"}));
+                prop_assert!(read["type"].is_string());
+                // An operator may say null, which is not the same as nothing.
+                prop_assert_eq!(read["mtu"].is_null(), delegate.get("mtu").is_some_and(Value::is_null));
+            }
+        }
+    }
+}

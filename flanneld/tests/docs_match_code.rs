@@ -285,7 +285,7 @@ fn variables_on_every_page_exist() {
     let flags = flags(&read("docs/options.md"));
     let mut known: Names = flags.iter().map(|flag| format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"))).collect();
     let mut asked = Names::new();
-    for folder in ["flanneld", "flannelctl/src", "backends", "subnet-lease/src", "e2e"] {
+    for folder in ["flanneld", "flannelctl/src", "backends", "subnet-lease/src", "cni/src", "e2e"] {
         for source in sources(folder) {
             known.extend(words(&source, r#"\b(FLANNELD?_[A-Z_]*[A-Z])\b"#));
             if !folder.starts_with("e2e") {
@@ -367,7 +367,7 @@ impl Texts {
     fn of_the_workspace() -> Self {
         let placeholder = Regex::new(r"\{[^{}]*\}").unwrap();
         let mut all = String::new();
-        for folder in ["subnet-lease/src", "backends", "flanneld", "flannelctl/src"] {
+        for folder in ["subnet-lease/src", "backends", "flanneld", "flannelctl/src", "cni/src"] {
             for text in sources(folder).iter().flat_map(|source| literals(source)) {
                 let text = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
                 let text = placeholder.replace_all(&text, "\0").replace('\u{1}', "{").replace('\u{2}', "}");

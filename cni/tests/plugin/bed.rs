@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
+/// The plugin, or the one that `FLANNEL_TEST_CNI` names: with a program before it, such as an emulator, if need be.
+fn plugin() -> String {
+    std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
+}
+
 /// What a daemon writes.
 pub const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
@@ -99,15 +104,10 @@ impl Bed {
 
     /// Starts the plugin, through other programs if some are given.
     pub fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
-        let plugin = env!("CARGO_BIN_EXE_flannel");
-        let mut command = match through.split_first() {
-            None => Command::new(plugin),
-            Some((program, args)) => {
-                let mut command = Command::new(program);
-                command.args(args).arg(plugin);
-                command
-            }
-        };
+        let plugin = plugin();
+        let words: Vec<&str> = through.iter().copied().chain(plugin.split_whitespace()).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("STUB", self.path("stub")).env("CNI_PATH", self.path("bin"));
         command.envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

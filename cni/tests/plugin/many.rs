@@ -27,6 +27,42 @@ fn five_hundred_at_once() {
 }
 
 #[test]
+fn a_delegate_ends_with_the_plugin() {
+    let bed = Bed::new(&["bridge"]);
+    std::fs::write(bed.path("bin/bridge"), "#!/bin/sh\ncd \"$STUB\"\necho $$ > half\nmv half pid\nexec sleep 600\n").unwrap();
+    let mut killed = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({})));
+    let pid = bed.path("stub/pid");
+    wait(|| pid.exists());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let process = format!("/proc/{}/stat", std::fs::read_to_string(pid).unwrap().trim());
+    // One that nobody has waited for yet is dead, too.
+    wait(|| std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
+}
+
+#[test]
+fn an_add_that_was_killed_can_be_repeated() {
+    let bed = Bed::new(&["bridge"]);
+    std::fs::write(bed.path("stub/slow"), "20").unwrap();
+    let mut killed = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({})));
+    wait(|| !bed.held().is_empty());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    std::fs::remove_file(bed.path("stub/slow")).unwrap();
+    bed.call("ADD").ok();
+    assert_eq!((bed.calls(), bed.held().len()), (["ADD bridge", "DEL bridge", "ADD bridge"].map(str::to_owned).to_vec(), 1));
+}
+
+/// Waits for what happens within milliseconds.
+fn wait(happened: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
 fn whatever_a_kill_leaves_the_next_call_cleans() {
     let kills = std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let bed = Bed::new(&["bridge"]);

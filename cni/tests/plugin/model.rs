@@ -143,6 +143,8 @@ struct Sequence<'a> {
     world: World,
     /// What ADD promised and no DEL or GC has been asked to remove.
     promised: BTreeSet<(String, Attachment)>,
+    /// Where ADD was killed in the middle, and none succeeded since.
+    interrupted: BTreeSet<(String, Attachment)>,
 }
 
 /// How a call ended; nothing if it was killed.
@@ -206,7 +208,12 @@ impl Sequence<'_> {
             (Verb::Add, Some(Ok(_))) => {
                 assert!(self.is_held(key) && self.file(&key.1), "ADD promised what is not there");
                 self.promised.insert(key.clone());
+                self.interrupted.remove(key);
             }
+            (Verb::Add, None) if !there && !file => {
+                self.interrupted.insert(key.clone());
+            }
+            (Verb::Add, Some(Err(error))) if fates.is_empty() && self.interrupted.contains(key) => panic!("ADD cannot be repeated: {error:?}"),
             (Verb::Add, Some(Err(_))) if !there && !file => {
                 assert_eq!(self.is_held(key), self.file(&key.1) && self.is_held(key), "a failed ADD left what nobody knows of");
             }
@@ -274,7 +281,8 @@ fn no_sequence_leaves_what_nobody_knows_of() {
                 TestRunner::new(config)
                     .run(&steps(), |steps| {
                         let _ = fs::remove_dir_all(root.path().join("data"));
-                        let mut sequence = Sequence { folder: root.path(), world: World::default(), promised: BTreeSet::new() };
+                        let mut sequence =
+                            Sequence { folder: root.path(), world: World::default(), promised: BTreeSet::new(), interrupted: BTreeSet::new() };
                         for step in &steps {
                             sequence.step(step);
                             sequence.check();

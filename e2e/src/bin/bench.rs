@@ -2,6 +2,8 @@
 //!
 //! `--help` tells its arguments.
 
+#[path = "../bench/cni.rs"]
+mod cni;
 #[path = "../bench/datapath.rs"]
 mod datapath;
 #[path = "../bench/gateway.rs"]
@@ -29,6 +31,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --quick             the small sizes only, one round
   --markdown          write the tables into docs/performance.md, too
   --peers=N           this many leases only, no healing, no packets
+  --cni               what the CNI plugin costs, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier
@@ -39,14 +42,20 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --metrics           show what the daemons counted, too
 
 With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
-beside ours. It needs root.
+beside ours, with GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. It needs root.
 ";
+
+/// Pods added in each way; with `--quick`.
+const CNI_ROUNDS: usize = 40;
+const CNI_QUICK: usize = 10;
 
 /// What is to be measured.
 struct Order {
     markdown: bool,
     sizes: Vec<u32>,
     heal: bool,
+    /// How many pods are added in each way.
+    cni: usize,
     packets: bool,
     plan: datapath::Plan,
 }
@@ -55,21 +64,24 @@ struct Order {
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
+    let mut cni = CNI_ROUNDS;
     for arg in arguments {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--markdown" => markdown = true,
             "--quick" => {
                 sizes.truncate(2);
+                cni = cni.min(CNI_QUICK);
                 plan.rounds = 1;
             }
             "--no-datapath" => packets = false,
-            "--datapath" => (sizes, heal) = (Vec::new(), false),
+            "--datapath" => (sizes, heal, cni) = (Vec::new(), false, 0),
+            "--cni" => (sizes, heal, packets) = (Vec::new(), false, false),
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
             arg => match arg.split_once('=') {
-                Some(("--peers", peers)) => (sizes, heal, packets) = (vec![number("--peers", peers)?], false, false),
+                Some(("--peers", peers)) => (sizes, heal, packets, cni) = (vec![number("--peers", peers)?], false, false, 0),
                 Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
@@ -82,7 +94,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    Ok(Some(Order { markdown, sizes, heal, packets, plan }))
+    Ok(Some(Order { markdown, sizes, heal, cni, packets, plan }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -126,7 +138,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(Order { markdown, sizes, heal, packets, plan }: Order) -> Result<()> {
+fn measure(Order { markdown, sizes, heal, cni, packets, plan }: Order) -> Result<()> {
     let mut table = Table::default();
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -137,8 +149,14 @@ fn measure(Order { markdown, sizes, heal, packets, plan }: Order) -> Result<()> 
         healing::measure(&mut table)?;
     }
     let scale = (!table.is_empty()).then(|| table.markdown());
+    let mut plugin = Table::default();
+    if cni > 0 {
+        eprintln!("cni: {cni} pods in each way");
+        cni::measure(cni, &mut plugin)?;
+    }
+    let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
     let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
-    if let Some(text) = &scale {
+    for text in scale.iter().chain(&plugin) {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
@@ -147,6 +165,9 @@ fn measure(Order { markdown, sizes, heal, packets, plan }: Order) -> Result<()> 
     if markdown {
         if let Some(text) = scale {
             table::write("scale", &text)?;
+        }
+        if let Some(text) = plugin {
+            table::write("cni", &text)?;
         }
         if let Some((text, picture)) = packets {
             let text = format!("{}![One TCP stream, by backend](datapath.svg)\n\n{text}", table::measured());

@@ -167,6 +167,33 @@ fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     Ok(())
 }
 
+/// The commands that the page shows, where `/run`, `/opt` and `/var/lib` are empty but for what the page presumes.
+#[test]
+fn the_pages_commands_work() {
+    Lab::run("cni-page", |lab| {
+        let host = lab.host("h1", &[])?;
+        let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cni.md"))?;
+        let (_, block) = page.split_once("## By hand").and_then(|(_, rest)| rest.split_once("```sh\n")).context("the page has no commands")?;
+        let (commands, _) = block.split_once("```").context("the block does not end")?;
+        let (bin, own) = (binaries::cni(CniVersion::V191)?, binaries::own("flannel")?);
+        // They are read before the folders are covered.
+        let script = format!(
+            "exec 8<{own} 9<{bin}/bridge 7<{bin}/host-local\nfor folder in /run /opt /var/lib; do mount -t tmpfs tmpfs $folder; done\n\
+             mkdir -p /opt/cni/bin /run/flannel; cd /run\n\
+             cat <&8 > /opt/cni/bin/flannel; cat <&9 > /opt/cni/bin/bridge; cat <&7 > /opt/cni/bin/host-local; chmod +x /opt/cni/bin/*\n\
+             printf 'FLANNEL_NETWORK=10.5.0.0/16\\nFLANNEL_SUBNET=10.5.7.1/24\\nFLANNEL_MTU=1450\\nFLANNEL_IPMASQ=true\\n' > /run/flannel/subnet.env\n\
+             {commands}\nls /var/lib/cni/flannel\n",
+            own = own.display(),
+            bin = bin.display()
+        );
+        let output = host.netns().exec("unshare", &["--mount", "sh", "-ec", script.as_str()])?;
+        let result: Value = serde_json::from_str(&output).with_context(|| format!("more than ADD's result, or something is left: {output}"))?;
+        ensure!(addresses(&result)? == ["10.5.7.2".parse::<IpAddr>()?], "{result}");
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn the_reference_plugins_of_now() {
     serves(CniVersion::V191, "1.1.0").unwrap();
