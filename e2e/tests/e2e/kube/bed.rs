@@ -199,7 +199,7 @@ pub(super) fn options(host: &Host, net_conf: &std::path::Path, proxies: &[Proxy;
     FlanneldOptions::kube(host.name(), net_conf).arg(&format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url()))
 }
 
-/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8081 leads to it too.
+/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8090 leads to it too.
 pub(super) fn echo_pod(name: &str, node: &str) -> String {
     format!(
         r#"
@@ -215,7 +215,7 @@ spec:
     image: localhost/busybox:1
     imagePullPolicy: Never
     command: [nc, -ll, -p, "8080", -e, echo, {name}]
-    ports: [{{containerPort: 8080, hostPort: 8081}}]
+    ports: [{{containerPort: 8080, hostPort: 8090}}]
 "#
     )
 }

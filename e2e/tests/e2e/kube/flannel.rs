@@ -124,7 +124,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         // hostPort, by portmap, from another node.
         let host_port = format!("{}", cluster.nodes[0].host().v4_of("enp0s8")?);
         eventually_ok(SOON, "a hostPort answers", || {
-            let answer = cluster.exec("default", "p2", &["sh", "-c", &format!("nc {host_port} 8081 </dev/null")])?;
+            let answer = cluster.exec("default", "p2", &["sh", "-c", &format!("nc {host_port} 8090 </dev/null")])?;
             ensure!(answer.trim() == "p1", "{answer}");
             Ok(())
         })?;
