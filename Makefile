@@ -30,7 +30,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop fuzz install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop fuzz cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -115,6 +115,10 @@ fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	for target in lease net_conf subnet_env options datagram icmp vxlan tun; do \
 	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
+
+cni: ## The CNI plugin as one static program, target/cni/ARCH/flannel [ARCH=amd64|arm64]
+	./e2e/setup.sh build
+	./cni/build.sh $(ARCH)
 
 install: ## Install the daemon, flannelctl, manual pages, completions, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
 	./e2e/setup.sh build

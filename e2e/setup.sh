@@ -142,6 +142,14 @@ kubernetes_now() {
     PATH="$(dirname "$go"):$PATH" "$here/kubernetes/build.sh" "$cache/kubernetes-1.36"
 }
 
+# For the chart: one that is installed, or built here.
+helm_now() {
+    has helm || [ -x "$cache/helm-3.22/helm" ] && return 0
+    find_go 26
+    say "Helm 3.22 from its Go modules into $cache/helm-3.22 (two minutes, once)"
+    PATH="$(dirname "$go"):$PATH" "$here/helm/build.sh" "$cache/helm-3.22"
+}
+
 # Debian's, unpacked and not installed: containerd's package would start a service on this machine.
 container_runtime() {
     local folder=$cache/containerd half
@@ -207,6 +215,6 @@ case $what in
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
-    test) test_packages; install_packages; etcd_now; etcd_old; cni_now; cni_old; container_runtime; kubernetes_now; cargo_tools ;;
+    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
     *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

@@ -13,7 +13,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(cd "$here/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 profile=${PROFILE:-release}
-: "${SOURCE_DATE_EPOCH:=0}"
+# Equal sources give equal bytes: the time of an image is that of the last change.
+: "${SOURCE_DATE_EPOCH:=$(git -C "$top" log -1 --format=%ct 2>/dev/null || echo 0)}"
 export SOURCE_DATE_EPOCH
 
 say() { printf 'image: %s\n' "$*"; }
@@ -65,7 +66,7 @@ build_daemon() {
     local options=(--locked -p flanneld -p flannelctl)
     [ "$profile" = dev ] || options+=(--profile "$profile")
     if [ "$arch" != "$host" ]; then
-        command -v "$triplet-gcc" >/dev/null || fail "there is no $triplet-gcc: apt-get install gcc-$cpu-linux-gnu libc6-dev-$arch-cross"
+        command -v "$triplet-gcc" >/dev/null || fail "there is no $triplet-gcc: apt-get install gcc-${cpu/_/-}-linux-gnu libc6-dev-$arch-cross"
         has_target "$cpu-unknown-linux-gnu" || fail "Rust has no target $cpu-unknown-linux-gnu here, and no rustup to add it"
         local name=${cpu^^}_UNKNOWN_LINUX_GNU
         export "CARGO_TARGET_${name}_LINKER=$triplet-gcc" "CC_${cpu}_unknown_linux_gnu=$triplet-gcc" "AR_${cpu}_unknown_linux_gnu=$triplet-ar"
@@ -90,8 +91,8 @@ build_install() {
         RUSTFLAGS="-C target-feature=+crt-static"
         [ "$arch" = "$host" ] || export "CARGO_TARGET_${cpu^^}_UNKNOWN_LINUX_GNU_LINKER=$triplet-gcc"
     fi
-    (cd "$top" && cargo build --locked --profile tiny -p install-file --target "$target")
-    install_program=$target_dir/$target/tiny/flannel-install
+    (cd "$top" && cargo build --locked --profile cni -p install-file --target "$target")
+    install_program=$target_dir/$target/cni/flannel-install
     unset RUSTFLAGS
 }
 
@@ -192,8 +193,9 @@ programs=${PROGRAMS:-$target_dir/$([ "$arch" = "$host" ] || echo "$cpu-unknown-l
 get_packages
 [ -n "${PROGRAMS:-}" ] || build_daemon
 build_install
-plugin=${CNI_PLUGIN:-$target_dir/cni/$arch/flannel}
-[ -n "${CNI_PLUGIN:-}" ] || "$top/cni/build.sh" "$arch"
+plugin=${CNI_PLUGIN:-}
+# Its last line names the program.
+[ -n "$plugin" ] || plugin=$top/$("$top/cni/build.sh" "$arch" | tail -n 1)
 
 umask 022
 mkdir -p "$images"

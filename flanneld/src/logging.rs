@@ -37,8 +37,9 @@ pub fn init(logging: Logging) {
 /// klog's level as filter directives: it raises the level of our crates, and that of libraries only from 4 on.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
-        ..=0 => "info",
-        1..=3 => "info,flanneld=debug,backends=debug,subnet_lease=debug",
+        // kube's own lines repeat with each connection what is told once.
+        ..=0 => "info,kube_client=error",
+        1..=3 => "info,kube_client=error,flanneld=debug,backends=debug,subnet_lease=debug",
         4.. => "debug,flanneld=trace,backends=trace,subnet_lease=trace",
     }
 }

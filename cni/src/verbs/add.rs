@@ -3,9 +3,9 @@
 use super::shared::{Means, Netconf, failed, never_started, reading, undo};
 use crate::call::{Call, Verb};
 use crate::delegate::{Failure, Order};
-use crate::error::{CniError, DECODING_FAILURE};
+use crate::error::{CniError, DECODING_FAILURE, INTERNAL};
 use crate::gojson;
-use crate::scratch::{self, Progress, Scratch};
+use crate::scratch::{self, Progress, Saved, Scratch};
 
 pub(super) fn add(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
     let netconf = Netconf::build(&call.conf, means.patience)?;
@@ -24,7 +24,11 @@ pub(super) fn add(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
             false
         }
         // An attachment that is in use keeps its file, and its interface, if this ADD is refused.
-        earlier => earlier.is_some(),
+        Some(saved) => {
+            not_of_another_network(call, saved)?;
+            true
+        }
+        None => false,
     };
     if !there {
         scratch.write(&name, &text, Progress::Begun).map_err(writing)?;
@@ -46,6 +50,17 @@ pub(super) fn add(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
             }
             Err(failure.into_error().during("failed to delegate add"))
         }
+    }
+}
+
+/// Fails if an interface belongs to another network: its file is the only way to undo that.
+fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
+    match Netconf::read(&saved.text) {
+        Some(old) if old.network() != call.conf.name => {
+            let why = format!("{} of container {} belongs to network {:?}", call.attachment.interface, call.attachment.container, old.network());
+            Err(CniError::new(INTERNAL, why).details("it must be removed from that network first, by DEL with its configuration"))
+        }
+        _ => Ok(()),
     }
 }
 

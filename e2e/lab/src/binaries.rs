@@ -9,6 +9,18 @@ pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
 /// The folder of etcd 3.6, when it is not the one that `make setup` fills.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
+/// The folder of the reference CNI plugins 1.9.1, when it is not the one that `make setup` fills.
+pub const CNI_DIR: &str = "FLANNEL_CNI_DIR";
+
+/// Both ends of the reference CNI plugins that users have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CniVersion {
+    /// 1.9.1, built by `make setup`.
+    V191,
+    /// 1.1.1, the distribution's.
+    V111,
+}
+
 /// Both ends of what users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdVersion {
@@ -65,6 +77,16 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
     Ok(found.context("Kubernetes' commands are not here: `make setup` builds them")?.join(name))
 }
 
+/// Helm, from the path or as `make setup` builds it.
+///
+/// # Errors
+/// When it is not there.
+pub fn helm() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join("helm")).chain([cache("helm-3.22/helm")]);
+    places.find(|place| place.is_file()).context("there is no helm: `make setup` builds it")
+}
+
 /// A file of what `make setup` keeps, such as `containerd/usr/bin/containerd`.
 ///
 /// # Errors
@@ -75,6 +97,21 @@ pub fn kept(name: &str) -> Result<PathBuf> {
         bail!("there is no {}: `make setup` gets it", path.display());
     }
     Ok(path)
+}
+
+/// The folder of the reference CNI plugins.
+///
+/// # Errors
+/// When they are not installed.
+pub fn cni(version: CniVersion) -> Result<PathBuf> {
+    let folder = match version {
+        CniVersion::V191 => std::env::var_os(CNI_DIR).map_or_else(|| cache("cni-1.9.1"), PathBuf::from),
+        CniVersion::V111 => cache("cni-1.1.1"),
+    };
+    if !folder.join("bridge").is_file() {
+        bail!("there is no {} ({version:?}): `make setup` gets it", folder.join("bridge").display());
+    }
+    Ok(folder)
 }
 
 fn cache(name: &str) -> PathBuf {

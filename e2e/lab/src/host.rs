@@ -15,6 +15,7 @@ use crate::net::switch::Port;
 use crate::site::Site;
 
 pub(crate) mod cable;
+pub(crate) mod cni;
 pub(crate) mod hang;
 pub(crate) mod monitor;
 pub(crate) mod nat;

@@ -42,12 +42,13 @@ mod vagrant;
 mod wait;
 
 pub use bed::Bed;
-pub use binaries::EtcdVersion;
+pub use binaries::{CniVersion, EtcdVersion};
 pub use daemon::file_store::FileStore;
 pub use daemon::flanneld::{Flanneld, FlanneldOptions};
 pub use daemon::programs::{Programs, Xtables, write_script};
 pub use host::Host;
 pub use host::cable::Cable;
+pub use host::cni::{Cni, CniAnswer};
 pub use host::hang::Hang;
 pub use host::monitor::Monitor;
 pub use host::nat::NatBox;

@@ -36,11 +36,16 @@ impl Daemon {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
-        if let Some(subnets) = place.and_then(|place| place.subnets) {
+        if let Some(subnets) = place.as_ref().and_then(|place| place.subnets) {
             self.forget_another_subnet(&subnets);
         }
         self.health.condition(Condition::Lease, None);
-        info!("this node's subnet is {}{}", lease.subnets, if lease.term == Term::Reserved { " (no expiry)" } else { "" });
+        let how = match &place {
+            Some(place) => format!(", the podCIDR of the Node {}", place.id),
+            None if lease.term == Term::Reserved => " (no expiry)".to_owned(),
+            None => String::new(),
+        };
+        info!("this node's subnet is {}{how}", lease.subnets);
         self.health.fact("subnet", lease.subnets.to_string());
         Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }

@@ -435,3 +435,47 @@ fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
     assert_eq!(alarm.look(None, at(1_900)), (Some(None), None));
     assert_eq!(alarm.look(None, at(2_000)), (None, None));
 }
+
+/// A store that knows the nodes: their addresses decide, and none that another node has.
+#[test]
+fn a_place_chooses_the_interface() {
+    let facts = vagrant();
+    const NAT: &str = "10.0.2.15";
+    let place = |candidates: &[&str], taken: &[&str], servers: &[&str]| Placed {
+        candidates: candidates.iter().map(|text| (ip(text), "the Node's InternalIP")).collect(),
+        taken: taken.iter().map(|text| (ip(text), "n2".to_owned())).collect(),
+        servers: servers.iter().map(|text| ip(text)).collect(),
+    };
+    let at = |families, place: &Placed| Request { place: Some(place.clone()), ..request(families, vec![]) };
+    for (families, place, want) in [
+        // The first node of a lab cannot know.
+        (V4, place(&[NAT], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, place(&[], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, place(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12"),
+        // Published last, before the InternalIP.
+        (V4, place(&["192.168.56.11", NAT], &[NAT], &[]), "enp0s8 192.168.56.11"),
+        (V4, place(&["203.0.113.1", NAT], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, place(&[NAT], &[NAT], &["192.168.56.10"]), "enp0s8 192.168.56.11"),
+        (V4, place(&[NAT], &[NAT], &[NAT, "203.0.113.9", "192.168.56.10"]), "enp0s8 192.168.56.11"),
+        // This host is the API server itself.
+        (V4, place(&[NAT], &[NAT], &["192.168.56.12"]), "enp0s8 192.168.56.12"),
+        (BOTH, place(&["192.168.56.12", "fd00:56::11"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
+        (BOTH, place(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
+        (V6, place(&["192.168.56.12"], &[], &[]), "enp0s3 fd17::2"),
+        (BOTH, place(&[NAT], &["fd17::2"], &["fd00:56::10"]), "enp0s8 192.168.56.11 and fd00:56::11"),
+        // One that lacks the second family is no choice for both.
+        (BOTH, place(&["198.51.100.1"], &[], &[]), "enp0s3 10.0.2.15 and fd17::2"),
+    ] {
+        assert_eq!(chosen(&at(families, &place), &facts), want, "{place:?}");
+    }
+    let none = refused(&at(V4, &place(&[NAT], &[NAT], &["8.8.8.8"])), &facts);
+    for part in [NAT, "the Node n2's, too", "--iface", "node-public-ip", "enp0s8"] {
+        assert!(none.text.contains(part) && none.may_come, "{part}: {}", none.text);
+    }
+    // What an operator names counts, whoever else has it.
+    let trapped = at(V4, &place(&[NAT], &[NAT], &[]));
+    assert_eq!(chosen(&Request { selectors: vec![name("enp0s3")], ..trapped.clone() }, &facts), "enp0s3 10.0.2.15");
+    let annotated = Request { public_ip: Some([192, 168, 56, 12].into()), ..trapped };
+    assert_eq!(chosen(&annotated, &facts), "enp0s8 192.168.56.12");
+    assert!(select(&annotated, &facts).unwrap().named);
+}

@@ -91,7 +91,14 @@ impl Api {
     /// # Errors
     /// `Refused` for a mistake, `Unavailable` for files that may come.
     pub async fn check(&self) -> Result<(), Error> {
-        self.config(0).await.map(|_| ())
+        let config = self.config(0).await?;
+        if config.accept_invalid_certs {
+            tracing::warn!("the kubeconfig has insecure-skip-tls-verify: whoever answers at {} is believed", config.cluster_url);
+        }
+        if config.cluster_url.scheme_str() == Some("http") {
+            tracing::warn!("{} is not encrypted: whoever listens or answers on the way is believed", config.cluster_url);
+        }
+        Ok(())
     }
 
     /// Sends a request; the answer's body is not read yet.

@@ -8,7 +8,7 @@ use super::lines::{Line, Lines};
 use super::node::Node;
 use crate::backoff::Backoff;
 use crate::json::Object;
-use crate::reason::{Kind, Reason};
+use crate::reason::{Kind, Reason, Told};
 use http::StatusCode;
 use serde_json::value::RawValue;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -87,12 +87,14 @@ pub struct Follower<'a, S> {
     /// The server lists as a stream.
     streams: bool,
     interrupted: bool,
+    /// What was logged since all was well.
+    told: Told,
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
     pub fn new(api: &'a Api, only: Option<&'a str>, size: &'a Size, sink: S) -> Self {
-        Self { api, only, size, sink, version: None, streams: true, interrupted: false }
+        Self { api, only, size, sink, version: None, streams: true, interrupted: false, told: Told::default() }
     }
 
     /// Never ends.
@@ -131,6 +133,10 @@ impl<'a, S: Sink> Follower<'a, S> {
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
                 self.api.counters.away(&why);
+            }
+            // A single lost answer is nothing to tell; both followers see the same.
+            if failures > 1 && self.only.is_none() && self.told.news(Some(&why)) {
+                tracing::warn!("changes of the Nodes are not seen, what is known stays in force: {why}");
             }
             self.sink.interrupted(&why);
             tokio::time::sleep(pause).await;
@@ -274,6 +280,9 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     fn stands(&mut self) {
         self.api.counters.reached();
+        if self.told.news(None) {
+            tracing::info!("resolved: changes of the Nodes are seen again");
+        }
         self.interrupted = false;
         self.sink.resumed();
     }

@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,12 @@ impl Concern {
 pub struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
+    /// The addresses of the API servers, and when they were read.
+    servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
+
+/// How long the addresses of the API servers are kept: they change when a control plane gets another node.
+const SERVERS: Duration = Duration::from_secs(300);
 
 impl Extras {
     fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
@@ -90,9 +97,17 @@ impl Extras {
 
     /// The addresses of the API servers; empty where they cannot be read.
     pub async fn servers(&self, api: &Api) -> Vec<IpAddr> {
+        let cached = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, servers)) = cached.filter(|(at, _)| at.elapsed() < SERVERS) {
+            return servers;
+        }
         let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?limit=10&labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes";
         match api.read(&Call::get("list-endpointslices", "list the EndpointSlices of the Service kubernetes", path)).await {
-            Ok(text) => endpoints(&text),
+            Ok(text) => {
+                let servers = endpoints(&text);
+                *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), servers.clone()));
+                servers
+            }
             Err(failure) => {
                 Self::told(&self.slices, &failure, "the interface is chosen without the addresses of the API servers");
                 Vec::new()

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustls::ClientConfig;
+use serde_json::{Value, json};
 
 use crate::binaries;
 use crate::host::Host;
@@ -110,6 +111,30 @@ impl ApiServer {
     pub fn client(&self, user: User) -> ApiClient {
         let address = SocketAddr::new(self.advertised, PORT);
         ApiClient { netns: self.host.netns().clone(), address, tls: Arc::clone(&self.tls), token: user.token() }
+    }
+
+    /// A pod of a service account, as its token identifies it; the pod is there and runs nowhere.
+    ///
+    /// # Errors
+    /// When the API server refuses the pod or the token.
+    pub fn client_of_pod(&self, namespace: &str, service_account: &str, pod: &str, node: &str) -> Result<ApiClient> {
+        let of = format!("/api/v1/namespaces/{namespace}");
+        let spec = json!({ "nodeName": node, "serviceAccountName": service_account, "containers": [{ "name": "c", "image": "localhost/none" }] });
+        let made = self.admin().create(&format!("{of}/pods"), &json!({ "metadata": { "name": pod }, "spec": spec }))?;
+        let bound = json!({ "kind": "Pod", "apiVersion": "v1", "name": pod, "uid": made["metadata"]["uid"] });
+        self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
+    }
+
+    /// A service account by a token of this specification.
+    ///
+    /// # Errors
+    /// When the API server refuses the token.
+    pub fn client_of(&self, namespace: &str, service_account: &str, token: &Value) -> Result<ApiClient> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": token });
+        let answer = self.admin().create(&path, &request)?;
+        let token = answer["status"]["token"].as_str().context("a token")?.to_owned();
+        Ok(ApiClient { token, ..self.admin() })
     }
 
     /// A kubeconfig of a user for this server, or for what stands before it.

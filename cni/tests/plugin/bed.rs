@@ -1,0 +1,183 @@
+//! A folder with a subnet.env, a data directory and a stub of the delegate, and the plugin executed in it.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// What a daemon writes.
+pub const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+
+/// Notes what it is called with. It holds one thing for each attachment, as bridge and host-local hold an interface and an address: a file
+/// in `held`. `fail-VERB` is an error to give at once, `fail-late-VERB` one to give when it is done, `slow` the seconds that it takes.
+const STUB: &str = r#"#!/bin/sh
+cd "$STUB" || exit 1
+echo "$CNI_COMMAND ${0##*/}" >> calls
+cat > "delegate-$CNI_COMMAND"
+fail() { if [ -e "$1" ]; then cat "$1"; exit 1; fi; }
+fail "fail-$CNI_COMMAND"
+held="held/$CNI_CONTAINERID,$CNI_IFNAME"
+case $CNI_COMMAND in
+ADD) if [ -e "$held" ]; then echo '{"code":999,"msg":"duplicate"}'; exit 1; fi; : > "$held" ;;
+DEL) rm -f "$held" ;;
+esac
+[ -e slow ] && sleep "$(cat slow)"
+fail "fail-late-$CNI_COMMAND"
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"0.3.1","dns":{}}'
+exit 0
+"#;
+
+/// The place of one test.
+pub struct Bed {
+    folder: TempDir,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub struct Answer {
+    pub exit: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Answer {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { exit: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// The error.
+    pub fn error(&self) -> Value {
+        assert_eq!(self.exit, 1, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self:?}"))
+    }
+
+    /// The error's code; 0 for success.
+    pub fn code(&self) -> u64 {
+        if self.exit == 0 { 0 } else { self.error()["code"].as_u64().unwrap() }
+    }
+
+    /// Fails unless the call succeeded in silence.
+    pub fn ok(self) -> Self {
+        assert!(self.exit == 0 && self.stderr.is_empty(), "{self:?}");
+        self
+    }
+}
+
+impl Bed {
+    /// With a subnet.env, and stubs of these names.
+    pub fn new(stubs: &[&str]) -> Self {
+        let bed = Self { folder: tempfile::tempdir().unwrap() };
+        for folder in ["bin", "stub/held"] {
+            fs::create_dir_all(bed.path(folder)).unwrap();
+        }
+        for stub in stubs {
+            let path = bed.path("bin").join(stub);
+            fs::write(&path, STUB).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::write(bed.path("subnet.env"), SUBNET_ENV).unwrap();
+        bed
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A configuration with more keys.
+    pub fn conf(&self, more: &Value) -> String {
+        let mut conf =
+            json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        conf.to_string()
+    }
+
+    /// Starts the plugin, through other programs if some are given.
+    pub fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
+        let plugin = env!("CARGO_BIN_EXE_flannel");
+        let mut command = match through.split_first() {
+            None => Command::new(plugin),
+            Some((program, args)) => {
+                let mut command = Command::new(program);
+                command.args(args).arg(plugin);
+                command
+            }
+        };
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("STUB", self.path("stub")).env("CNI_PATH", self.path("bin"));
+        command.envs(variables.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // A call that is refused early is not read.
+        let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
+        child
+    }
+
+    /// Starts a call for an interface.
+    pub fn start_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Child {
+        let variables = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", container), ("CNI_IFNAME", interface), ("CNI_NETNS", "/run/netns/nowhere")];
+        self.start(&[], &variables, conf)
+    }
+
+    /// A call for an interface.
+    pub fn call_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Answer {
+        Answer::of(self.start_for(verb, container, interface, conf).wait_with_output().unwrap())
+    }
+
+    /// A call for `eth0` of `c0ffee`, with the usual configuration.
+    pub fn call(&self, verb: &str) -> Answer {
+        self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
+    }
+
+    /// GC that keeps these containers' `eth0`.
+    pub fn gc(&self, valid: &[&str]) -> Answer {
+        let list: Value = valid.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect();
+        self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
+    }
+
+    /// A call through other programs.
+    pub fn call_through(&self, through: &[&str], verb: &str) -> Answer {
+        let variables = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c0ffee"), ("CNI_IFNAME", "eth0"), ("CNI_NETNS", "/run/netns/nowhere")];
+        Answer::of(self.start(through, &variables, &self.conf(&json!({}))).wait_with_output().unwrap())
+    }
+
+    /// Has the stub fail.
+    pub fn fail(&self, when: &str, error: &str) {
+        fs::write(self.path("stub").join(format!("fail-{when}")), error).unwrap();
+    }
+
+    /// Has it succeed again.
+    pub fn heal(&self, when: &str) {
+        fs::remove_file(self.path("stub").join(format!("fail-{when}"))).unwrap();
+    }
+
+    /// The calls of the delegate.
+    pub fn calls(&self) -> Vec<String> {
+        fs::read_to_string(self.path("stub/calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    /// What the delegate received with a verb.
+    pub fn received(&self, verb: &str) -> Option<String> {
+        fs::read_to_string(self.path("stub").join(format!("delegate-{verb}"))).ok()
+    }
+
+    /// What the delegate holds.
+    pub fn held(&self) -> Vec<String> {
+        names(&self.path("stub/held"))
+    }
+
+    /// The files of the data directory and their texts.
+    pub fn data(&self) -> BTreeMap<String, String> {
+        let folder = self.path("data");
+        names(&folder).into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,11 @@
+//! The plugin as a runtime executes it, with a stub for the delegate.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+mod faults;
+mod golden;
+mod many;
+mod model;
+mod obstacles;
+mod status;

@@ -1,0 +1,77 @@
+//! Many calls at once, and calls that are killed.
+
+use crate::bed::Bed;
+use serde_json::json;
+use std::time::Duration;
+
+/// As many as start on a node that comes back, and more.
+const PODS: usize = 500;
+/// `FLANNEL_TEST_CNI_KILLS` asks for more.
+const KILLS: u64 = 60;
+
+#[test]
+fn five_hundred_at_once() {
+    let bed = Bed::new(&["bridge"]);
+    let conf = bed.conf(&json!({}));
+    let each = |verb: &str| {
+        let calls: Vec<_> = (0..PODS).map(|number| bed.start_for(verb, &format!("c{number}"), "eth0", &conf)).collect();
+        for call in calls {
+            let output = call.wait_with_output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty(), "{verb}: {output:?}");
+        }
+    };
+    each("ADD");
+    assert_eq!((bed.held().len(), bed.data().len()), (PODS, PODS));
+    each("DEL");
+    assert_eq!((bed.held().len(), bed.data().len()), (0, 0));
+}
+
+#[test]
+fn whatever_a_kill_leaves_the_next_call_cleans() {
+    let kills = std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
+    let bed = Bed::new(&["bridge"]);
+    std::fs::write(bed.path("stub/slow"), "0.003").unwrap();
+    let conf = bed.conf(&json!({}));
+    for number in 0..kills {
+        // Spread over the whole call, in an order of their own.
+        let delay = Duration::from_micros(number * 7919 % 12_000);
+        let verb = if number % 4 == 3 { "DEL" } else { "ADD" };
+        if verb == "DEL" {
+            bed.call("ADD").ok();
+        }
+        let mut killed = bed.start_for(verb, "c0ffee", "eth0", &conf);
+        std::thread::sleep(delay);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        // The delegate ended with it, though perhaps not yet.
+        let lasting = || {
+            !std::fs::read_dir("/proc").unwrap().flatten().all(|process| {
+                let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+                let needle = bed.path("stub");
+                !environment.windows(needle.as_os_str().len()).any(|window| window == needle.as_os_str().as_encoded_bytes())
+            })
+        };
+        while lasting() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (held, data) = (bed.held(), bed.data());
+        assert!(held.is_empty() || data.contains_key("c0ffee"), "{verb} {delay:?}: nobody knows of {held:?}: {data:?}");
+        match number % 3 {
+            0 => drop(bed.call("DEL").ok()),
+            1 => {
+                bed.gc(&[]).ok();
+            }
+            // The DEL was as good as done, or the interface is there and stays.
+            _ if verb == "DEL" => drop(bed.call("DEL").ok()),
+            _ => {
+                let answer = bed.call("ADD");
+                // Killed after the delegate, and after it was noted: a second ADD of something that is in use.
+                assert!(answer.exit == 0 || data["c0ffee"].len() > 2 && held.len() == 1, "{delay:?}: {answer:?}");
+                assert_eq!((bed.held().len(), bed.data().len()), (1, 1), "{delay:?}");
+                bed.call("DEL").ok();
+            }
+        }
+        bed.gc(&[]).ok();
+        assert_eq!((bed.held().len(), bed.data().len()), (0, 0), "{verb} {delay:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! A host's container runtime, as far as CNI goes: it executes plugins for pods.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::net::netns::Netns;
+
+/// Executes plugins on a host.
+#[derive(Debug, Clone)]
+pub struct Cni {
+    host: Host,
+    plugin: PathBuf,
+    path: PathBuf,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone)]
+pub struct CniAnswer {
+    /// What was printed; nothing if it was no JSON.
+    pub output: Value,
+    /// What was printed on standard error.
+    pub stderr: String,
+    /// How long the plugin ran.
+    pub time: Duration,
+    ok: bool,
+}
+
+impl CniAnswer {
+    /// The error's code, or 0.
+    pub fn code(&self) -> u64 {
+        if self.ok { 0 } else { self.output.get("code").and_then(Value::as_u64).unwrap_or(u64::MAX) }
+    }
+
+    /// What was printed by a call that succeeded.
+    ///
+    /// # Errors
+    /// When it did not succeed.
+    pub fn ok(self) -> Result<Value> {
+        ensure!(self.ok, "the plugin failed: {} {}", self.output, self.stderr);
+        Ok(self.output)
+    }
+}
+
+impl Host {
+    /// A runtime that executes a plugin, and has a folder of others for it.
+    pub fn cni(&self, plugin: &Path, path: &Path) -> Cni {
+        Cni { host: self.clone(), plugin: plugin.to_owned(), path: path.to_owned() }
+    }
+
+    /// A pod's namespace without a network, as a runtime makes it before ADD.
+    ///
+    /// # Errors
+    /// When there is one of that name.
+    pub fn empty_pod(&self, name: &str) -> Result<Netns> {
+        self.site().netns(&format!("{}-{name}", self.name()))
+    }
+}
+
+impl Cni {
+    /// Executes the plugin for an interface of a pod; the pod's namespace has its name and is its container ID.
+    ///
+    /// # Errors
+    /// When the plugin cannot be started.
+    pub fn call(&self, verb: &str, pod: Option<&Netns>, interface: &str, conf: &Value) -> Result<CniAnswer> {
+        let mut command = Command::new(&self.plugin);
+        command.env("CNI_COMMAND", verb).env("CNI_PATH", &self.path);
+        if let Some(pod) = pod {
+            command.env("CNI_CONTAINERID", pod.name()).env("CNI_NETNS", pod.path()).env("CNI_IFNAME", interface);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let conf = conf.to_string();
+        let run = || -> Result<_> {
+            let start = Instant::now();
+            let mut child = command.spawn()?;
+            // A plugin that refuses early does not read.
+            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(conf.as_bytes()));
+            let output = child.wait_with_output()?;
+            Ok((output, start.elapsed()))
+        };
+        let (output, time) = self.host.netns().run(run)?.with_context(|| format!("executing {}", self.plugin.display()))?;
+        Ok(CniAnswer {
+            output: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            time,
+            ok: output.status.success(),
+        })
+    }
+}
