@@ -36,7 +36,7 @@ endif
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: ## Get what is missing on this machine: packages, etcd, cargo-deny
+setup: ## Get what is missing on this machine: packages, etcd, Kubernetes, cargo-deny
 	./e2e/setup.sh test
 
 build: ## Build everything

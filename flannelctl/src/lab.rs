@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
     #[command(flatten)]
-    kube: kube::Args,
+    kube: kube::KubeArgs,
 }
 
 /// Builds the lab, shows it at work and removes it.

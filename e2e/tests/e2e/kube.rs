@@ -3,6 +3,7 @@
 mod bed;
 mod cluster;
 mod families;
+mod flannel;
 mod golden;
 mod nodes;
 mod outages;

@@ -183,7 +183,7 @@ fn wait_for_key() {
 
 /// The options of the demonstration on Kubernetes.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct KubeArgs {
     /// Build a real Kubernetes cluster and install flannel in it from a manifest.
     #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
     pub kube: bool,

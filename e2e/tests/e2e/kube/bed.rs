@@ -19,9 +19,9 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// An API server takes 300 MB, a cluster 1 GB and both processors at its start: two at a time.
+/// An API server takes 300 MB, a cluster 1 GB and all processors at its start: three at a time.
 pub(super) fn turn() -> MutexGuard<'static, ()> {
-    static PLACES: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    static PLACES: [Mutex<()>; 3] = [Mutex::new(()), Mutex::new(()), Mutex::new(())];
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PLACES[NEXT.fetch_add(1, Ordering::Relaxed) % PLACES.len()].lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -142,14 +142,26 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// Proves that changes of Nodes reach every host now: by a peer that comes and goes.
+    /// What a host has of the other hosts of the bed, without the peers that a test made.
+    pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
+        let peers = self.peers_of(host)?;
+        let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);
+        let names: Vec<[String; 2]> = others.map(|number| [format!("10.244.{number}.0"), format!("192.168.56.{}", number + 100)]).collect();
+        Ok(peers.lines().filter(|line| names.iter().flatten().any(|name| line.contains(name.as_str()))).map(|line| format!("{line}\n")).collect())
+    }
+
+    /// Proves that changes of Nodes reach every host now: by a peer that is new each time.
+    ///
+    /// It is deleted and may stay a while: after an outage, removals wait a minute.
     pub(super) fn require_alive(&self) -> Result<()> {
-        let peer = NodeObject::new("canary").pod_cidr("10.244.250.0/24").vxlan_peer("192.168.56.250", "02:00:00:00:02:50");
-        self.admin().create_node(&peer)?;
-        let outcome = (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, "10.244.250.0/24", Some("192.168.56.250")));
-        self.admin().delete_node("canary")?;
-        outcome?;
-        (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, "10.244.250.0/24", None))
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = 100 + NUMBER.fetch_add(1, Ordering::Relaxed) % 100;
+        let (name, subnet, public) = (format!("canary-{number}"), format!("10.244.{number}.0/24"), format!("192.168.57.{number}"));
+        let mac = format!("02:00:00:00:02:{:02x}", number);
+        self.admin().create_node(&NodeObject::new(&name).pod_cidr(&subnet).vxlan_peer(&public, &mac))?;
+        let outcome = (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, &subnet, Some(&public)));
+        self.admin().delete_node(&name)?;
+        outcome
     }
 
     /// Starts a host's daemon anew, after whatever end.
@@ -187,7 +199,7 @@ pub(super) fn options(host: &Host, net_conf: &std::path::Path, proxies: &[Proxy;
     FlanneldOptions::kube(host.name(), net_conf).arg(&format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url()))
 }
 
-/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8081 leads to it too.
+/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8090 leads to it too.
 pub(super) fn echo_pod(name: &str, node: &str) -> String {
     format!(
         r#"
@@ -203,7 +215,7 @@ spec:
     image: localhost/busybox:1
     imagePullPolicy: Never
     command: [nc, -ll, -p, "8080", -e, echo, {name}]
-    ports: [{{containerPort: 8080, hostPort: 8081}}]
+    ports: [{{containerPort: 8080, hostPort: 8090}}]
 "#
     )
 }

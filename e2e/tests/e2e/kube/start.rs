@@ -26,7 +26,7 @@ fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
         let mut daemon = host.start_flanneld(&bed.options[0])?;
         waits(&mut daemon, &["h1"])?;
         bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
-        waits(&mut daemon, &["podCIDR"])?;
+        waits(&mut daemon, &["pod cidr not assigned"])?;
         ensure!(bed.admin().node("h1")?["metadata"].get("annotations").is_none(), "it published something: {}", bed.admin().node("h1")?);
         bed.admin().patch_node("h1", &json!({ "spec": { "podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"] } }))?;
         eventually(OWN, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;

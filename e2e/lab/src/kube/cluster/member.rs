@@ -185,6 +185,8 @@ impl Member {
     /// # Errors
     /// When containerd refuses it.
     pub fn import(&self, archive: &Path) -> Result<()> {
+        // The node's files are those of another mount namespace, with another working directory.
+        let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
         let archive = archive.to_str().context("an archive's name")?;
         self.command(&["ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", archive]).map(drop)
     }
