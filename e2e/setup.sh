@@ -214,7 +214,7 @@ case $what in
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
-    bench) bench_packages; install_packages; etcd_now; cni_now; cni_old ;;
+    bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
     *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

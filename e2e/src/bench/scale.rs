@@ -103,7 +103,7 @@ fn value_at(number: u32, address: u32) -> String {
 }
 
 /// Resident memory in MiB: now, and at its highest.
-fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
+pub fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in /proc/PID/status"))?;
@@ -113,13 +113,13 @@ fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
 }
 
 /// The sum of a metric over its labels.
-fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
+pub fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     Ok(values.sum())
 }
 
-fn stop(mut daemon: Flanneld) -> Result<()> {
+pub fn stop(mut daemon: Flanneld) -> Result<()> {
     let errors = daemon.errors();
     let status = daemon.terminate(Duration::from_secs(20))?;
     if !errors.is_empty() || !status.success() {

@@ -10,6 +10,8 @@ mod datapath;
 mod gateway;
 #[path = "../bench/healing.rs"]
 mod healing;
+#[path = "../bench/kube.rs"]
+mod kube;
 #[path = "../bench/load.rs"]
 mod load;
 #[path = "../bench/scale.rs"]
@@ -32,6 +34,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --markdown          write the tables into docs/performance.md, too
   --peers=N           this many leases only, no healing, no packets
   --cni               what the CNI plugin costs, and nothing else
+  --nodes=N           this many Nodes of Kubernetes only; --nodes=5000 is the whole
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier
@@ -56,6 +59,8 @@ struct Order {
     heal: bool,
     /// How many pods are added in each way.
     cni: usize,
+    /// How many Nodes of Kubernetes there are.
+    nodes: u32,
     packets: bool,
     plan: datapath::Plan,
 }
@@ -64,24 +69,26 @@ struct Order {
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
-    let mut cni = CNI_ROUNDS;
+    let (mut cni, mut nodes) = (CNI_ROUNDS, kube::NODES);
     for arg in arguments {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--markdown" => markdown = true,
             "--quick" => {
                 sizes.truncate(2);
+                nodes = 0;
                 cni = cni.min(CNI_QUICK);
                 plan.rounds = 1;
             }
             "--no-datapath" => packets = false,
-            "--datapath" => (sizes, heal, cni) = (Vec::new(), false, 0),
-            "--cni" => (sizes, heal, packets) = (Vec::new(), false, false),
+            "--datapath" => (sizes, heal, cni, nodes) = (Vec::new(), false, 0, 0),
+            "--cni" => (sizes, heal, packets, nodes) = (Vec::new(), false, false, 0),
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
             arg => match arg.split_once('=') {
-                Some(("--peers", peers)) => (sizes, heal, packets, cni) = (vec![number("--peers", peers)?], false, false, 0),
+                Some(("--peers", peers)) => (sizes, heal, packets, cni, nodes) = (vec![number("--peers", peers)?], false, false, 0, 0),
+                Some(("--nodes", count)) => (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, number("--nodes", count)?),
                 Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
@@ -94,7 +101,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    Ok(Some(Order { markdown, sizes, heal, cni, packets, plan }))
+    Ok(Some(Order { markdown, sizes, heal, cni, nodes, packets, plan }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -138,11 +145,15 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(Order { markdown, sizes, heal, cni, packets, plan }: Order) -> Result<()> {
+fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) -> Result<()> {
     let mut table = Table::default();
     for size in sizes {
         eprintln!("scale: {size} peers");
         scale::measure(size, &mut table)?;
+    }
+    if nodes > 0 {
+        eprintln!("scale: {nodes} Nodes of Kubernetes");
+        kube::measure(nodes, &mut table)?;
     }
     if heal {
         eprintln!("healing: {} peers", healing::PEERS);

@@ -32,7 +32,11 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
             format!("; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"),
         ),
         (Op::Add(..), Key::Route(net, _), libc::EEXIST) => {
-            (FailureKind::Conflict, format!("; another route to {net} already exists: find it with `ip route show {net}` and remove it"))
+            let text = format!(
+                "; another route to {net} already exists: find it with `ip route show {net}` and remove it (one by cni0 is the bridge of a \
+                 subnet that this node had: `ip link delete cni0`, and restart the pods of that subnet)"
+            );
+            (FailureKind::Conflict, text)
         }
         (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (FailureKind::Conflict, gateway_text(op)),
         (_, Key::Link(name), libc::EOPNOTSUPP) => (

@@ -97,7 +97,12 @@ impl NetlinkKernel {
             && self.fixed_ra.insert(name)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged", u8::from(accept));
+            let text = format!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged", u8::from(accept));
+            // In a pod that is not privileged this is so on every node of every cluster.
+            match error.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => tracing::debug!("{text}"),
+                _ => tracing::warn!("{text}"),
+            }
         }
         if let Some(on) = spec.checksum_offload
             && let Err(error) = ethtool::set_tx_checksum(name, on)
