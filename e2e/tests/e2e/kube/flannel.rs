@@ -45,6 +45,7 @@ fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     ensure!(pod.is_err(), "the drained node still has its pod: {pod:?}");
     cluster.kubectl(&["uncordon", &second])?;
     apply_pods(cluster)?;
+    cluster.wait_pod("default", "p2")?;
     told("drain and return");
     for node in &cluster.nodes {
         let pids = node.host().netns().pids();

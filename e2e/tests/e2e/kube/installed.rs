@@ -121,7 +121,8 @@ pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
 /// No pod has ever failed for want of subnet.env.
 pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
     let events = cluster.api.admin().get("/api/v1/events")?;
-    let failed: Vec<&Value> = events["items"].as_array().into_iter().flatten().filter(|event| event["reason"] == "FailedCreatePodSandBox").collect();
+    let all = events["items"].as_array().into_iter().flatten();
+    let failed: Vec<&Value> = all.filter(|event| event["reason"] == "FailedCreatePodSandBox").map(|event| &event["message"]).collect();
     ensure!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
