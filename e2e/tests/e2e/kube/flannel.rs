@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::kube::bed::{SOON, turn};
 use crate::kube::installed::{
-    apply_pods, backend, impatient, install, manifest, probe, require_no_failed_sandbox, require_traffic, seen_outside, with_images,
+    apply_pods, backend, first_pod, impatient, install, manifest, probe, require_no_failed_sandbox, require_traffic, seen_inside, seen_outside,
+    with_images,
 };
 
 /// Annotations and condition as Go flannel leaves them.
@@ -22,6 +23,14 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
         let condition = cluster.api.admin().condition(node.name(), "NetworkUnavailable")?;
         ensure!(condition["status"] == "False" && condition["reason"] == "FlannelIsUp", "{condition}");
     }
+    Ok(())
+}
+
+/// With `--ip-masq` pods are seen as their node outside of the pod network, and as themselves inside.
+fn require_translated(cluster: &Cluster) -> Result<()> {
+    let (node, pod) = (IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?), first_pod(cluster)?);
+    let (outside, inside) = (seen_outside(cluster)?, seen_inside(cluster)?);
+    ensure!(outside == node && inside == pod, "{pod} on {node} is seen outside as {outside}, inside as {inside}");
     Ok(())
 }
 
@@ -75,8 +84,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         install(&cluster, &text)?;
         require_published(&cluster, "vxlan")?;
         require_traffic(&cluster)?;
-        let seen = seen_outside(&cluster)?;
-        ensure!(seen == IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?), "with --ip-masq a pod is seen as {seen}");
+        require_translated(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         whatever_happens(&mut cluster, &text)?;
 
@@ -89,7 +97,12 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         let back = || restarts(&cluster).is_ok_and(|now| now != before) && cluster.exec("default", "p3", &["echo"]).is_ok();
         eventually(Duration::from_secs(120), "the pod of the node runs again", back)?;
         require_traffic(&cluster)?;
-        require_no_failed_sandbox(&cluster)
+        require_no_failed_sandbox(&cluster)?;
+
+        // Another backend: the ConfigMap is read at the start, which another argument brings about.
+        install(&cluster, &impatient(&backend(&text, "host-gw")).replace("- --ip-masq\n", "- --ip-masq\n        - --v=2\n"))?;
+        require_traffic(&cluster)?;
+        require_published(&cluster, "host-gw")
     })
 }
 
@@ -103,16 +116,26 @@ fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
         require_published(&cluster, "host-gw")?;
         require_traffic(&cluster)?;
         ensure!(cluster.nodes[0].host().netns().link("flannel.1")?.is_none(), "a tunnel");
+        require_translated(&cluster)?;
         whatever_happens(&mut cluster, &text)?;
         require_no_failed_sandbox(&cluster)
     })
 }
 
 #[test]
-fn dual_stack() -> Result<()> {
+fn dual_stack_with_kube_proxy_by_iptables() -> Result<()> {
+    dual_stack(ProxyMode::Iptables)
+}
+
+#[test]
+fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
+    dual_stack(ProxyMode::Nftables)
+}
+
+fn dual_stack(proxy: ProxyMode) -> Result<()> {
     let _turn = turn();
-    Lab::run("cluster: dual-stack", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2).families(Families::Dual).proxy(ProxyMode::Nftables))?)?;
+    Lab::run(&format!("cluster: dual-stack, {proxy:?}"), |lab| {
+        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2).families(Families::Dual).proxy(proxy))?)?;
         let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
         install(&cluster, &manifest(|text| impatient(&text).replace("\"Network\": \"10.244.0.0/16\",", dual))?)?;
         require_traffic(&cluster)?;

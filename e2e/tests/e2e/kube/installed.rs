@@ -101,14 +101,29 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Who a host outside of the pod network sees when the pod `p1` on the first node talks to it.
+/// The address of the pod `p1`, which is on the first node.
+pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
+    let mut pods = cluster.pod_addresses("default")?.into_iter();
+    pods.find(|(name, _)| name == "p1").and_then(|(_, list)| list.first().copied()).context("p1 has no address")
+}
+
+/// Who a host outside of the pod network sees when the pod `p1` talks to it.
 pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // A router that knows the way back: without it, nothing but translated addresses would be answered.
     let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"].as_str().context("a podCIDR")?.to_owned();
     outside.netns().ip(&format!("route replace {cidr} via {node}"))?;
-    let address = outside.v4()?;
-    let listener = outside.netns().run(|| TcpListener::bind((address, 0)))??;
+    seen_by(cluster, outside, outside.v4()?.into())
+}
+
+/// Who another node sees, at its address in the pod network.
+pub(super) fn seen_inside(cluster: &Cluster) -> Result<IpAddr> {
+    let other = cluster.nodes[1].host();
+    seen_by(cluster, other, of_bridge(other)?)
+}
+
+fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
+    let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
     let script = format!("nc -w 5 {address} {} </dev/null", listener.local_addr()?.port());
     std::thread::scope(|scope| {
@@ -127,12 +142,13 @@ pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+fn of_bridge(host: &Host) -> Result<IpAddr> {
+    let text = host.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
+    Ok(text.split_whitespace().nth(2).and_then(|net| net.split('/').next()).context("cni0 has no address")?.parse()?)
+}
+
 /// Probes between the bridges of two nodes' pods: the way of packets from pod to pod but for the cable.
 pub(super) fn probe(cluster: &Cluster, from: usize, to: usize) -> Result<Probe> {
-    let bridge = |host: &Host| -> Result<IpAddr> {
-        let text = host.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
-        Ok(text.split_whitespace().nth(2).and_then(|net| net.split('/').next()).context("cni0 has no address")?.parse()?)
-    };
     let (from, to) = (cluster.nodes[from].host(), cluster.nodes[to].host());
-    Probe::between((from.netns(), bridge(from)?), (to.netns(), bridge(to)?), &ProbeOptions::default())
+    Probe::between((from.netns(), of_bridge(from)?), (to.netns(), of_bridge(to)?), &ProbeOptions::default())
 }

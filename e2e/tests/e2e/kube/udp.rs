@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, binaries};
 
 use crate::kube::bed::{SOON, turn};
 use crate::kube::installed::{
-    apply_pods, impatient, install, probe, repository, require_no_failed_sandbox, require_traffic, seen_outside, with_images,
+    apply_pods, first_pod, impatient, install, probe, repository, require_no_failed_sandbox, require_traffic, seen_outside, with_images,
 };
 
 /// Ten times what an update of one node takes a packet's way away.
@@ -50,9 +50,8 @@ fn udp_by_the_chart_and_the_gap_of_a_rolling_update() -> Result<()> {
         println!("udp, rolling update of two nodes: {report}");
         ensure!(report.wrong == 0 && report.longest_outage < GAP, "{report}");
         require_traffic(&cluster)?;
-        let pod = cluster.pod_addresses("default")?.into_iter().find(|(name, _)| name == "p1").and_then(|(_, list)| list.first().copied());
-        let seen = seen_outside(&cluster)?;
-        ensure!(Some(seen) == pod, "without --ip-masq the pod is seen as {seen} instead of {pod:?}");
+        let (seen, pod) = (seen_outside(&cluster)?, first_pod(&cluster)?);
+        ensure!(seen == pod, "without --ip-masq the pod is seen as {seen} instead of {pod}");
         Ok(())
     })
 }
