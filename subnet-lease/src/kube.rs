@@ -251,9 +251,7 @@ impl SubnetManager for KubeManager {
         let taken = self.all.with(|nodes| nodes.taken());
         let mut candidates = Vec::new();
         for name in [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6] {
-            candidates.extend(
-                node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "the one that this Node published last")),
-            );
+            candidates.extend(node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "which this Node published last")));
         }
         candidates.extend(node.internal.iter().map(|ip| (*ip, "the Node's InternalIP")));
         // The default route's address is not known here: where all is well, the InternalIP is the one.
