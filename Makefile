@@ -32,7 +32,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop fuzz cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop test-images fuzz cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -118,6 +118,13 @@ else
 	cargo build --workspace
 	GO_FLANNEL_IMAGE=$(abspath $(GO_FLANNEL_IMAGE)) cargo test -p e2e --test e2e -- --ignored --nocapture kube::upstream::
 endif
+
+test-images: ## Images as they are shipped, of both architectures: sizes, and the programs of arm64 under an emulator
+	./e2e/setup.sh images
+	./conf/image/build.sh amd64
+	./conf/image/build.sh arm64
+	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
+	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools

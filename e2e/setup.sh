@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -194,6 +194,19 @@ cni_old() {
     rm -rf "$half"
 }
 
+# Runs programs of arm64; unpacked and not installed, so that the kernel learns nothing of it.
+emulator() {
+    [ -x "$cache/qemu-user/usr/bin/qemu-aarch64-static" ] && return 0
+    apt_update qemu-user-static
+    say "the distribution's qemu-user-static into $cache/qemu-user"
+    local half
+    mkdir -p "$cache"
+    half=$(mktemp -d "$cache/qemu-user.XXXXXX")
+    (cd "$half" && apt-get download -qq qemu-user-static && dpkg-deb -x ./*.deb . && rm ./*.deb)
+    rm -rf "$cache/qemu-user"
+    mv "$half" "$cache/qemu-user"
+}
+
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -211,10 +224,11 @@ cargo_tools() {
 case $what in
     build) build_packages; install_packages ;;
     image) image_packages "${2:-}"; install_packages ;;
+    images) image_packages arm64; install_packages; emulator ;;
     demo) demo_packages; install_packages ;;
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
-    *) fail "unknown: $what; say build, image, demo, demo-etcd, demo-kube, bench or test" ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench or test" ;;
 esac

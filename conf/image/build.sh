@@ -130,8 +130,8 @@ make_daemon() { # ROOT
     install -d "$root"/{opt/bin,usr/sbin,run/flannel,etc}
     for program in flanneld flannelctl; do
         install -m 755 "$programs/$program" "$root/opt/bin/$program"
-        # Debugging information is for the developers' machine.
-        [ "$arch" != "$host" ] || strip --strip-debug "$root/opt/bin/$program"
+        # Symbols are for the developers' machine.
+        "$strip" --strip-all "$root/opt/bin/$program"
     done
     install -m 755 "$top/conf/mk-docker-opts.sh" "$root/opt/bin/mk-docker-opts.sh"
     for program in nft xtables-nft-multi xtables-legacy-multi; do
@@ -183,7 +183,9 @@ pack() { # NAME LIMIT-IN-KIB [ENTRYPOINT]
     [ "$profile" = dev ] || [ "$size" -le "$2" ] || fail "$out has $size KiB and may have $2: look for what is not needed in $stage/$1"
 }
 
-for tool in python3 readelf strip; do
+strip=strip
+[ "$arch" = "$host" ] || strip=$triplet-strip
+for tool in python3 readelf "$strip"; do
     command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install python3 binutils"
 done
 level=9

@@ -87,6 +87,8 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
+        // Also while the network is set up anew: that may wait for somebody else.
+        self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();

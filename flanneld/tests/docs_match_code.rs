@@ -44,6 +44,17 @@ const FOREIGN_FLAGS: &[&str] = &[
     "trusted-ca-file",
     "version",
     "workspace",
+    "allocate-node-cidrs",
+    "cluster-cidr",
+    "namespace",
+    "pod-network-cidr",
+    "service-cidr",
+    "set",
+    "tail",
+    "flannel-backend",
+    "disable-network-policy",
+    "node-ip",
+    "apiserver-advertise-address",
 ];
 
 /// Programs with which a code span begins that is a command.
@@ -82,6 +93,13 @@ const PROGRAMS: &[&str] = &[
     "use",
     "mod",
     "auth",
+    "ctr",
+    "docker",
+    "helm",
+    "kind",
+    "kubeadm",
+    "kubectl",
+    "podman",
 ];
 
 /// Texts of the kernel and of libraries, and values that no sign marks as such.

@@ -31,7 +31,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
 use nodes::Leases;
 pub use options::{Identity, KubeOptions};
-use publish::Publisher;
+use publish::{Holding, Publisher};
 use requests::{Concern, Extras};
 use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
@@ -210,8 +210,8 @@ impl KubeManager {
     }
 
     /// The mounted configuration, if it is another than the one in use.
-    fn changed_configuration(&self, known: &mut Option<String>) -> bool {
-        let Ok(text) = std::fs::read_to_string(&self.api.options().net_conf) else { return false };
+    async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
+        let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else { return false };
         let in_use = self.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let news = in_use.is_some_and(|in_use| in_use != text) && known.as_ref() != Some(&text);
         *known = Some(text);
@@ -251,9 +251,7 @@ impl SubnetManager for KubeManager {
         let taken = self.all.with(|nodes| nodes.taken());
         let mut candidates = Vec::new();
         for name in [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6] {
-            candidates.extend(
-                node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "the one that this Node published last")),
-            );
+            candidates.extend(node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "which this Node published last")));
         }
         candidates.extend(node.internal.iter().map(|ip| (*ip, "the Node's InternalIP")));
         // The default route's address is not known here: where all is well, the InternalIP is the one.
@@ -321,8 +319,20 @@ impl SubnetManager for KubeManager {
 
     async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
         let Some(lease) = state.borrow().lease.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
-        let held = publish::Holding { manager: self, config, lease };
-        held.run(node, state).await
+        let holding = Holding {
+            api: &self.api,
+            name: &self.name,
+            own: self.own.clone(),
+            own_out: &self.own_out,
+            all: &self.all,
+            lists: self.lists.load(Relaxed),
+            config,
+            lease,
+        };
+        tokio::select! {
+            lost = holding.run(node, state) => lost,
+            lost = self.watch_configuration() => lost,
+        }
     }
 
     fn counters(&self) -> Arc<Counters> {
@@ -336,6 +346,20 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
+    /// The configuration that a pod mounts may change while it runs. That is told once, since only a restart applies it. Never ends.
+    async fn watch_configuration(&self) -> Lost {
+        let mut known = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.changed_configuration(&mut known).await {
+                tracing::warn!(
+                    "{} has changed: a restart applies it (kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds)",
+                    self.api.options().net_conf.display()
+                );
+            }
+        }
+    }
+
     /// Says that the pods of the old subnet have to go.
     async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.subnets);
@@ -438,19 +462,5 @@ impl Watching<'_> {
             }
         }
         counters.only(&leases.left_out.keys().cloned().collect());
-    }
-}
-
-/// The configuration that a pod mounts may change while it runs. That is told once, since only a restart applies it.
-async fn watch_configuration(manager: &KubeManager) {
-    let mut known = None;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        if manager.changed_configuration(&mut known) {
-            tracing::warn!(
-                "{} has changed: a restart applies it (kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds)",
-                manager.api.options().net_conf.display()
-            );
-        }
     }
 }

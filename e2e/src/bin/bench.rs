@@ -146,19 +146,20 @@ fn show(text: &str) -> Result<()> {
 }
 
 fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) -> Result<()> {
-    let mut table = Table::default();
+    let (mut table, mut cluster) = (Table::default(), Table::default());
     for size in sizes {
         eprintln!("scale: {size} peers");
         scale::measure(size, &mut table)?;
     }
     if nodes > 0 {
-        eprintln!("scale: {nodes} Nodes of Kubernetes");
-        kube::measure(nodes, &mut table)?;
+        eprintln!("kube: {nodes} Nodes of Kubernetes");
+        kube::measure(nodes, &mut cluster)?;
     }
     if heal {
         eprintln!("healing: {} peers", healing::PEERS);
         healing::measure(&mut table)?;
     }
+    let cluster = (!cluster.is_empty()).then(|| cluster.markdown());
     let scale = (!table.is_empty()).then(|| table.markdown());
     let mut plugin = Table::default();
     if cni > 0 {
@@ -167,7 +168,7 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) ->
     }
     let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
     let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
-    for text in scale.iter().chain(&plugin) {
+    for text in scale.iter().chain(&cluster).chain(&plugin) {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
@@ -176,6 +177,9 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) ->
     if markdown {
         if let Some(text) = scale {
             table::write("scale", &text)?;
+        }
+        if let Some(text) = cluster {
+            table::write("kube", &text)?;
         }
         if let Some(text) = plugin {
             table::write("cni", &text)?;

@@ -9,6 +9,7 @@ use serde_json::Value;
 mod chart;
 mod images;
 mod manifests;
+mod pages;
 mod policy;
 
 /// A file of the repository.

@@ -109,7 +109,7 @@ impl Daemon {
             // The runtime starts pods once it has this file.
             let mut keeper = CniConfKeeper::new(conf, self.health.clone());
             keeper.pass();
-            self.spawn(keeper.keep(self.stop.clone()));
+            self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
         self.health.condition(Condition::Start, None);
         let (programmed_out, programmed) = watch::channel(network.observer().status().kernel.in_step);
@@ -131,7 +131,6 @@ impl Daemon {
         }
         self.run.spawn(follow(found.chosen, ends.underlay, tell, self.run.stop.clone()));
         self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
-        self.run.spawn(systemd::watchdog(self.health.clone(), self.run.stop.clone()));
         let vitals = vitals::Vitals {
             held: held.1.clone(),
             readings: leases.readings,

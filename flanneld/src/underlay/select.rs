@@ -122,7 +122,7 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
     let owned: Vec<_> = owned.filter(|(interface, ..)| !interface.loopback).collect();
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for (interface, ip, whose) in &owned {
-        let candidate = Candidate::new(interface, format!("{whose} is {ip}")).at(*ip, Rule::Best);
+        let candidate = Candidate::new(interface, format!("it has {ip}, {whose}")).at(*ip, Rule::Best);
         let other = owned.iter().find(|(other, second, _)| other.index == interface.index && second.is_ipv6() != ip.is_ipv6());
         candidates.push(other.into_iter().fold(candidate, |candidate, (_, second, _)| candidate.at(*second, Rule::Best)));
     }

@@ -1,6 +1,5 @@
 //! Keeps this node's Node saying what it has to say, for as long as the node holds its lease.
 
-use super::KubeManager;
 use super::annotations;
 use super::api::Api;
 use super::assigned::Assigned;
@@ -8,7 +7,7 @@ use super::failure::Failure;
 use super::node::Node;
 use super::patches::{CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
 use super::requests;
-use super::state::{Own, OwnState};
+use super::state::{All, Own, OwnState};
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
@@ -16,7 +15,6 @@ use crate::manager::{Held, Lost, NodeState, Untold, boot_time};
 use crate::reason::{Kind, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -76,8 +74,18 @@ impl Publisher {
 
 /// A lease that is held.
 pub struct Holding<'a> {
-    /// The manager.
-    pub manager: &'a KubeManager,
+    /// The API.
+    pub api: &'a Arc<Api>,
+    /// This node's name.
+    pub name: &'a str,
+    /// This node's Node.
+    pub own: watch::Receiver<OwnState>,
+    /// Where a Node goes that the API sent as the answer to a patch.
+    pub own_out: &'a watch::Sender<OwnState>,
+    /// All Nodes.
+    pub all: &'a All,
+    /// Whether they are known.
+    pub lists: bool,
     /// The network.
     pub config: &'a NetworkConfig,
     /// The lease.
@@ -113,12 +121,10 @@ enum Verdict {
 impl Holding<'_> {
     /// Returns when the subnets are no longer this node's.
     pub async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let mut own = self.manager.own.clone();
-        let mut all = self.manager.all.changes();
-        let mut publisher = Publisher::new(self.manager.api.clone(), self.manager.own_out.clone());
+        let mut own = self.own.clone();
+        let mut all = self.all.changes();
+        let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         let mut written = Written::default();
-        let configuration = super::watch_configuration(self.manager);
-        tokio::pin!(configuration);
         loop {
             let present = own.borrow_and_update().clone();
             all.borrow_and_update();
@@ -141,21 +147,20 @@ impl Holding<'_> {
                 changed = node.attrs.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
                 changed = node.programmed.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
                 () = tokio::time::sleep(nap) => {}
-                () = &mut configuration => {}
             }
         }
     }
 
     /// Whether the lease is still this node's.
     fn judge(&self, present: &OwnState) -> Verdict {
-        let (manager, subnets) = (self.manager, self.lease.subnets);
+        let subnets = self.lease.subnets;
         match &present.own {
             // It was there when the lease was acquired.
             Own::Unknown => Verdict::Ours,
             Own::Absent => {
-                let name = &manager.name;
-                let holder = manager.all.with(|nodes| nodes.holder(&subnets).map(str::to_owned));
-                match holder.filter(|_| manager.lists.load(Relaxed)) {
+                let name = self.name;
+                let holder = self.all.with(|nodes| nodes.holder(&subnets).map(str::to_owned));
+                match holder.filter(|_| self.lists) {
                     Some(other) => Verdict::Over(format!("the Node {name} was deleted, and its podCIDR {subnets} is that of the Node {other} now")),
                     None => {
                         let text = format!(
@@ -167,7 +172,7 @@ impl Holding<'_> {
                 }
             }
             Own::Present(node) => {
-                let assigned = manager.all.with(|nodes| Assigned::of(node, self.config, nodes, &manager.api.options().net_conf));
+                let assigned = self.all.with(|nodes| Assigned::of(node, self.config, nodes, &self.api.options().net_conf));
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
                     Ok(assigned) => Verdict::Over(format!("this node's podCIDR is {} now and was {subnets}", assigned.subnets)),
@@ -193,8 +198,8 @@ impl Holding<'_> {
             // A new Node says nothing yet: nobody has undone anything.
             *written = Written { uid: node.uid.clone(), attrs: written.attrs.clone(), ..Written::default() };
         }
-        let wanted = Wanted { attrs, programmed, clear_condition: self.manager.api.options().clear_condition };
-        let due = Due::of(node, &wanted, &self.manager.api.options().prefix);
+        let wanted = Wanted { attrs, programmed, clear_condition: self.api.options().clear_condition };
+        let due = Due::of(node, &wanted, &self.api.options().prefix);
         if let Some(retry) = written.retry.filter(|retry| now < *retry) {
             let kept = due != Due::default();
             return if kept { (None, Some(retry)) } else { (None, None) };

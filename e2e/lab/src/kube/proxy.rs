@@ -2,92 +2,22 @@
 //!
 //! It is plain HTTP to its clients and TLS to the server. Requests without a token go on as the user of flannel's manifest.
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex};
 
 use anyhow::{Context, Result};
 use rustls::ClientConfig;
 
 use crate::kube::proxy::exchange::serve;
+use crate::kube::proxy::shared::{Shared, State};
 use crate::net::netns::Netns;
 
+mod call;
 mod exchange;
+mod shared;
 
-/// A request that came, and how it was answered.
-#[derive(Debug, Clone)]
-pub struct Call {
-    /// The host that asks.
-    pub from: IpAddr,
-    /// `GET`, `PATCH`, …
-    pub method: String,
-    /// The path with its query.
-    pub path: String,
-    /// The field `User-Agent`.
-    pub agent: String,
-    /// The field `Authorization`.
-    pub authorization: Option<String>,
-    /// The status of the answer; 0 as long as there is none.
-    pub status: u16,
-    /// When it came.
-    pub at: Instant,
-}
-
-impl Call {
-    /// Whether it is a watch, a streamed list included.
-    pub fn is_watch(&self) -> bool {
-        self.path.contains("watch=true") || self.path.contains("watch=1")
-    }
-
-    /// Whether it is about the collection of Nodes, not about one of them.
-    pub fn is_of_nodes(&self) -> bool {
-        self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
-    }
-}
-
-/// What becomes of a request.
-#[derive(Debug, Clone, Default)]
-pub enum Answer {
-    /// The server's answer.
-    #[default]
-    Pass,
-    /// The server's, for the holder of this token instead of the client's own.
-    As(String),
-    /// This status, with fields such as `Retry-After: 1`, and a body.
-    Reply(u16, Vec<(String, String)>, String),
-    /// No answer, and the connection stays.
-    Silence,
-    /// The connection ends.
-    Cut,
-}
-
-impl Answer {
-    /// A failure as the API server words it.
-    pub fn status(code: u16, reason: &str) -> Answer {
-        let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason}, says the lab's proxy"), "reason": reason, "code": code });
-        Answer::Reply(code, Vec::new(), body.to_string())
-    }
-}
-
-type Judge = Arc<dyn Fn(&Call) -> Answer + Send + Sync>;
-
-struct State {
-    judge: Judge,
-    calls: Vec<Call>,
-    stalled: bool,
-    sockets: Vec<TcpStream>,
-}
-
-struct Shared {
-    netns: Netns,
-    upstream: SocketAddr,
-    tls: Arc<ClientConfig>,
-    state: Mutex<State>,
-    changed: Condvar,
-    over: AtomicBool,
-}
+pub use call::{Answer, Call};
 
 /// A proxy; it ends when it is dropped.
 pub struct Proxy {
@@ -188,20 +118,5 @@ impl Drop for Proxy {
         self.disconnect();
         // Wakes the thread that accepts.
         let _ = nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.listener), nix::sys::socket::Shutdown::Both);
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits while the proxy is stalled.
-    fn gate(&self) -> std::io::Result<()> {
-        let mut state = self.lock();
-        while state.stalled && !self.over.load(Ordering::Relaxed) {
-            state = self.changed.wait_timeout(state, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if self.over.load(Ordering::Relaxed) { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 }

@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Builds the images of the programs that the tests run.
-fn build(images: &Path) -> Result<()> {
+pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
     let mut build = Command::new(repository("conf/image/build.sh"));

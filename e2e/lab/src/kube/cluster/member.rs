@@ -10,8 +10,8 @@ use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::kube::api_server::Families;
-use crate::kube::cluster::ClusterOptions;
 use crate::kube::cluster::config::{CONTAINERD, KUBELET, MACHINE};
+use crate::kube::cluster::options::ClusterOptions;
 use crate::site::{cgroups, sweep};
 use crate::wait::eventually;
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::kube::client::connect;
 use crate::kube::http::{Body, Head, relay};
-use crate::kube::proxy::{Answer, Call, Shared};
+use crate::kube::proxy::call::{Answer, Call};
+use crate::kube::proxy::shared::Shared;
 use crate::kube::users::User;
 
 /// Serves a client until one side ends.

@@ -1,0 +1,102 @@
+//! What a cluster is made of.
+
+use std::path::PathBuf;
+
+use crate::kube::api_server::Families;
+
+/// How kube-proxy writes its rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProxyMode {
+    /// By iptables.
+    #[default]
+    Iptables,
+    /// By nftables.
+    Nftables,
+}
+
+impl ProxyMode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ProxyMode::Iptables => "iptables",
+            ProxyMode::Nftables => "nftables",
+        }
+    }
+}
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    pub(crate) nodes: u8,
+    pub(crate) families: Families,
+    pub(crate) proxy: ProxyMode,
+    pub(crate) node_ip: bool,
+    pub(crate) vagrant: bool,
+    pub(crate) images: Vec<PathBuf>,
+    pub(crate) network: (String, String),
+}
+
+impl ClusterOptions {
+    /// So many nodes with IPv4, kube-proxy with iptables, kubelets that are told their address.
+    pub fn new(nodes: u8) -> ClusterOptions {
+        ClusterOptions {
+            nodes,
+            families: Families::V4,
+            proxy: ProxyMode::Iptables,
+            node_ip: true,
+            vagrant: false,
+            images: Vec::new(),
+            network: ("10.244.0.0/16".to_owned(), "fd10:244::/48".to_owned()),
+        }
+    }
+
+    /// The families of pods, Services and nodes.
+    #[must_use]
+    pub fn families(mut self, families: Families) -> ClusterOptions {
+        self.families = families;
+        self
+    }
+
+    /// How kube-proxy writes its rules.
+    #[must_use]
+    pub fn proxy(mut self, mode: ProxyMode) -> ClusterOptions {
+        self.proxy = mode;
+        self
+    }
+
+    /// Leaves kubelet to find its node's address by itself: that of the default route.
+    #[must_use]
+    pub fn without_node_ip(mut self) -> ClusterOptions {
+        self.node_ip = false;
+        self
+    }
+
+    /// Gives every node 10.0.2.15 on its first interface, as Vagrant and VirtualBox do.
+    #[must_use]
+    pub fn vagrant(mut self) -> ClusterOptions {
+        self.vagrant = true;
+        self
+    }
+
+    /// Imports an image archive into every node.
+    #[must_use]
+    pub fn image(mut self, archive: impl Into<PathBuf>) -> ClusterOptions {
+        self.images.push(archive.into());
+        self
+    }
+
+    /// The IPv4 range of which nodes get their podCIDRs: 10.244.0.0/16 otherwise.
+    #[must_use]
+    pub fn pod_network(mut self, v4: &str) -> ClusterOptions {
+        v4.clone_into(&mut self.network.0);
+        self
+    }
+
+    /// The ranges of podCIDRs, as the commands want them.
+    pub(crate) fn pod_networks(&self) -> String {
+        match self.families {
+            Families::V4 => self.network.0.clone(),
+            Families::V6 => self.network.1.clone(),
+            Families::Dual => format!("{},{}", self.network.0, self.network.1),
+        }
+    }
+}

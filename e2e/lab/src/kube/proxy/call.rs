@@ -1,0 +1,59 @@
+//! A request through the proxy, and what becomes of it.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// A request that came, and how it was answered.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The host that asks.
+    pub from: IpAddr,
+    /// `GET`, `PATCH`, …
+    pub method: String,
+    /// The path with its query.
+    pub path: String,
+    /// The field `User-Agent`.
+    pub agent: String,
+    /// The field `Authorization`.
+    pub authorization: Option<String>,
+    /// The status of the answer; 0 as long as there is none.
+    pub status: u16,
+    /// When it came.
+    pub at: Instant,
+}
+
+impl Call {
+    /// Whether it is a watch, a streamed list included.
+    pub fn is_watch(&self) -> bool {
+        self.path.contains("watch=true") || self.path.contains("watch=1")
+    }
+
+    /// Whether it is about the collection of Nodes, not about one of them.
+    pub fn is_of_nodes(&self) -> bool {
+        self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Default)]
+pub enum Answer {
+    /// The server's answer.
+    #[default]
+    Pass,
+    /// The server's, for the holder of this token instead of the client's own.
+    As(String),
+    /// This status, with fields such as `Retry-After: 1`, and a body.
+    Reply(u16, Vec<(String, String)>, String),
+    /// No answer, and the connection stays.
+    Silence,
+    /// The connection ends.
+    Cut,
+}
+
+impl Answer {
+    /// A failure as the API server words it.
+    pub fn status(code: u16, reason: &str) -> Answer {
+        let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason}, says the lab's proxy"), "reason": reason, "code": code });
+        Answer::Reply(code, Vec::new(), body.to_string())
+    }
+}
