@@ -19,6 +19,7 @@ ARCH ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
 GO_FLANNEL_CNI ?=
+GO_FLANNEL_IMAGE ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannel-rs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -104,12 +105,18 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 
-test-interop: ## Mixed clusters with Go flannel [GO_FLANNELD=/path/to/flanneld]
+test-interop: ## Mixed clusters with Go flannel, and its images in Kubernetes [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar]
 ifeq ($(GO_FLANNELD),)
 	@echo "test-interop: skipped, because GO_FLANNELD does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)"
 else
 	cargo build --workspace
 	GO_FLANNELD=$(abspath $(GO_FLANNELD)) cargo test -p e2e --test interop
+endif
+ifeq ($(GO_FLANNEL_IMAGE),)
+	@echo "test-interop: Kubernetes is skipped, because GO_FLANNEL_IMAGE does not name an archive with Go flannel's two images, as docker save writes it"
+else
+	cargo build --workspace
+	GO_FLANNEL_IMAGE=$(abspath $(GO_FLANNEL_IMAGE)) cargo test -p e2e --test e2e -- --ignored --nocapture kube::upstream::
 endif
 
 test-images: ## Images as they are shipped, of both architectures: sizes, and the programs of arm64 under an emulator

@@ -2,10 +2,16 @@
 
 mod bed;
 mod cluster;
+mod credentials;
 mod families;
 mod flannel;
 mod golden;
+mod installed;
+mod minute;
 mod nodes;
 mod outages;
 mod proxy;
 mod start;
+mod udp;
+mod upstream;
+mod vagrant;

@@ -56,6 +56,7 @@ pub struct ApiServer {
     families: Families,
     advertised: IpAddr,
     certificates: Certificates,
+    names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
 }
@@ -81,7 +82,7 @@ impl ApiServer {
         users::write_tokens(&folder.join("tokens.csv"))?;
         let tls = trusting(&certificates.ca())?;
         let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
-        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, folder, tls };
+        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, names, folder, tls };
         server.launch()?;
         eventually_ok(START, "roles can be bound", || users::grant(&server.admin()))?;
         Ok(server)
@@ -156,6 +157,26 @@ impl ApiServer {
         let file = self.folder.join("token-file.kubeconfig");
         users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
         Ok(file)
+    }
+
+    /// The same with a user's own token, and the authority's certificate in another file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
+        let file = self.folder.join("authority.kubeconfig");
+        users::write_kubeconfig(&file, &self.url(), authority, &user.token(), None)?;
+        Ok(file)
+    }
+
+    /// Makes another authority and certificates of it, which count when it is started anew.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn replace_authority(&mut self) -> Result<()> {
+        self.certificates = Certificates::create(&self.folder, &self.names)?;
+        self.tls = trusting(&self.certificates.ca())?;
+        Ok(())
     }
 
     /// A proxy before it, on its host.

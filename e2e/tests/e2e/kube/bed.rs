@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix, Pod, Proxy, Uplink, eventually_ok};
+use lab::{
+    ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix, Pod, Proxy, Uplink, eventually_ok, throughout,
+};
 
 /// Ten times what it may take.
 pub(super) const SOON: Duration = Duration::from_secs(20);
@@ -19,11 +21,25 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
+/// A place among those that run at once; it is free again when this is dropped.
+pub(super) struct Turn;
+
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
 /// An API server takes 300 MB, a cluster 1 GB and all processors at its start: three at a time.
-pub(super) fn turn() -> MutexGuard<'static, ()> {
-    static PLACES: [Mutex<()>; 3] = [Mutex::new(()), Mutex::new(()), Mutex::new(())];
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    PLACES[NEXT.fetch_add(1, Ordering::Relaxed) % PLACES.len()].lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn turn() -> Turn {
+    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut taken = FREED.wait_while(taken, |taken| *taken >= 3).unwrap_or_else(PoisonError::into_inner);
+    *taken += 1;
+    Turn
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREED.notify_one();
+    }
 }
 
 /// Hosts `h1`, `h2`, … on one switch with an API server, reached through two proxies. Fields are dropped in this order.
@@ -154,12 +170,29 @@ impl Bed {
     ///
     /// It is deleted and may stay a while: after an outage, removals wait a minute.
     pub(super) fn require_alive(&self) -> Result<()> {
+        self.with_canary(|subnet, public| (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public))))
+    }
+
+    /// Proves that changes of Nodes reach no host now.
+    pub(super) fn require_unseen(&self) -> Result<()> {
+        self.with_canary(|subnet, _| {
+            throughout(Duration::from_secs(3), "the new peer is not seen", || {
+                (0..self.hosts.len()).try_for_each(|host| {
+                    ensure!(self.tunnel(host, subnet)?.is_none(), "h{} saw it", host + 1);
+                    Ok(())
+                })
+            })
+        })
+    }
+
+    /// While this works, there is a peer with a subnet and an address of its own.
+    fn with_canary(&self, work: impl FnOnce(&str, &str) -> Result<()>) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 100 + NUMBER.fetch_add(1, Ordering::Relaxed) % 100;
         let (name, subnet, public) = (format!("canary-{number}"), format!("10.244.{number}.0/24"), format!("192.168.57.{number}"));
         let mac = format!("02:00:00:00:02:{:02x}", number);
         self.admin().create_node(&NodeObject::new(&name).pod_cidr(&subnet).vxlan_peer(&public, &mac))?;
-        let outcome = (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, &subnet, Some(&public)));
+        let outcome = work(&subnet, &public);
         self.admin().delete_node(&name)?;
         outcome
     }

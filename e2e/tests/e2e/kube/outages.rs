@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use lab::{Answer, Call, FlanneldOptions, Lab, NodeObject, User, eventually_ok, throughout};
+use anyhow::{Result, ensure};
+use lab::{Answer, Call, Lab, NodeObject, eventually_ok, throughout};
 
 use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
 
@@ -149,37 +149,6 @@ fn flood(bed: &mut Bed) -> Result<()> {
     bed.daemons[0].cont()?;
     (0..bed.hosts.len()).try_for_each(|host| bed.wait_tunnel(host, "10.244.252.0/24", Some("192.168.56.250")))?;
     bed.admin().delete_node("busy")
-}
-
-#[test]
-fn a_token_file_and_an_authority_that_change_are_read_again() -> Result<()> {
-    let _turn = turn();
-    Lab::run("Node API: rotation", |lab| {
-        let mut bed = Bed::empty(lab, 1, VXLAN)?;
-        bed.admin().create_node(&bed.node(1))?;
-        let token = lab.folder("")?.join("token");
-        std::fs::write(&token, "token-0")?;
-        // The proxy knows the token of the moment only.
-        let accept = |bed: &Bed, valid: String| {
-            bed.proxies[0].on(move |call| match call.authorization.as_deref() {
-                Some(given) if given == format!("Bearer {valid}") => Answer::As(User::Flannel.token()),
-                _ => Answer::status(401, "Unauthorized"),
-            });
-        };
-        accept(&bed, "token-0".to_owned());
-        let config = bed.api.kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
-        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
-        bed.start_daemons()?;
-        for round in 1..=3 {
-            std::fs::write(&token, format!("token-{round}"))?;
-            accept(&bed, format!("token-{round}"));
-            bed.proxies[0].disconnect();
-            bed.require_alive().with_context(|| format!("rotation {round}"))?;
-        }
-        let pid = bed.daemons[0].pid();
-        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
-        Ok(())
-    })
 }
 
 #[test]

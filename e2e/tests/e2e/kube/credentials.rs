@@ -1,0 +1,84 @@
+//! Credentials that change while the daemon runs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Answer, FlanneldOptions, Lab, User, throughout};
+
+use crate::kube::bed::{Bed, VXLAN, turn};
+
+#[test]
+fn a_token_file_that_changes_is_read_again() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: tokens", |lab| {
+        let mut bed = Bed::empty(lab, 1, VXLAN)?;
+        bed.admin().create_node(&bed.node(1))?;
+        let token = lab.folder("")?.join("token");
+        std::fs::write(&token, "token-0")?;
+        // The proxy knows the token of the moment only.
+        let accept = |bed: &Bed, valid: String| {
+            bed.proxies[0].on(move |call| match call.authorization.as_deref() {
+                Some(given) if given == format!("Bearer {valid}") => Answer::As(User::Flannel.token()),
+                _ => Answer::status(401, "Unauthorized"),
+            });
+        };
+        accept(&bed, "token-0".to_owned());
+        let config = bed.api.kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
+        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        bed.start_daemons()?;
+        for round in 1..=3 {
+            std::fs::write(&token, format!("token-{round}"))?;
+            accept(&bed, format!("token-{round}"));
+            bed.proxies[0].disconnect();
+            bed.require_alive().with_context(|| format!("rotation {round}"))?;
+        }
+        let pid = bed.daemons[0].pid();
+        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_authority_is_replaced_with_overlap_while_the_daemon_runs() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: authority", |lab| {
+        let mut bed = Bed::empty(lab, 1, VXLAN)?;
+        bed.admin().create_node(&bed.node(1))?;
+        // No proxy is between: the daemon verifies the server by the file that the kubeconfig names.
+        let bundle = lab.folder("")?.join("bundle.pem");
+        std::fs::copy(bed.api.certificates().ca(), &bundle)?;
+        let config = bed.api.kubeconfig_with_authority(User::Flannel, &bundle)?;
+        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        bed.start_daemons()?;
+        let pid = bed.daemons[0].pid();
+        bed.require_alive()?;
+
+        // Both authorities are trusted, then the server has a certificate of the new one, then the old one is gone.
+        let old = std::fs::read_to_string(&bundle)?;
+        bed.api.replace_authority()?;
+        let new = std::fs::read_to_string(bed.api.certificates().ca())?;
+        ensure!(old != new, "the same authority");
+        std::fs::write(&bundle, format!("{old}{new}"))?;
+        bed.api.stop()?;
+        bed.api.restart()?;
+        bed.require_alive().context("with both authorities")?;
+        std::fs::write(&bundle, new)?;
+        bed.api.stop()?;
+        bed.api.restart()?;
+        bed.require_alive().context("with the new authority")?;
+
+        // A server of an authority that nobody told the daemon of is not believed.
+        bed.api.replace_authority()?;
+        bed.api.stop()?;
+        bed.api.restart()?;
+        throughout(Duration::from_secs(2), "it holds on", || {
+            ensure!(bed.daemons[0].is_running() && bed.daemons[0].is_ready(), "{}", bed.daemons[0].log());
+            Ok(())
+        })?;
+        bed.require_unseen().context("a server that it cannot know")?;
+        std::fs::copy(bed.api.certificates().ca(), &bundle)?;
+        bed.require_alive().context("once it is told of the authority")?;
+        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "another process");
+        Ok(())
+    })
+}
