@@ -162,6 +162,9 @@ container_runtime() {
         half=$(mktemp -d "$folder.XXXXXX")
         (cd "$half" && apt-get download -qq containerd runc busybox-static)
         for package in "$half"/*.deb; do dpkg-deb -x "$package" "$half"; done
+        # Distributions without a /bin of its own.
+        [ -e "$half/bin/busybox" ] || { mkdir -p "$half/bin"; ln -s ../usr/bin/busybox "$half/bin/busybox"; }
+        [ -e "$half/usr/sbin/runc" ] || { mkdir -p "$half/usr/sbin"; ln -s ../bin/runc "$half/usr/sbin/runc"; }
         rm -rf "$folder" "$half"/*.deb
         mv "$half" "$folder"
     fi

@@ -54,6 +54,10 @@ impl Conf {
         };
         for (key, value) in fields.0 {
             if value.is_null() {
+                // libcni writes an empty list so. Without the key nothing is known.
+                if key.eq_ignore_ascii_case("cni.dev/valid-attachments") {
+                    conf.valid_attachments = Some(Value::Array(Vec::new()));
+                }
                 continue;
             }
             let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| decoding(format!("{key:?} must be a string")));
@@ -201,7 +205,8 @@ mod tests {
         assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), []);
         let one = list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
         assert_eq!(one, [Attachment { container: "a".to_owned(), interface: "eth0".to_owned() }]);
-        for wrong in ["null", "{}", r#"[{"containerID":"a"}]"#, r#"[{"containerID":"../a","ifname":"eth0"}]"#, "[7]"] {
+        assert_eq!(list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(), []);
+        for wrong in ["{}", r#"[{"containerID":"a"}]"#, r#"[{"containerID":"../a","ifname":"eth0"}]"#, "[7]"] {
             assert_eq!(list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#)).unwrap_err().code, INVALID_CONFIG, "{wrong}");
         }
         assert_eq!(list("{}").unwrap_err().code, INVALID_CONFIG);

@@ -27,6 +27,14 @@ pub struct SubnetEnv {
     pub ip_masq: bool,
 }
 
+impl SubnetEnv {
+    /// A subnet that is nobody's (RFC 5737).
+    pub fn any() -> Self {
+        let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(192, 0, 2, 0), 24));
+        Self { networks: vec![v4], subnets: vec![v4], mtu: 1280, ip_masq: false }
+    }
+}
+
 /// Reads the file, and waits for it if there is none yet.
 ///
 /// # Errors

@@ -17,8 +17,8 @@ use crate::store::{self, Sign};
 /// The lease, and the safeguards.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The key (10.5.34.0-24) or the subnet (10.5.34.0/24) of the lease.
-    #[arg(value_name = "KEY|SUBNET")]
+    /// The key (10.5.34.0-24), the subnet (10.5.34.0/24) or the node of the lease.
+    #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
     /// Do not ask for confirmation.
     #[arg(long)]
@@ -48,6 +48,10 @@ pub fn run(args: &Args) -> Result<()> {
         {
             bail!("{why}; delete it anyway with --force");
         }
+        let same = |other: &&Item| item.as_ref().is_some_and(|item| other.subnets == item.subnets && holder(item) != args.lease);
+        if keys.items.iter().filter(same).count() > 1 {
+            bail!("{} is the subnet of several Nodes: name the Node instead", args.lease);
+        }
         if store.is_of_nodes() && !args.force {
             bail!("a Node's lease ends with the Node: delete it with `kubectl delete node`; --force removes flannel's mark from it");
         }
@@ -76,12 +80,13 @@ fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let net: Option<IpNet> = wanted.parse().ok();
     let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
+    let by_node = || keys.items.iter().find(|item| item.node().is_some_and(|node| node.name == wanted)).map(|item| &item.entry);
     let by_net = || keys.items.iter().find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc()))).map(|item| &item.entry);
     let by_sight = || {
         let mut alike = entries.clone().filter(|entry| printable::value(&entry.key) == wanted);
         alike.next().filter(|_| alike.next().is_none())
     };
-    by_text.or_else(by_net).or_else(by_sight).cloned()
+    by_text.or_else(by_net).or_else(by_sight).or_else(by_node).cloned()
 }
 
 /// Describes what would be deleted.

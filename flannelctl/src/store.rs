@@ -151,9 +151,8 @@ impl Store {
             Kind::Dir(manager) => manager.release(entry).await,
             Kind::Kube(tool) => {
                 let item = Item::of(entry.clone());
-                let name =
-                    item.as_ref().and_then(Item::node).map(|node| node.name.clone()).with_context(|| format!("{} names no Node", entry.key))?;
-                tool.withdraw(&name).await.map(|()| true).map_err(Unanswered)
+                let node = item.as_ref().and_then(Item::node).cloned().with_context(|| format!("{} names no Node", entry.key))?;
+                tool.withdraw(&node.name, &node.instance).await.map(|()| true).map_err(Unanswered)
             }
         };
         done.with_context(|| format!("cannot delete {} below {}", entry.key, self.place))
@@ -163,11 +162,15 @@ impl Store {
 /// A Node as a key of the other stores, so that it is shown like one. A Node without a usable podCIDR names no subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
-    let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
+    // The uid keeps a Node apart from one that is created again under its name.
+    let id = NodeId { id: node.name.clone(), name: node.name.clone(), instance: node.uid.clone(), ..NodeId::default() };
     let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
     let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
     let key = match &node.subnets {
-        Ok(Some(subnets)) => wire::render_key(subnets),
+        Ok(Some(subnets)) => match &listed.attrs {
+            Err(why) if listed.managed => format!("{}: {subnets}: {why}", node.name),
+            _ => wire::render_key(subnets),
+        },
         Ok(None) => format!("{}: no podCIDR is assigned", node.name),
         Err(why) => format!("{}: {why}", node.name),
     };

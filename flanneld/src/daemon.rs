@@ -123,8 +123,10 @@ impl Daemon {
     /// Ends the network's tasks, so that it can be set up anew. What is in the kernel stays until the new one is compared with it.
     async fn start_over(&mut self, why: &str) {
         warn!("setting up this node's network anew: {why}");
-        self.health.start_over(why);
+        // Not ready from here on; the rest goes once nobody writes it any more.
+        self.health.condition(Condition::Start, Some(&format!("setting up the network anew: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
+        self.health.start_over(why);
         self.rights = Rights::default();
     }
 

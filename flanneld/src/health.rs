@@ -88,6 +88,7 @@ impl Health {
         inner.conditions.clear();
         inner.conditions.insert(Condition::Start, format!("setting up the network anew: {why}"));
         inner.heartbeats.clear();
+        inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.figures = Figures::default();
     }

@@ -27,6 +27,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "endpoints",
     "exact",
     "exclude",
+    "selector",
     "ip-masq",
     "keep",
     "lib",

@@ -60,8 +60,9 @@ pub struct KubeManager {
     /// Whether all Nodes are listed: `alloc` needs none of them.
     lists: AtomicBool,
     extras: Arc<Extras>,
-    /// The configuration in use, as it was read.
-    text: Mutex<Option<String>>,
+    /// The configuration as it was read last, and whether it is in use: then another one waits for a restart.
+    read: Mutex<Option<(String, NetworkConfig)>>,
+    in_use: AtomicBool,
     /// Changes with this node's Node and with all others.
     places: watch::Sender<u64>,
     /// What was told last about the place, so that an Event is posted once.
@@ -119,7 +120,8 @@ impl KubeManager {
             all,
             lists: AtomicBool::new(false),
             extras: Arc::default(),
-            text: Mutex::default(),
+            read: Mutex::default(),
+            in_use: AtomicBool::new(false),
             places,
             told: Mutex::default(),
             before: Mutex::default(),
@@ -129,9 +131,10 @@ impl KubeManager {
     }
 
     /// Begins to follow all Nodes, once.
-    fn follow_everybody(&self) {
+    fn follow_everybody(&self, config: &NetworkConfig) {
         self.lists.store(true, Relaxed);
         self.everybody.get_or_init(|| {
+            self.all.serve(config.networks);
             let (api, all, sink) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()));
             Task(tokio::spawn(async move { Follower::new(&api, None, &all.size, sink).run().await }))
         });
@@ -203,17 +206,24 @@ impl KubeManager {
 
     /// Posts an Event about something that was not told yet.
     async fn tell_once(&self, node: &Node, concern: Concern, text: &str) {
-        let news = self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned());
-        if news {
-            self.extras.event(&self.api, node, concern, text).await;
+        /// Texts are few, unless somebody makes many: then some are told again.
+        const KEPT: usize = 50;
+        let known = |told: &mut BTreeSet<String>| told.contains(text);
+        if known(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner)) || !self.extras.event(&self.api, node, concern, text).await {
+            return;
         }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= KEPT {
+            told.clear();
+        }
+        told.insert(text.to_owned());
     }
 
     /// The mounted configuration, if it is another than the one in use.
     async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
         let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else { return false };
-        let in_use = self.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let news = in_use.is_some_and(|in_use| in_use != text) && known.as_ref() != Some(&text);
+        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|(in_use, _)| *in_use == text);
+        let news = !in_use && known.as_ref() != Some(&text);
         *known = Some(text);
         news
     }
@@ -222,6 +232,11 @@ impl KubeManager {
 #[async_trait]
 impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
+        if self.in_use.load(Relaxed)
+            && let Some((_, config)) = &*self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Ok(config.clone());
+        }
         let path = &self.api.options().net_conf;
         let missing = |why: &str| {
             let text = format!(
@@ -239,16 +254,16 @@ impl SubnetManager for KubeManager {
         let text = String::from_utf8_lossy(&text).into_owned();
         let config = NetworkConfig::parse_assigned(&text)
             .map_err(|error| Error::Unavailable(format!("error parsing subnet config: {}: {error}", path.display()).into()))?;
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((text, config.clone()));
         if config.backend != "alloc" {
-            self.follow_everybody();
+            self.follow_everybody(&config);
         }
         Ok(config)
     }
 
     async fn place(&self, config: &NetworkConfig) -> Result<Option<Place>, Error> {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
-        let taken = self.all.with(|nodes| nodes.taken());
+        let taken = self.all.with(|nodes| nodes.taken(&node.internal));
         let mut candidates = Vec::new();
         for name in [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6] {
             candidates.extend(node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "which this Node published last")));
@@ -281,27 +296,33 @@ impl SubnetManager for KubeManager {
     async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
         let mut changes = self.place_changes();
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
+        let mut failures = 0;
         loop {
-            let trouble = match self.assigned(config).await {
+            let (trouble, pause) = match self.assigned(config).await {
                 Ok((node, assigned)) => match publisher.annotations(&node, attrs).await {
                     Ok(()) => {
                         let lease = Lease { subnets: assigned.subnets, attrs: attrs.clone(), term: Term::Reserved, since: node.created };
+                        self.in_use.store(true, Relaxed);
                         state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
                         self.tell_of_another_subnet(&node, claim, &lease).await;
                         return Ok(lease);
                     }
-                    Err(failure) => failure.reason,
+                    // Whatever changes meanwhile, a server that asks for patience gets it.
+                    Err(failure) => {
+                        failures += 1;
+                        let pause = publish::RETRY.after(failures - 1).mul_f64(1.0 + rand::random::<f64>());
+                        (failure.reason, Some(pause.max(failure.retry_after.unwrap_or_default())))
+                    }
                 },
-                Err(why) => why,
+                Err(why) => (why, None),
             };
             state.send_modify(|held| held.trouble = Some(trouble));
-            let pause = tokio::time::sleep(Duration::from_secs(2));
-            match &mut changes {
-                Some(changes) => tokio::select! {
-                    () = pause => {}
-                    changed = changes.changed() => if changed.is_err() { tokio::time::sleep(Duration::from_secs(1)).await },
+            match (pause, &mut changes) {
+                (None, Some(changes)) => tokio::select! {
+                    () = tokio::time::sleep(Duration::from_secs(2)) => {}
+                    _ = changes.changed() => {}
                 },
-                None => pause.await,
+                (pause, _) => tokio::time::sleep(pause.unwrap_or(Duration::from_secs(2))).await,
             }
         }
     }

@@ -416,11 +416,12 @@ fn a_node_inside_a_leased_subnet() {
         term: Term::Leased,
         since,
     };
-    let run = |leases: [Lease; 2]| {
-        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms());
+    let under = |leases: [Lease; 2], terms: &Terms| {
+        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), terms);
         let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
         (kept.join(" "), refused.iter().map(|refused| refused.reason).collect::<Vec<_>>())
     };
+    let run = |leases: [Lease; 2]| under(leases, &terms());
     // The node is inside the older subnet.
     let (a, b) = (lease(1, [192, 168, 56, 8], 1), lease(2, [10, 5, 1, 9], 2));
     assert_eq!(run([a.clone(), b.clone()]), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
@@ -429,6 +430,11 @@ fn a_node_inside_a_leased_subnet() {
     assert_eq!(run([b, a]), ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode]));
     // Each inside the other: one is left.
     assert_eq!(run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]), ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    // Where the store assigns the subnets, a node's word about its address takes nobody's away, however old it is.
+    let config = NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+    let assigned = Terms { config, ..terms() };
+    let (a, b) = (lease(1, [192, 168, 56, 8], 3), lease(2, [10, 5, 1, 9], 2));
+    assert_eq!(under([b, a], &assigned), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
 }
 
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.

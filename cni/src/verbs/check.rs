@@ -37,7 +37,8 @@ fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else { return false };
     let Some((address, rest)) = rest.split_once(' ') else { return false };
-    if !rest.contains("GW:<nil>") || !rest.contains("not found") {
+    // Newer bridges print more fields behind the gateway, and are right.
+    if !rest.contains("GW:<nil>}") || !rest.contains("not found") {
         return false;
     }
     let Ok(address) = address.parse::<IpAddr>() else { return false };
@@ -63,6 +64,7 @@ mod tests {
             "Expected Route {Dst:{IP:10.9.0.0 Mask:ffff0000} GW:10.244.7.9} not found in routing table",
             "Expected Route {Dst:{IP:10.9.0.0 Mask:ffff0000} GW:<nil>} not found in routing table",
             "Expected Route {Dst:{IP:0.0.0.0 Mask:00000000} GW:<nil>} not found in routing table",
+            "Expected Route {Dst:{IP:10.244.0.0 Mask:ffff0000} GW:<nil> MTU:0 AdvMSS:0} not found in routing table",
             "Expected Default Route gateway 10.244.7.1 not found",
             "Interface eth0 Mac doesn't match: 1 not found: 2",
             "Expected Route {Dst:{IP:",

@@ -5,7 +5,6 @@ use crate::call::Call;
 use crate::error::CniError;
 use crate::gojson;
 use crate::scratch::{self, Scratch};
-use std::time::Duration;
 
 pub(super) fn del(call: &Call, means: Means<'_>) -> Result<(), CniError> {
     let folder = &call.conf.data_dir;
@@ -15,7 +14,7 @@ pub(super) fn del(call: &Call, means: Means<'_>) -> Result<(), CniError> {
         Some(saved) => undo(means, &saved.program, &found.saved.text, &call.attachment, &call.netns)?,
         None => {
             // Damaged, by a power failure for instance. What ADD would be given now comes closest.
-            let now = Netconf::build(&call.conf, Duration::ZERO)
+            let now = Netconf::build_to_undo(&call.conf)
                 .map_err(|error| error.during(&format!("{} is damaged, and there is nothing else to go by", scratch.path(&found.name).display())))?;
             undo(means, &now.program, gojson::encode(&now.object).as_bytes(), &call.attachment, &call.netns)?;
         }

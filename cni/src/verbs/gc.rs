@@ -8,7 +8,6 @@ use crate::error::{CniError, INCOMPATIBLE_VERSION, INTERNAL, INVALID_ENVIRONMENT
 use crate::gojson;
 use crate::scratch::{Entry, FIRST, Scratch};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 pub(super) fn gc(call: &Call, means: Means<'_>) -> Result<(), CniError> {
     let valid = call.conf.valid_attachments()?;
@@ -53,8 +52,12 @@ fn collect(call: &Call, means: Means<'_>, scratch: &Scratch, entry: &Entry) -> R
         Some(netconf) if netconf.network() != call.conf.name => return Ok(()),
         Some(netconf) => undo(means, &netconf.program, &saved.text, &attachment, "")?,
         None => {
-            let now = Netconf::build(&call.conf, Duration::ZERO)?;
+            let now = Netconf::build_to_undo(&call.conf)?;
             undo(means, &now.program, gojson::encode(&now.object).as_bytes(), &attachment, "")?;
+            // It may be another network's, or no file of ours at all. An empty one is what a power failure leaves.
+            if !saved.text.is_empty() {
+                return Ok(());
+            }
         }
     }
     forget()
@@ -62,7 +65,7 @@ fn collect(call: &Call, means: Means<'_>, scratch: &Scratch, entry: &Entry) -> R
 
 /// Passes GC on.
 fn delegated(call: &Call, means: Means<'_>, valid: &[Attachment]) -> Result<(), CniError> {
-    let mut netconf = Netconf::build(&call.conf, Duration::ZERO)?;
+    let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid.iter().map(|one| json!({ "containerID": one.container, "ifname": one.interface })).collect();
     netconf.object.insert("cni.dev/valid-attachments".to_owned(), list);
     let text = gojson::encode(&netconf.object);

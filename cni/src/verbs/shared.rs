@@ -6,7 +6,7 @@ use crate::conf::Conf;
 use crate::delegate::{Delegate, Failure, Order};
 use crate::error::{CniError, INTERNAL, IO_FAILURE};
 use crate::scratch::{self, Scratch};
-use crate::subnet_env;
+use crate::subnet_env::{self, SubnetEnv};
 use serde_json::{Map, Value};
 use std::io;
 use std::path::Path;
@@ -46,6 +46,13 @@ impl Netconf {
         // Before the wait for the file: this does not get better.
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, patience)?;
+        Self::of(crate::netconf::build(conf, &env)?).ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
+    }
+
+    /// The same to undo something: without subnet.env any subnet will do, since delegates find what they gave by network and container.
+    pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
+        conf.delegate()?;
+        let env = subnet_env::load(&conf.subnet_file, Duration::ZERO).unwrap_or_else(|_| SubnetEnv::any());
         Self::of(crate::netconf::build(conf, &env)?).ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 

@@ -91,12 +91,14 @@ fn a_damaged_file_is_undone_by_the_configuration_of_now() {
         bed.call("ADD").ok();
         let given = bed.data()["c0ffee"].clone();
         fs::write(bed.path("data/c0ffee"), text).unwrap();
-        fs::rename(bed.path("subnet.env"), bed.path("away")).unwrap();
-        assert_eq!(bed.call("DEL").code(), 11, "{text}: nothing is known now, but it will be");
-        assert_eq!((bed.held().len(), bed.data().len()), (1, 1), "{text}");
-        fs::rename(bed.path("away"), bed.path("subnet.env")).unwrap();
         bed.call("DEL").ok();
         assert_eq!((bed.held().len(), bed.data().len(), bed.received("DEL")), (0, 0, Some(given)), "{text}");
+        // Nor does it wait for a daemon that may never get its lease: delegates find what they gave by network and container.
+        bed.call("ADD").ok();
+        fs::write(bed.path("data/c0ffee"), text).unwrap();
+        fs::rename(bed.path("subnet.env"), bed.path("away")).unwrap();
+        bed.call("DEL").ok();
+        assert_eq!((bed.held().len(), bed.data().len()), (0, 0), "{text}");
     }
 }
 

@@ -10,8 +10,8 @@
 {{- end -}}
 {{- if eq .backend "vxlan" -}}
 {{- if .vni }}{{ $_ := set $backend "VNI" (int .vni) }}{{ end -}}
-{{- if .GBP }}{{ $_ := set $backend "GBP" true }}{{ end -}}
-{{- if .directRouting }}{{ $_ := set $backend "DirectRouting" true }}{{ end -}}
+{{- if eq (toString .GBP) "true" }}{{ $_ := set $backend "GBP" true }}{{ end -}}
+{{- if eq (toString .directRouting) "true" }}{{ $_ := set $backend "DirectRouting" true }}{{ end -}}
 {{- if .macPrefix }}{{ $_ := set $backend "MacPrefix" .macPrefix }}{{ end -}}
 {{- end -}}
 {{- if eq .backend "wireguard" -}}
@@ -24,7 +24,7 @@
 {{- end -}}
 {{- range $key, $value := .backendExtra }}{{ $_ := set $backend $key $value }}{{ end -}}
 {{- end -}}
-{{- $conf := dict "EnableNFTables" .Values.flannel.enableNFTables "Backend" $backend -}}
+{{- $conf := dict "EnableNFTables" (eq (toString .Values.flannel.enableNFTables) "true") "Backend" $backend -}}
 {{- if .Values.podCidr }}{{ $_ := set $conf "Network" .Values.podCidr }}{{ else }}{{ $_ := set $conf "EnableIPv4" false }}{{ end -}}
 {{- if .Values.podCidrv6 }}{{ $_ := set $conf "IPv6Network" .Values.podCidrv6 }}{{ $_ := set $conf "EnableIPv6" true }}{{ end -}}
 {{- if not (or .Values.podCidr .Values.podCidrv6) }}{{ fail "podCidr and podCidrv6 are both empty: pods need at least one network" }}{{ end -}}
@@ -44,5 +44,6 @@
 {{- end -}}
 
 {{- define "flannel.image" -}}
+{{- if hasPrefix "ghcr.io/flannel-io/" .image.repository }}{{ fail (printf "the image %s is Go flannel's, which this chart cannot start: leave image.repository and image.tag out of your values" .image.repository) }}{{ end -}}
 {{ .image.repository }}:{{ .image.tag | default .version }}
 {{- end -}}

@@ -5,7 +5,7 @@ use super::{Daemon, retry, rights};
 use crate::identity;
 use backends::{Backend, Options, Setup};
 use ipnet::IpNet;
-use run_dir::subnet_env;
+use run_dir::subnet_env::{self, Previous};
 use std::sync::Arc;
 use subnet_lease::manager::{Place, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId, Subnets};
@@ -18,6 +18,8 @@ pub struct Host {
     pub place: Option<Place>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
+    /// What subnet.env said at the start.
+    pub previous: Previous,
 }
 
 impl Daemon {
@@ -33,12 +35,15 @@ impl Daemon {
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
         subnet_env::clear(&self.settings.subnet_file);
-        Ok(Host { config, place, node, backend })
+        let previous = subnet_env::read(&self.settings.subnet_file);
+        if let Some(subnets) = place.as_ref().and_then(|place| place.subnets) {
+            self.forget_another_subnet(&previous, &subnets);
+        }
+        Ok(Host { config, place, node, backend, previous })
     }
 
     /// The store gave this node another subnet while no daemon ran: no pod may get an address of the old one.
-    pub(super) fn forget_another_subnet(&self, subnets: &Subnets) {
-        let previous = subnet_env::read(&self.settings.subnet_file);
+    fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) {
         let was = [previous.subnet.map(IpNet::V4), previous.v6_subnet.map(IpNet::V6)];
         if was.into_iter().flatten().any(|net| !subnets.nets().any(|now| now == net.trunc()))
             && let Err(error) = subnet_env::remove(&self.settings.subnet_file)

@@ -8,7 +8,7 @@ use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::Found;
 use crate::underlay::read::{Wish, wait_for};
-use run_dir::subnet_env;
+use run_dir::subnet_env::Previous;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
 use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
     pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
-        let Host { config: whole, place, node, mut backend } = host;
+        let Host { config: whole, place, node, mut backend, previous } = host;
         let (found, config) = match &place {
             None => (self.find_underlay(&whole).await?, whole.clone()),
             Some(place) => self.find_placed_underlay(&manager, &whole, place).await?,
@@ -28,7 +28,7 @@ impl Daemon {
             backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
         }
         let underlay = &found.chosen.underlay;
-        let claim = self.lease_claim(&config, node, &found, backend.shares_address()).await;
+        let claim = self.lease_claim(&config, node, &found, &previous, backend.shares_address()).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
         let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let held = watch::channel(Held::default());
@@ -36,9 +36,6 @@ impl Daemon {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
-        if let Some(subnets) = place.as_ref().and_then(|place| place.subnets) {
-            self.forget_another_subnet(&subnets);
-        }
         self.health.condition(Condition::Lease, None);
         let how = match &place {
             Some(place) => format!(", the podCIDR of the Node {}", place.id),
@@ -72,10 +69,9 @@ impl Daemon {
     }
 
     /// What this host knows that identifies its own lease.
-    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, shared_address: bool) -> Claim {
+    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, previous: &Previous, shared_address: bool) -> Claim {
         let underlay = &found.chosen.underlay;
         let subnet_file = &self.settings.subnet_file;
-        let previous = subnet_env::read(subnet_file);
         for warning in &previous.warnings {
             warn!("{}: {warning}", subnet_file.display());
         }

@@ -79,34 +79,26 @@ impl Daemon {
         let mut place = place.clone();
         loop {
             let subnets = place.subnets.unwrap_or(whole.networks);
-            let config = whole.only(&subnets);
             let wish = Wish::of(&self.settings, families(&subnets)).at(&place);
             let found = tokio::select! {
-                found = self.placed(manager, &wish) => Some(found.map_err(End::failed)?),
-                () = changed(&mut changes) => None,
+                found = self.placed(manager, &wish) => found.map_err(End::failed)?,
+                now = another(manager, whole, &place, &mut changes) => {
+                    // Another Node came or went: its addresses count.
+                    place = now;
+                    continue;
+                }
             };
-            match found {
-                Some(found) => {
-                    let present = found.chosen.underlay.addresses;
-                    let config = config.only(&matching(&subnets, present.v4().is_some(), present.v6().is_some()));
-                    for net in subnets.nets().filter(|net| !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())) {
-                        let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
-                        warn!(
-                            "{} has no {family} address: this node works without {family}, and its pods get no address of {net}, until it has one",
-                            found.chosen.underlay.name
-                        );
-                    }
-                    self.tell_underlay(&found);
-                    return Ok((found, config));
-                }
-                // Another Node came or went: its addresses count.
-                None => {
-                    tokio::time::sleep(SETTLE).await;
-                    if let Ok(Some(now)) = manager.place(whole).await {
-                        place = now;
-                    }
-                }
+            let present = found.chosen.underlay.addresses;
+            let config = whole.only(&subnets).only(&matching(&subnets, present.v4().is_some(), present.v6().is_some()));
+            for net in subnets.nets().filter(|net| !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())) {
+                let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
+                warn!(
+                    "{} has no {family} address: this node works without {family}, and its pods get no address of {net}, until it has one",
+                    found.chosen.underlay.name
+                );
             }
+            self.tell_underlay(&found);
+            return Ok((found, config));
         }
     }
 
@@ -119,13 +111,18 @@ impl Daemon {
         };
         if wish.families == Dual::Both((), ()) {
             let both = Wish { wait: Some(SECOND_FAMILY), ..wish.clone() };
-            if let Ok(found) = wait_for(&both, |_| ()).await {
-                return Ok(found);
+            match wait_for(&both, |_| ()).await {
+                Ok(found) => return Ok(found),
+                // An address that is everybody's is no missing address.
+                Err(error) if !error.shared.is_empty() => return wait_for(wish, waiting).await,
+                Err(_) => {}
             }
             for families in [Dual::V4(()), Dual::V6(())] {
                 let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
-                if let Ok(found) = wait_for(&one, |_| ()).await {
-                    return Ok(found);
+                match wait_for(&one, |_| ()).await {
+                    Ok(found) => return Ok(found),
+                    Err(error) if !error.shared.is_empty() => break,
+                    Err(_) => {}
                 }
             }
         }
@@ -143,15 +140,19 @@ fn matching(subnets: &Subnets, v4: bool, v6: bool) -> Subnets {
     Dual::from_options(subnets.v4().copied().filter(|_| v4), subnets.v6().copied().filter(|_| v6)).unwrap_or(*subnets)
 }
 
-/// Returns when the store reports a change.
-async fn changed(changes: &mut Option<watch::Receiver<u64>>) {
-    let seen = match changes {
-        Some(changes) => changes.changed().await.is_ok(),
-        None => false,
-    };
-    if !seen {
-        std::future::pending::<()>().await;
+/// Returns when the place is another one. Nodes change all the time, mostly in ways that do not matter here.
+async fn another(manager: &Arc<dyn SubnetManager>, config: &NetworkConfig, known: &Place, changes: &mut Option<watch::Receiver<u64>>) -> Place {
+    let Some(changes) = changes else { return std::future::pending().await };
+    while changes.changed().await.is_ok() {
+        tokio::time::sleep(SETTLE).await;
+        changes.borrow_and_update();
+        if let Ok(Some(now)) = manager.place(config).await
+            && now != *known
+        {
+            return now;
+        }
     }
+    std::future::pending().await
 }
 
 /// Looks again at the choice of the interface when other nodes come: the first node of a lab cannot know that its address is everybody's.
@@ -181,12 +182,12 @@ impl Reconsider {
             match self.better(&place).await {
                 Better::Nothing => told.clear(),
                 Better::Choice(why) => return Err(End::StartOver(why)),
-                Better::Wanted(why) => {
+                Better::Wanted(shared, why) => {
                     // What works for some nodes is not given up.
-                    if why != told {
+                    if shared != told {
                         warn!("{why}");
                         self.manager.tell_operator(&why).await;
-                        told = why;
+                        told = shared;
                     }
                 }
             }
@@ -214,7 +215,7 @@ impl Reconsider {
                 Better::Choice(format!("{ip} of {} is the Node {node}'s, too; {}: {}", present.name, chosen.underlay.name, chosen.why))
             }
             Ok(_) => Better::Nothing,
-            Err(error) => Better::Wanted(error.text),
+            Err(error) => Better::Wanted(error.shared, error.text),
         }
     }
 }
@@ -225,6 +226,6 @@ enum Better {
     Nothing,
     /// Another one is better; this is why.
     Choice(String),
-    /// None is right; this is why.
-    Wanted(String),
+    /// None is right: the addresses that others have, and the whole text.
+    Wanted(String, String),
 }

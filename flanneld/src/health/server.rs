@@ -6,13 +6,14 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use subnet_lease::printable;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// How long open requests may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
@@ -52,7 +53,7 @@ impl Server {
     /// # Errors
     /// Names the address and the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, BindError> {
-        let listener = TcpListener::bind(address).await.map_err(|why| BindError { address, why })?;
+        let listener = listen(address).await.map_err(|why| BindError { address, why })?;
         info!("health server listens on http://{address}: /healthz /readyz /metrics /status");
         Ok(Self { listener, health })
     }
@@ -83,6 +84,30 @@ impl Server {
             () = late => info!("closing open requests to the health server"),
         }
     }
+}
+
+/// Listens on an address. 0.0.0.0 stands for all of this host, IPv6 too, as it does for Go: kubelet asks an IPv6 node by IPv6.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
+        match listen_on_all(address.port()) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse || error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            // A kernel without IPv6.
+            Err(error) => debug!("no health server on IPv6: {error}"),
+        }
+    }
+    TcpListener::bind(address).await
+}
+
+fn listen_on_all(port: u16) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    socket.set_only_v6(false)?;
+    // As tokio's own.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
 }
 
 async fn healthz(State(health): State<Health>) -> Response {

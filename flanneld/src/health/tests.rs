@@ -204,3 +204,18 @@ proptest::proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn every_address_means_both_families() {
+    let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new()).await.unwrap();
+    let port = server.address().unwrap().port();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.serve(stop.clone()));
+    for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+        assert_eq!(get(address.parse().unwrap(), "GET", "/healthz").await.0, 200, "{address}");
+    }
+    // It is taken then.
+    assert!(Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new()).await.is_err());
+    stop.cancel();
+    task.await.unwrap();
+}

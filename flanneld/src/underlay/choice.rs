@@ -46,4 +46,6 @@ pub struct SelectError {
     pub text: String,
     /// Whether waiting can help: an interface, an address or a route is missing.
     pub may_come: bool,
+    /// The addresses of this host that other nodes have, with those nodes; empty where that is not the reason.
+    pub shared: String,
 }

@@ -249,7 +249,8 @@ impl Wish {
     /// Nothing fits, or the kernel does not answer.
     pub async fn choose(&self) -> Result<Chosen, SelectError> {
         let request = self.request().await;
-        let facts = facts(&request.targets()).await.map_err(|error| SelectError { text: error.to_string(), may_come: false })?;
+        let facts =
+            facts(&request.targets()).await.map_err(|error| SelectError { text: error.to_string(), may_come: false, shared: String::new() })?;
         select(&request, &facts)
     }
 
@@ -289,7 +290,7 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
 /// # Cancel safety
 /// Nothing is changed; it can be dropped at any time.
 pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Result<Found, SelectError> {
-    let fatal = |error: ReadError| SelectError { text: error.to_string(), may_come: false };
+    let fatal = |error: ReadError| SelectError { text: error.to_string(), may_come: false, shared: String::new() };
     let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
     let mut socket = open(&groups).map_err(fatal)?;
     let start = Instant::now();
@@ -305,7 +306,7 @@ pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Resu
         let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             let text = format!("{}; waited {} s for it (--iface-wait)", error.text, start.elapsed().as_secs());
-            return Err(SelectError { text, may_come: true });
+            return Err(SelectError { text, may_come: true, shared: error.shared });
         }
         if error.text != told {
             warn!("no interface to use yet, waiting for it: {}", error.text);

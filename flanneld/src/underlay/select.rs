@@ -14,14 +14,16 @@ use subnet_lease::Dual;
 struct Failure {
     why: String,
     may_come: bool,
+    /// The addresses that other nodes have.
+    shared: String,
 }
 
 fn absent(why: String) -> Failure {
-    Failure { why, may_come: true }
+    Failure { why, may_come: true, shared: String::new() }
 }
 
 fn wrong(why: String) -> Failure {
-    Failure { why, may_come: false }
+    Failure { why, may_come: false, shared: String::new() }
 }
 
 /// A candidate interface, with its addresses if the selector fixes them.
@@ -51,18 +53,19 @@ impl<'a> Candidate<'a> {
 /// # Errors
 /// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
-    if let Some(place) =
-        request.place.as_ref().filter(|_| request.selectors.is_empty() && request.public_ip.is_none() && request.public_ipv6.is_none())
-    {
+    let told = request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6();
+    if let Some(place) = request.place.as_ref().filter(|_| request.selectors.is_empty() && !told) {
         return placed(place, request, facts).map_err(|failure| SelectError {
             text: format!("Failed to find any valid interface to use: {}", failure.why),
             may_come: failure.may_come,
+            shared: failure.shared,
         });
     }
     if request.selectors.is_empty() {
         return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(|failure| SelectError {
             text: format!("Failed to find any valid interface to use: {}", failure.why),
             may_come: failure.may_come,
+            shared: failure.shared,
         });
     }
     let mut tried = Vec::new();
@@ -80,6 +83,7 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     Err(SelectError {
         text: format!("Failed to find interface to use that matches the interfaces and/or regexes provided: {}", tried.join("; ")),
         may_come,
+        shared: String::new(),
     })
 }
 
@@ -127,9 +131,12 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
         candidates.push(other.into_iter().fold(candidate, |candidate, (_, second, _)| candidate.at(*second, Rule::Best)));
     }
     let mut whys = Vec::new();
-    match default_route(request, facts) {
-        Ok(candidate) => candidates.push(candidate),
-        Err(failure) => whys.push(failure.why),
+    // Where the Node has an address here, the default route's interface is another one, or the same.
+    if owned.is_empty() {
+        match default_route(request, facts) {
+            Ok(candidate) => candidates.push(candidate),
+            Err(failure) => whys.push(failure.why),
+        }
     }
     for server in &place.servers {
         match facts.towards(*server) {
@@ -160,14 +167,16 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
     if shared.is_empty() {
         return Err(absent(whys.join("; ")));
     }
-    Err(absent(format!(
-        "the addresses of this host are those of other Nodes: {}. This happens where every machine has the same address on its NAT interface \
-         (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of the DaemonSet, or \
-         the annotation node-public-ip of this Node, or kubelet's --node-ip; this host has {}{}",
-        shared.join(", "),
+    let shared = shared.join(", ");
+    let why = format!(
+        "the addresses of this host are those of other Nodes: {shared}. This happens where every machine has the same address on its NAT interface \
+         (Vagrant's 10.0.2.15), and where a Node of a machine that was renamed is still there. Name the interface that really connects the nodes: \
+         --iface or --iface-cidr in the arguments of the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete \
+         the Node that is no more; this host has {}{}",
         names(facts),
         if whys.is_empty() { String::new() } else { format!(" ({})", whys.join("; ")) }
-    )))
+    );
+    Err(Failure { shared, ..absent(why) })
 }
 
 fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {

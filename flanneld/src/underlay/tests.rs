@@ -463,8 +463,6 @@ fn a_place_chooses_the_interface() {
         (BOTH, place(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
         (V6, place(&["192.168.56.12"], &[], &[]), "enp0s3 fd17::2"),
         (BOTH, place(&[NAT], &["fd17::2"], &["fd00:56::10"]), "enp0s8 192.168.56.11 and fd00:56::11"),
-        // One that lacks the second family is no choice for both.
-        (BOTH, place(&["198.51.100.1"], &[], &[]), "enp0s3 10.0.2.15 and fd17::2"),
     ] {
         assert_eq!(chosen(&at(families, &place), &facts), want, "{place:?}");
     }
@@ -472,9 +470,20 @@ fn a_place_chooses_the_interface() {
     for part in [NAT, "the Node n2's, too", "--iface", "node-public-ip", "enp0s8"] {
         assert!(none.text.contains(part) && none.may_come, "{part}: {}", none.text);
     }
+    // A Node of this machine under another name does not lead to the NAT interface.
+    let renamed = refused(&at(V4, &place(&["192.168.56.11"], &["192.168.56.11"], &["192.168.56.10"])), &facts);
+    assert_eq!(renamed.shared, "192.168.56.11 is the Node n2's, too");
+    // An interface that lacks the second family is waited for, and then used for the first.
+    let half = place(&["198.51.100.1"], &[], &[]);
+    let lacking = refused(&at(BOTH, &half), &facts);
+    assert!(lacking.may_come && lacking.shared.is_empty(), "{lacking:?}");
+    assert_eq!(chosen(&at(V4, &half), &facts), "v4only 198.51.100.1");
     // What an operator names counts, whoever else has it.
     let trapped = at(V4, &place(&[NAT], &[NAT], &[]));
     assert_eq!(chosen(&Request { selectors: vec![name("enp0s3")], ..trapped.clone() }, &facts), "enp0s3 10.0.2.15");
+    // An address of a family that is not used names nothing.
+    let other = Request { public_ipv6: Some("fd17::2".parse().unwrap()), ..at(V4, &place(&["192.168.56.12"], &[], &[])) };
+    assert_eq!(chosen(&other, &facts), "enp0s8 192.168.56.12");
     let annotated = Request { public_ip: Some([192, 168, 56, 12].into()), ..trapped };
     assert_eq!(chosen(&annotated, &facts), "enp0s8 192.168.56.12");
     assert!(select(&annotated, &facts).unwrap().named);

@@ -20,10 +20,21 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let mut identities = Identities::of(terms);
     let mut refused = Vec::new();
     let mut kept = Vec::with_capacity(by_age.len());
+    // Where the store assigns the subnets, a node's word about its address takes nobody's subnet away.
+    let mut claimed = UsedSubnets::default();
+    if terms.config.assigned {
+        by_age.iter().for_each(|lease| claimed.take(&lease.subnets));
+    }
+    let nowhere = Nodes::default();
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
         let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
-        let subnets = match placed(lease, terms, &used, &nodes) {
+        let in_a_subnet = addresses(lease).find_map(|address| Some((address, claimed.holds(address)?)));
+        let placed = match in_a_subnet {
+            Some((address, net)) => Err((Reason::InsideSubnet, inside_subnet(lease, address, net))),
+            None => placed(lease, terms, &used, if terms.config.assigned { &nowhere } else { &nodes }),
+        };
+        let subnets = match placed {
             Ok(subnets) => subnets,
             Err((reason, text)) => {
                 refuse(reason, text);

@@ -92,11 +92,15 @@ impl Api {
     /// `Refused` for a mistake, `Unavailable` for files that may come.
     pub async fn check(&self) -> Result<(), Error> {
         let config = self.config(0).await?;
+        let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
-            tracing::warn!("the kubeconfig has insecure-skip-tls-verify: whoever answers at {} is believed", config.cluster_url);
+            tracing::warn!("the kubeconfig has insecure-skip-tls-verify: whoever answers at {server} is believed");
         }
         if config.cluster_url.scheme_str() == Some("http") {
-            tracing::warn!("{} is not encrypted: whoever listens or answers on the way is believed", config.cluster_url);
+            tracing::warn!("{server} is not encrypted: whoever listens or answers on the way is believed");
+        }
+        if config.proxy_url.is_some() {
+            tracing::warn!("the proxy of the kubeconfig or of HTTPS_PROXY is not used: {server} is asked directly");
         }
         Ok(())
     }
@@ -117,7 +121,7 @@ impl Api {
                 self.give_up(generation);
             }
         }
-        outcome.map(|body| Answer { body, server, what: call.what.clone() })
+        outcome.map(|body| Answer { body, server, what: call.what.clone(), generation })
     }
 
     /// Sends a request and reads the answer.
@@ -126,13 +130,15 @@ impl Api {
     /// There is no answer, or it is a refusal, or too large.
     pub async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
-        let (server, what) = (answer.server.clone(), answer.what.clone());
-        match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
-            Ok(Ok(body)) => Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Failure::too_large(&server, &what, BODY)),
-            Ok(Err(error)) => Err(Failure::unreachable(&server, &what, &with_causes(&*error))),
-            Err(_) => Err(Failure::unreachable(&server, &what, &format!("the answer did not end within {ANSWER:?}"))),
-        }
+        let (server, what, generation) = (answer.server.clone(), answer.what.clone(), answer.generation);
+        let failure = match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
+            Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
+            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return Err(Failure::too_large(&server, &what, BODY)),
+            Ok(Err(error)) => Failure::unreachable(&server, &what, &with_causes(&*error)),
+            Err(_) => Failure::unreachable(&server, &what, &format!("the answer did not end within {ANSWER:?}")),
+        };
+        self.give_up(generation);
+        Err(failure)
     }
 
     /// Connects anew with the next request, with the files read again.
@@ -181,7 +187,7 @@ impl Api {
         };
         let no_stack = |text: String| Failure { status: None, reason: Reason::from(text), retry_after: None };
         let config = self.config(at).await.map_err(|error| no_stack(error.to_string()))?;
-        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let server = shown(&config.cluster_url);
         let stack = build(&config).map_err(|error| no_stack(format!("cannot connect to the Kubernetes API at {server}: {error}")))?;
         let mut state = self.state();
         state.generation += 1;
@@ -190,7 +196,7 @@ impl Api {
     }
 
     /// The next request goes to the next server, with the files read again; unless another request has seen to that already.
-    fn give_up(&self, generation: u64) {
+    pub fn give_up(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation && state.stack.is_some() {
             state.stack = None;
@@ -224,6 +230,8 @@ pub struct Answer {
     pub server: String,
     /// What was asked.
     pub what: String,
+    /// The connection stack that it came by.
+    pub generation: u64,
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
@@ -280,6 +288,16 @@ fn build(config: &Config) -> Result<Stack, String> {
     let headers = config.extra_headers_layer().map_err(|error| with_causes(&error))?;
     let stack = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(auth).layer(headers).map_err(BoxError::from).service(client);
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
+}
+
+/// A server's address without a user in it.
+fn shown(url: &http::Uri) -> String {
+    let text = url.to_string();
+    let text = text.trim_end_matches('/');
+    match (text.split_once("://"), text.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
+        _ => text.to_owned(),
+    }
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {

@@ -156,7 +156,10 @@ impl<'a, S: Sink> Follower<'a, S> {
         let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
         let mut lines = match self.open(query).await {
             Ok(lines) => lines,
-            Err(failure) if failure.is_unknown_request() => return self.without_streams().await,
+            Err(failure) if failure.is_unknown_request() => {
+                self.streams = false;
+                return Ended::Normally;
+            }
             Err(failure) => return broken(failure),
         };
         let mut nodes = Vec::new();
@@ -169,16 +172,14 @@ impl<'a, S: Sink> Follower<'a, S> {
                     return self.changes(&mut lines).await;
                 }
                 // Old servers know no such list: they send all Nodes, and then nothing that says so.
-                Ok(None) => return self.without_streams().await,
+                Ok(None) => {
+                    self.streams = false;
+                    return Ended::Normally;
+                }
                 Ok(Some(_)) => {}
                 Err(ended) => return ended,
             }
         }
-    }
-
-    async fn without_streams(&mut self) -> Ended {
-        self.streams = false;
-        self.paged().await
     }
 
     /// Lists page by page.
@@ -252,11 +253,15 @@ impl<'a, S: Sink> Follower<'a, S> {
             Ok(Line::Quiet) => return Ok(None),
             Ok(Line::End) if Instant::now() + EARLY < self.until => {
                 // A server that stops ends all watches in good order, and all nodes would come back at once.
+                self.api.give_up(lines.generation());
                 let (_, what) = self.words();
                 return Err(Ended::Broken(Failure::unreachable(lines.server(), what, "it ended the watch early, as a server does that stops")));
             }
             Ok(Line::End) => return Err(Ended::Normally),
-            Err(failure) => return Err(Ended::Broken(failure)),
+            Err(failure) => {
+                self.api.give_up(lines.generation());
+                return Err(Ended::Broken(failure));
+            }
         };
         let (_, what) = self.words();
         match Change::read(&text, &self.api.options().prefix) {
@@ -270,7 +275,10 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ok(Some(Change::Odd(why)))
             }
             Ok(change) => Ok(Some(change)),
-            Err(why) => Err(Ended::Broken(Failure::nonsense(lines.server(), what, &why))),
+            Err(why) => {
+                self.api.give_up(lines.generation());
+                Err(Ended::Broken(Failure::nonsense(lines.server(), what, &why)))
+            }
         }
     }
 

@@ -68,6 +68,11 @@ impl Lines {
         }
     }
 
+    /// The connection stack that the answer came by.
+    pub fn generation(&self) -> u64 {
+        self.answer.generation
+    }
+
     /// Who answers.
     pub fn server(&self) -> &str {
         &self.answer.server

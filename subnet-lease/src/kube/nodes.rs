@@ -25,7 +25,10 @@ struct Known {
     version: u64,
     created: i64,
     subnets: Option<Subnets>,
-    addresses: Vec<IpAddr>,
+    /// Its InternalIPs.
+    internal: Vec<IpAddr>,
+    /// Its published addresses.
+    published: Vec<IpAddr>,
     lease: Published,
 }
 
@@ -46,6 +49,8 @@ enum Published {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
+    /// The network: podCIDRs of a family that it lacks do not count.
+    networks: Option<Subnets>,
     /// This node's name: its own lease is not among the others'.
     own: String,
 }
@@ -64,7 +69,12 @@ pub struct Leases {
 impl Nodes {
     /// No Node is known yet.
     pub fn new(own: &str) -> Self {
-        Self { known: BTreeMap::new(), own: own.to_owned() }
+        Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
+    }
+
+    /// Sets the network, before any Node is known.
+    pub fn serve(&mut self, networks: Subnets) {
+        self.networks = Some(networks);
     }
 
     /// Takes a complete list. Whether anything changed that matters.
@@ -80,7 +90,7 @@ impl Nodes {
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
-        let known = Known::of(node, before, now);
+        let known = Known::of(node, before, self.networks.as_ref(), now);
         let changed = before.is_none_or(|before| !before.matters_as(&known));
         self.known.insert(name, known);
         changed
@@ -112,10 +122,12 @@ impl Nodes {
         self.known.is_empty()
     }
 
-    /// The other Nodes' addresses, each with the name of a Node that has it.
-    pub fn taken(&self) -> BTreeMap<IpAddr, String> {
-        let others = self.known.iter().filter(|(name, _)| **name != self.own);
-        others.flat_map(|(name, known)| known.addresses.iter().map(|address| (*address, name.clone()))).collect()
+    /// The other Nodes' addresses, each with the name of a Node that has it. What one merely publishes does not take an InternalIP of ours.
+    pub fn taken(&self, ours: &[IpAddr]) -> BTreeMap<IpAddr, String> {
+        let others = || self.known.iter().filter(|(name, _)| **name != self.own);
+        let published = others().flat_map(|(name, known)| known.published.iter().map(|address| (*address, name.clone())));
+        let internal = others().flat_map(|(name, known)| known.internal.iter().map(|address| (*address, name.clone())));
+        published.filter(|(address, _)| !ours.contains(address)).chain(internal).collect()
     }
 
     /// The Node that has these subnets, or a part of them, before the one with this seniority.
@@ -174,20 +186,17 @@ impl Nodes {
 }
 
 impl Known {
-    fn of(node: Node, before: Option<&Known>, now: Duration) -> Self {
+    fn of(node: Node, before: Option<&Known>, networks: Option<&Subnets>, now: Duration) -> Self {
         let managed = annotations::managed(&node.annotations);
         // The name is the identity: nothing else tells who wrote what.
         let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
-            Ok(subnets) => (subnets, None),
+            Ok(subnets) => (subnets.and_then(|subnets| networks.map_or(Some(subnets), |networks| trimmed(&subnets, networks))), None),
             Err(why) => (None, Some(why)),
         };
-        let mut addresses = node.internal;
-        let published = [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6];
-        addresses.extend(published.iter().filter_map(|name| node.annotations.get(*name)?.parse::<IpAddr>().ok()));
-        addresses.sort();
-        addresses.dedup();
+        let names = [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6];
+        let addresses = names.iter().filter_map(|name| node.annotations.get(*name)?.parse().ok()).collect();
         let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
         let published = match (managed, odd, read, subnets) {
             (false, _, _, Some(subnets)) => {
@@ -204,7 +213,7 @@ impl Known {
                 _ => Published::Lease(lease(attrs, subnets)),
             },
         };
-        Self { uid: node.uid, version: node.version, created: node.created, subnets, addresses, lease: published }
+        Self { uid: node.uid, version: node.version, created: node.created, subnets, internal: node.internal, published: addresses, lease: published }
     }
 
     /// What stays of a lease whose mark is gone.
@@ -217,8 +226,8 @@ impl Known {
     }
 
     fn matters_as(&self, other: &Known) -> bool {
-        (&self.uid, self.created, &self.subnets, &self.addresses, &self.lease)
-            == (&other.uid, other.created, &other.subnets, &other.addresses, &other.lease)
+        (&self.uid, self.created, &self.subnets, &self.internal, &self.published, &self.lease)
+            == (&other.uid, other.created, &other.subnets, &other.internal, &other.published, &other.lease)
     }
 }
 
@@ -301,7 +310,10 @@ mod tests {
         let mut moved = up("a", 1, 1);
         moved.internal = vec![[10, 9, 9, 9].into()];
         assert!(nodes.put(moved, NOW));
-        assert_eq!(nodes.taken().get(&[10, 9, 9, 9].into()).map(String::as_str), Some("a"));
+        let taken = |ours: &[IpAddr], ip: [u8; 4]| nodes.taken(ours).get(&ip.into()).cloned();
+        assert_eq!(taken(&[], [10, 9, 9, 9]).as_deref(), Some("a"));
+        assert_eq!(taken(&[[10, 9, 9, 9].into()], [10, 9, 9, 9]).as_deref(), Some("a"));
+        assert_eq!((taken(&[], [10, 0, 0, 1]).as_deref(), taken(&[[10, 0, 0, 1].into()], [10, 0, 0, 1])), (Some("a"), None));
     }
 
     #[test]

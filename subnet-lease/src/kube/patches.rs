@@ -60,14 +60,15 @@ impl Pace {
     }
 }
 
-/// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member.
-pub fn annotations_body(annotations: &BTreeMap<String, Option<String>>) -> serde_json::Value {
-    serde_json::json!({ "metadata": { "annotations": annotations } })
+/// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The uid makes the server refuse it
+/// for a Node that was created again meanwhile.
+pub fn annotations_body(uid: &str, annotations: &BTreeMap<String, Option<String>>) -> serde_json::Value {
+    serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
 /// The body of the patch of the condition: a strategic merge patch, since a JSON merge patch would replace the whole list.
-pub fn condition_body(now: &str) -> serde_json::Value {
-    serde_json::json!({ "status": { "conditions": [{
+pub fn condition_body(uid: &str, now: &str) -> serde_json::Value {
+    serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",
         "status": "False",
         "lastHeartbeatTime": now,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Delay between two attempts to write.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+pub const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// Writes to this node's Node.
 pub struct Publisher {
@@ -43,7 +43,7 @@ impl Publisher {
         if due.annotations.is_empty() {
             return Ok(());
         }
-        let now = requests::annotate(&self.api, &node.name, &due.annotations).await?;
+        let now = requests::annotate(&self.api, &node.name, &node.uid, &due.annotations).await?;
         self.take(now);
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Publisher {
     /// # Errors
     /// The API refuses, or does not answer.
     pub async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
-        let now = requests::clear_condition(&self.api, &node.name).await?;
+        let now = requests::clear_condition(&self.api, &node.name, &node.uid).await?;
         self.take(now);
         Ok(())
     }
@@ -159,8 +159,7 @@ impl Holding<'_> {
             Own::Unknown => Verdict::Ours,
             Own::Absent => {
                 let name = self.name;
-                let holder = self.all.with(|nodes| nodes.holder(&subnets).map(str::to_owned));
-                match holder.filter(|_| self.lists) {
+                match self.holder() {
                     Some(other) => Verdict::Over(format!("the Node {name} was deleted, and its podCIDR {subnets} is that of the Node {other} now")),
                     None => {
                         let text = format!(
@@ -177,11 +176,22 @@ impl Holding<'_> {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
                     Ok(assigned) => Verdict::Over(format!("this node's podCIDR is {} now and was {subnets}", assigned.subnets)),
                     // A Node that was created again has none for a moment.
-                    Err(why) if matches!(node.subnets, Ok(None)) => Verdict::Wait(Reason::new(Kind::Said(why.clone()), why)),
+                    Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
+                        Some(other) => Verdict::Over(format!(
+                            "the Node {} was created again, and its podCIDR {subnets} is that of the Node {other} now",
+                            node.name
+                        )),
+                        None => Verdict::Wait(Reason::new(Kind::Said(why.clone()), why)),
+                    },
                     Err(why) => Verdict::Over(why),
                 }
             }
         }
+    }
+
+    /// Another Node that has this node's subnets.
+    fn holder(&self) -> Option<String> {
+        self.all.with(|nodes| nodes.holder(&self.lease.subnets).map(str::to_owned)).filter(|_| self.lists)
     }
 
     /// Writes what is due. Returns what went wrong, and when to look again.
@@ -200,9 +210,9 @@ impl Holding<'_> {
         }
         let wanted = Wanted { attrs, programmed, clear_condition: self.api.options().clear_condition };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
-        if let Some(retry) = written.retry.filter(|retry| now < *retry) {
-            let kept = due != Due::default();
-            return if kept { (None, Some(retry)) } else { (None, None) };
+        // The write may have succeeded although its answer was lost: then nothing is due, and all is well.
+        if let Some(retry) = written.retry.filter(|retry| now < *retry && due != Due::default()) {
+            return (None, Some(retry));
         }
         let mut next: Option<Duration> = None;
         let mut failed: Option<Failure> = None;

@@ -59,9 +59,10 @@ impl Extras {
     }
 
     /// Posts an Event on a Node, for people who look there first.
-    pub async fn event(&self, api: &Api, node: &Node, concern: Concern, text: &str) {
+    /// Returns whether there is nothing more to do about it.
+    pub async fn event(&self, api: &Api, node: &Node, concern: Concern, text: &str) -> bool {
         if self.events.load(Relaxed) {
-            return;
+            return true;
         }
         let now = jiff::Timestamp::now();
         let stamp = format!("{:.0}", now);
@@ -90,8 +91,12 @@ impl Extras {
             path: "/api/v1/namespaces/default/events".to_owned(),
             content: Some(("application/json", body.to_string().into_bytes())),
         };
-        if let Err(failure) = api.read(&call).await {
-            Self::told(&self.events, &failure, "no Events are posted on this Node");
+        match api.read(&call).await {
+            Ok(_) => true,
+            Err(failure) => {
+                Self::told(&self.events, &failure, "no Events are posted on this Node");
+                self.events.load(Relaxed)
+            }
         }
     }
 
@@ -110,6 +115,10 @@ impl Extras {
             }
             Err(failure) => {
                 Self::told(&self.slices, &failure, "the interface is chosen without the addresses of the API servers");
+                if self.slices.load(Relaxed) {
+                    // A right that is granted later is noticed later.
+                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Vec::new()));
+                }
                 Vec::new()
             }
         }
@@ -133,8 +142,8 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn annotate(api: &Api, name: &str, annotations: &BTreeMap<String, Option<String>>) -> Result<Option<Node>, Failure> {
-    let body = patches::annotations_body(annotations);
+pub async fn annotate(api: &Api, name: &str, uid: &str, annotations: &BTreeMap<String, Option<String>>) -> Result<Option<Node>, Failure> {
+    let body = patches::annotations_body(uid, annotations);
     patch(api, name, "patch-annotations", "publish this node's annotations", "application/merge-patch+json", &body).await
 }
 
@@ -142,9 +151,9 @@ pub async fn annotate(api: &Api, name: &str, annotations: &BTreeMap<String, Opti
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn clear_condition(api: &Api, name: &str) -> Result<Option<Node>, Failure> {
+pub async fn clear_condition(api: &Api, name: &str, uid: &str) -> Result<Option<Node>, Failure> {
     let now = format!("{:.0}", jiff::Timestamp::now());
-    let body = patches::condition_body(&now);
+    let body = patches::condition_body(uid, &now);
     patch(api, name, "patch-condition", "clear the condition NetworkUnavailable", "application/strategic-merge-patch+json", &body).await
 }
 

@@ -44,9 +44,17 @@ impl Sink for OwnSink {
     }
 
     fn put(&mut self, node: Node) {
-        if node.name == self.name {
-            self.out.send_modify(|state| state.own = Own::Present(Arc::new(node)));
+        if node.name != self.name {
+            return;
         }
+        self.out.send_if_modified(|state| {
+            // The answer to a patch may have brought a later one already.
+            let stale = matches!(&state.own, Own::Present(known) if known.uid == node.uid && known.version > node.version);
+            if !stale {
+                state.own = Own::Present(Arc::new(node));
+            }
+            !stale
+        });
     }
 
     fn gone(&mut self, name: &str, _version: u64) {
@@ -110,6 +118,11 @@ impl All {
     /// Changes with each change that matters.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Sets the network, before any Node is known.
+    pub fn serve(&self, networks: crate::Subnets) {
+        self.inner().nodes.serve(networks);
     }
 
     /// Reads something out of the Nodes.

@@ -63,9 +63,9 @@ impl Tool {
     ///
     /// # Errors
     /// The API does not answer, or refuses.
-    pub async fn withdraw(&self, name: &str) -> Result<(), Reason> {
+    pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), Reason> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
-        requests::annotate(&self.api, name, &change).await.map(|_| ()).map_err(|failure| failure.reason)
+        requests::annotate(&self.api, name, uid, &change).await.map(|_| ()).map_err(|failure| failure.reason)
     }
 }

@@ -43,9 +43,10 @@ const WHILE_THERE: &[&str] = &[
     "kubectl get nodes -o custom-columns='NAME:.metadata.name,PUBLIC-IP:.metadata.annotations.flannel\\.alpha\\.coreos\\.com/public-ip'",
     "kubectl apply -f conf/kube-flannel-policy.yml",
     "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds",
-    "kubectl -n kube-flannel get configmap kube-flannel-cfg -o yaml > kube-flannel-cfg.yaml",
-    "kubectl apply -f kube-flannel-cfg.yaml",
+    "kubectl -n kube-flannel get configmap kube-flannel-cfg -o yaml | grep -vE 'resourceVersion:|uid:' > kube-flannel-cfg.yaml",
+    "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf",
     "kubectl apply -f go-flannel.yml",
+    "kubectl apply -f kube-flannel-cfg.yaml",
     "kubectl -n default delete role,rolebinding flannel",
     "kubectl delete -f conf/kube-flannel-policy.yml",
 ];
