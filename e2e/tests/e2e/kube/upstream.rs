@@ -60,7 +60,11 @@ fn ours_over_the_real_go_flannel_and_back() -> Result<()> {
             let mut found = images.lines().filter(|name| name.contains("flannel") && !name.contains("@") && !OURS.contains(name));
             found.find(|name| name.contains("plugin") == of_plugin).with_context(|| format!("{} has: {images}", archive.display()))
         };
-        let text = go_shaped()?.replace(OURS[0], theirs(false)?).replace(OURS[1], theirs(true)?);
+        // Not every version of it has these: cp and /healthz are in all.
+        let text = go_shaped()?
+            .replace("[/opt/bin/install-conf]", "[cp]")
+            .replace("[/etc/kube-flannel/cni-conf.json,", "[-f, /etc/kube-flannel/cni-conf.json,");
+        let text = text.replace("path: /readyz", "path: /healthz").replace(OURS[0], theirs(false)?).replace(OURS[1], theirs(true)?);
         back_and_forth(&cluster, &text)
     })
 }
