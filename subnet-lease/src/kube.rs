@@ -333,8 +333,16 @@ impl SubnetManager for KubeManager {
             let nobody = LeaseEvent::Reset { leases: Vec::new(), unreadable: BTreeSet::new() };
             return stream::iter([nobody]).chain(stream::pending()).boxed();
         }
-        let watching =
-            Watching { manager: self, changes: self.all.changes(), told: None, lists: 0, interrupted: false, due: None, queue: Vec::new() };
+        let watching = Watching {
+            manager: self,
+            changes: self.all.changes(),
+            told: None,
+            lists: 0,
+            generation: None,
+            interrupted: false,
+            due: None,
+            queue: Vec::new(),
+        };
         stream::unfold(watching, |mut watching| async move { Some((watching.next().await, watching)) }).boxed()
     }
 
@@ -425,6 +433,8 @@ struct Watching<'a> {
     /// The leases that the events so far add up to.
     told: Option<Leases>,
     lists: u64,
+    /// The change up to which the queue was filled.
+    generation: Option<u64>,
     interrupted: bool,
     /// When to look again although no Node changes.
     due: Option<Duration>,
@@ -437,9 +447,11 @@ impl Watching<'_> {
             if let Some(event) = self.queue.pop() {
                 return event;
             }
-            self.changes.borrow_and_update();
-            self.fill();
-            if !self.queue.is_empty() {
+            // Adding up thousands of Nodes takes a millisecond: not for every look at the queue.
+            let generation = *self.changes.borrow_and_update();
+            if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time()) {
+                self.generation = Some(generation);
+                self.fill();
                 self.queue.reverse();
                 continue;
             }
