@@ -435,6 +435,12 @@ fn a_node_inside_a_leased_subnet() {
     let assigned = Terms { config, ..terms() };
     let (a, b) = (lease(1, [192, 168, 56, 8], 3), lease(2, [10, 5, 1, 9], 2));
     assert_eq!(under([b, a], &assigned), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    // Nor does a subnet that is not in force: one outside the network, or the whole of it beside others.
+    for (claim, reason) in [("203.0.113.0/24", Reason::Outside), ("10.5.0.0/16", Reason::OverlapsOurs)] {
+        let hostile = Lease { subnets: Dual::V4(claim.parse().unwrap()), since: 9, ..lease(9, [192, 168, 56, 9], 9) };
+        let good = lease(1, if claim.starts_with("10") { [10, 5, 77, 1] } else { [203, 0, 113, 8] }, 3);
+        assert_eq!(under([hostile, good], &assigned), ("10.5.1.0/24".to_owned(), vec![reason]), "{claim}");
+    }
 }
 
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.

@@ -34,7 +34,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --markdown          write the tables into docs/performance.md, too
   --peers=N           this many leases only, no healing, no packets
   --cni               what the CNI plugin costs, and nothing else
-  --nodes=N           this many Nodes of Kubernetes only; --nodes=5000 is the whole
+  --nodes=N           this many Nodes of Kubernetes, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier

@@ -255,9 +255,9 @@ fn cleanup_leaves_the_other_network_alone() {
         assert!(said.contains("removed device flannel.51") && !said.contains("flannel.50"), "{said}");
         assert!(has(50) && !has(51), "{}\n{said}", state());
         eventually(DEADLINE, "time passes", || one.metric("flannel_uptime_seconds").unwrap() >= 3.0).unwrap();
-        for metric in ["flannel_rule_repairs_total", "flannel_kernel_repairs_total"] {
-            assert_eq!(one.metric(metric).unwrap(), 0.0, "{metric}: {said}");
-        }
+        assert_eq!(one.metric("flannel_kernel_repairs_total").unwrap(), 0.0, "{said}");
+        // On a busy machine the daemon and the cleanup may both see the other's rules that nobody serves, and write one after the other.
+        assert!(one.metric("flannel_rule_repairs_total").unwrap() <= 1.0, "{said}");
         drop(far);
     }
 }

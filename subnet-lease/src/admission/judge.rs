@@ -21,10 +21,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let mut refused = Vec::new();
     let mut kept = Vec::with_capacity(by_age.len());
     // Where the store assigns the subnets, a node's word about its address takes nobody's subnet away.
-    let mut claimed = UsedSubnets::default();
-    if terms.config.assigned {
-        by_age.iter().for_each(|lease| claimed.take(&lease.subnets));
-    }
+    let claimed = if terms.config.assigned { assigned(&by_age, terms) } else { UsedSubnets::default() };
     let nowhere = Nodes::default();
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
@@ -70,6 +67,21 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         }
     }
     (LeaseTable::of(kept, blank), refused)
+}
+
+/// The subnets that a store has assigned: inside the network, to the oldest of those that claim them.
+fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
+    let own = terms.own.as_ref().map(|own| own.subnets);
+    let mut claimed = UsedSubnets::default();
+    for subnets in by_age.iter().filter(|lease| terms.config.contains(&lease.subnets)).filter_map(|lease| trimmed(&lease.subnets, terms)) {
+        let in_the_way = own.is_some_and(|own| subnets.overlaps(&own))
+            || terms.underlay.iter().any(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net)))
+            || claimed.taken(&subnets).is_some();
+        if !in_the_way {
+            claimed.take(&subnets);
+        }
+    }
+    claimed
 }
 
 /// The subnets of a lease that can be in force beside the older ones; else why it is refused.

@@ -27,10 +27,10 @@ pub(super) struct Turn;
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// An API server takes 300 MB, a cluster 1 GB and all processors at its start: three at a time.
+/// An API server takes 300 MB, a cluster 1 GB and all processors at its start: two at a time.
 pub(super) fn turn() -> Turn {
     let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut taken = FREED.wait_while(taken, |taken| *taken >= 3).unwrap_or_else(PoisonError::into_inner);
+    let mut taken = FREED.wait_while(taken, |taken| *taken >= 2).unwrap_or_else(PoisonError::into_inner);
     *taken += 1;
     Turn
 }
