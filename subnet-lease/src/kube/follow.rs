@@ -73,6 +73,8 @@ enum Ended {
     Normally,
     /// The server does not know the version: everything is listed again.
     Unknown(Reason),
+    /// The server ended it in good order before its time, as one does that stops, or a proxy in between.
+    Early(Failure),
     /// It broke.
     Broken(Failure),
 }
@@ -118,25 +120,31 @@ impl<'a, S: Sink> Follower<'a, S> {
                 None => self.paged().await,
             };
             listed |= !self.interrupted;
+            let stood = begun.elapsed() > SPREAD && !self.interrupted;
+            if stood {
+                // A watch that stood for a while is a new beginning.
+                (failures, failing) = (0, None);
+            }
             let (why, pause) = match ended {
                 Ended::Normally => {
                     (failures, failing) = (0, None);
+                    continue;
+                }
+                // Nothing is lost yet; if the server is away, the next attempt tells.
+                Ended::Early(_) if stood => {
+                    tokio::time::sleep(RETRY.after(0) + self.size.share()).await;
                     continue;
                 }
                 Ended::Unknown(why) => {
                     self.version = None;
                     (why, self.size.share())
                 }
-                Ended::Broken(failure) => {
+                Ended::Broken(failure) | Ended::Early(failure) => {
                     let share = if listed && failures == 0 { self.size.share() } else { Duration::ZERO };
                     let pause = RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>()) + share;
                     (failure.reason, failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(pause)))
                 }
             };
-            // A watch that stood for a while is a new beginning.
-            if begun.elapsed() > SPREAD && !self.interrupted {
-                (failures, failing) = (0, None);
-            }
             failures += 1;
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
@@ -252,10 +260,10 @@ impl<'a, S: Sink> Follower<'a, S> {
             Ok(Line::Text(text)) => text,
             Ok(Line::Quiet) => return Ok(None),
             Ok(Line::End) if Instant::now() + EARLY < self.until => {
-                // A server that stops ends all watches in good order, and all nodes would come back at once.
+                // Every node's, perhaps: they would all come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
-                return Err(Ended::Broken(Failure::unreachable(lines.server(), what, "it ended the watch early, as a server does that stops")));
+                return Err(Ended::Early(Failure::unreachable(lines.server(), what, "it ended the watch early, as a server does that stops")));
             }
             Ok(Line::End) => return Err(Ended::Normally),
             Err(failure) => {
