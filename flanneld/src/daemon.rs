@@ -5,7 +5,7 @@ mod end;
 mod host;
 mod lease;
 mod node;
-mod place;
+mod node_info;
 mod retry;
 mod rights;
 mod run;
@@ -78,7 +78,7 @@ struct Daemon {
     rights: Rights,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
-    /// The tasks of the network, which may have to be set up anew.
+    /// The tasks of the network, which may have to be restarted.
     run: Run,
 }
 
@@ -87,7 +87,7 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
-        // Also while the network is set up anew: that may wait for somebody else.
+        // Also while the network restarts: that may wait for somebody else.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
@@ -109,7 +109,7 @@ impl Daemon {
         self.farewell(outcome).await
     }
 
-    /// From this node's place in the store to the end of its lease.
+    /// From what the store knows of this node to the end of its lease.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
@@ -120,11 +120,11 @@ impl Daemon {
         self.run.supervise().await
     }
 
-    /// Ends the network's tasks, so that it can be set up anew. What is in the kernel stays until the new one is compared with it.
+    /// Ends the network's tasks, so that it can be restarted. What is in the kernel stays until the new one is compared with it.
     async fn start_over(&mut self, why: &str) {
-        warn!("setting up this node's network anew: {why}");
+        warn!("restarting this node's network: {why}");
         // Not ready from here on; the rest goes once nobody writes it any more.
-        self.health.condition(Condition::Start, Some(&format!("setting up the network anew: {why}")));
+        self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
         self.rights = Rights::default();

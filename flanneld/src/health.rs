@@ -82,11 +82,11 @@ impl Health {
         };
     }
 
-    /// The network is set up anew: not ready, and nothing is known of the one before.
+    /// The network restarts: not ready, and nothing is known of the one before.
     pub fn start_over(&self, why: &str) {
         let mut inner = self.inner();
         inner.conditions.clear();
-        inner.conditions.insert(Condition::Start, format!("setting up the network anew: {why}"));
+        inner.conditions.insert(Condition::Start, format!("restarting the network: {why}"));
         inner.heartbeats.clear();
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();

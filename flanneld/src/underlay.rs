@@ -18,5 +18,5 @@ pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
 pub use options::{Pattern, Selector};
-pub use request::{Families, Placed, Request, StoreAt};
+pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;

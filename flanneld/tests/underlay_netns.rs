@@ -42,7 +42,7 @@ fn wish(selectors: Vec<Selector>, store: Option<&str>) -> Wish {
         public_ipv6: None,
         store: store.map(|host| (host.to_owned(), 2379)),
         wait: Some(Duration::from_secs(20)),
-        place: None,
+        known: None,
     }
 }
 

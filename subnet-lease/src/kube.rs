@@ -20,7 +20,7 @@ mod tool;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, Place, SubnetManager, boot_time};
+use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -32,7 +32,7 @@ use node::Node;
 use nodes::Leases;
 pub use options::{Identity, KubeOptions};
 use publish::{Holding, Publisher};
-use requests::{Concern, Extras};
+use requests::{EventReason, Extras};
 use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 pub use tool::{Listed, Tool};
 
-/// How long one question for this node's place waits for the answer of the API.
+/// How long one question about this node waits for the answer of the API.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the mounted configuration is compared with the one in use.
 const LOOK: Duration = Duration::from_secs(10);
@@ -64,8 +64,8 @@ pub struct KubeManager {
     read: Mutex<Option<(String, NetworkConfig)>>,
     in_use: AtomicBool,
     /// Changes with this node's Node and with all others.
-    places: watch::Sender<u64>,
-    /// What was told last about the place, so that an Event is posted once.
+    infos: watch::Sender<u64>,
+    /// What was told already, so that an Event is posted once.
     told: Mutex<BTreeSet<String>>,
     /// The subnets of the lease before, while the process runs.
     before: Mutex<Option<crate::Subnets>>,
@@ -104,9 +104,9 @@ impl KubeManager {
             Identity::Nobody => return Err(Error::Refused("no Node to serve".to_owned())),
         };
         let (own_out, own) = watch::channel(OwnState::default());
-        let places = watch::Sender::new(0);
+        let infos = watch::Sender::new(0);
         let all = Arc::new(All::new(&name));
-        let merging = Task(tokio::spawn(merge(own.clone(), all.changes(), places.clone())));
+        let merging = Task(tokio::spawn(merge(own.clone(), all.changes(), infos.clone())));
         let following = {
             let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
             let name = name.clone();
@@ -122,7 +122,7 @@ impl KubeManager {
             extras: Arc::default(),
             read: Mutex::default(),
             in_use: AtomicBool::new(false),
-            places,
+            infos,
             told: Mutex::default(),
             before: Mutex::default(),
             everybody: OnceLock::new(),
@@ -198,18 +198,18 @@ impl KubeManager {
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
-                self.tell_once(&node, Concern::PodCidr, &why).await;
+                self.tell_once(&node, EventReason::PodCidr, &why).await;
                 Err(Reason::new(Kind::Said(why.clone()), why))
             }
         }
     }
 
     /// Posts an Event about something that was not told yet.
-    async fn tell_once(&self, node: &Node, concern: Concern, text: &str) {
+    async fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
         /// Texts are few, unless somebody makes many: then some are told again.
         const KEPT: usize = 50;
         let known = |told: &mut BTreeSet<String>| told.contains(text);
-        if known(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner)) || !self.extras.event(&self.api, node, concern, text).await {
+        if known(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner)) || !self.extras.event(&self.api, node, reason, text).await {
             return;
         }
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,7 +261,7 @@ impl SubnetManager for KubeManager {
         Ok(config)
     }
 
-    async fn place(&self, config: &NetworkConfig) -> Result<Option<Place>, Error> {
+    async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
         let taken = self.all.with(|nodes| nodes.taken(&node.internal));
         let mut candidates = Vec::new();
@@ -276,16 +276,16 @@ impl SubnetManager for KubeManager {
             annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
             annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
         );
-        Ok(Some(Place { id: self.name.clone(), subnets: Some(assigned.subnets), public, candidates, taken, servers }))
+        Ok(Some(NodeInfo { id: self.name.clone(), subnets: Some(assigned.subnets), public, candidates, taken, servers }))
     }
 
-    fn place_changes(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.places.subscribe())
+    fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.infos.subscribe())
     }
 
     async fn tell_operator(&self, text: &str) {
         let Own::Present(node) = self.own.borrow().own.clone() else { return };
-        self.tell_once(&node, Concern::Interface, text).await;
+        self.tell_once(&node, EventReason::Interface, text).await;
     }
 
     async fn stored(&self, _: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
@@ -294,7 +294,7 @@ impl SubnetManager for KubeManager {
     }
 
     async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
-        let mut changes = self.place_changes();
+        let mut changes = self.node_info_changes();
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         let mut failures = 0;
         loop {
@@ -404,7 +404,7 @@ impl KubeManager {
             lease.subnets, self.name
         );
         tracing::warn!("{text}");
-        self.tell_once(node, Concern::PodCidrChanged, &text).await;
+        self.tell_once(node, EventReason::PodCidrChanged, &text).await;
     }
 }
 
@@ -412,7 +412,7 @@ fn has_family(subnets: &crate::Subnets, net: &ipnet::IpNet) -> bool {
     subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
-/// Any change of this node's Node, or of another, may change this node's place.
+/// Any change of this node's Node, or of another, may change what is known of this node.
 async fn merge(mut own: watch::Receiver<OwnState>, mut all: watch::Receiver<u64>, out: watch::Sender<u64>) {
     loop {
         let ended = tokio::select! {

@@ -56,7 +56,7 @@ pub enum Lost {
     /// Another instance of this node holds the lease: this one has to stop.
     #[error("{0}")]
     Displaced(String),
-    /// The store gave this node another subnet, or took it away: the network has to be set up anew.
+    /// The store gave this node another subnet, or took it away: the network has to be restarted.
     #[error("{0}")]
     Moved(String),
 }
@@ -74,7 +74,7 @@ pub enum Error {
 
 /// What a store that knows its nodes says of this one, before the node asks for its lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct NodeInfo {
     /// The node's name there, which identifies it.
     pub id: String,
     /// The subnets that the store assigned, of the families of the network.
@@ -101,13 +101,13 @@ pub trait SubnetManager: Send + Sync {
     /// What the store knows of this node; `None` from a store that knows nothing of nodes before they have a lease.
     ///
     /// # Errors
-    /// `Unavailable` while the store has no place for this node.
-    async fn place(&self, _config: &NetworkConfig) -> Result<Option<Place>, Error> {
+    /// `Unavailable` while the store has no subnet for this node.
+    async fn node_info(&self, _config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         Ok(None)
     }
 
-    /// Changes whenever the place of this node may have changed; `None` from a store without places.
-    fn place_changes(&self) -> Option<watch::Receiver<u64>> {
+    /// Changes whenever that may have changed; `None` from a store that knows no nodes.
+    fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
 

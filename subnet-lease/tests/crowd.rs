@@ -142,7 +142,7 @@ async fn a_crowd_comes_back_one_after_the_other() {
         managers.push((manager, config));
     }
     for (manager, config) in &managers {
-        while manager.place(config).await.is_err() {
+        while manager.node_info(config).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -9,7 +9,7 @@ pub enum End {
     /// Another node holds the lease: a supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(String),
-    /// The network has to be set up anew, inside this process.
+    /// The network has to be restarted, inside this process.
     #[error("{0}")]
     StartOver(String),
     /// The same, without the subnet that this node had.

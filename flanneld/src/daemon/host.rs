@@ -7,7 +7,7 @@ use backends::{Backend, Options, Setup};
 use ipnet::IpNet;
 use run_dir::subnet_env::{self, Previous};
 use std::sync::Arc;
-use subnet_lease::manager::{Place, SubnetManager};
+use subnet_lease::manager::{NodeInfo, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId, Subnets};
 use tracing::{info, warn};
 
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 pub struct Host {
     pub config: NetworkConfig,
     /// What the store knows of this node already.
-    pub place: Option<Place>,
+    pub info: Option<NodeInfo>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
     /// What subnet.env said at the start.
@@ -25,9 +25,9 @@ pub struct Host {
 impl Daemon {
     /// Reads the configuration and claims its network, before anything on the host is changed.
     pub(super) async fn claim_host(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<Host, End> {
-        let (config, place) = self.find_place(manager).await?;
+        let (config, info) = self.find_node_info(manager).await?;
         info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
-        let node = identity::node(place.as_ref().map(|place| place.id.as_str()).or(self.settings.node_id.as_deref()));
+        let node = identity::node(info.as_ref().map(|info| info.id.as_str()).or(self.settings.node_id.as_deref()));
         self.health.fact("node_id", node.id.clone());
         let backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && !backend.guarded_ports().is_empty();
@@ -36,10 +36,10 @@ impl Daemon {
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
         subnet_env::clear(&self.settings.subnet_file);
         let previous = subnet_env::read(&self.settings.subnet_file);
-        if let Some(subnets) = place.as_ref().and_then(|place| place.subnets) {
+        if let Some(subnets) = info.as_ref().and_then(|info| info.subnets) {
             self.forget_another_subnet(&previous, &subnets);
         }
-        Ok(Host { config, place, node, backend, previous })
+        Ok(Host { config, info, node, backend, previous })
     }
 
     /// The store gave this node another subnet while no daemon ran: no pod may get an address of the old one.

@@ -18,10 +18,10 @@ use tracing::{info, warn};
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
     pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
-        let Host { config: whole, place, node, mut backend, previous } = host;
-        let (found, config) = match &place {
+        let Host { config: whole, info, node, mut backend, previous } = host;
+        let (found, config) = match &info {
             None => (self.find_underlay(&whole).await?, whole.clone()),
-            Some(place) => self.find_placed_underlay(&manager, &whole, place).await?,
+            Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
         if config != whole {
             // A family that this node lacks is left out.
@@ -37,8 +37,8 @@ impl Daemon {
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
         self.health.condition(Condition::Lease, None);
-        let how = match &place {
-            Some(place) => format!(", the podCIDR of the Node {}", place.id),
+        let how = match &info {
+            Some(info) => format!(", the podCIDR of the Node {}", info.id),
             None if lease.term == Term::Reserved => " (no expiry)".to_owned(),
             None => String::new(),
         };

@@ -3,7 +3,7 @@
 use super::attrs::{Ends, Following};
 use super::end::End;
 use super::node::Node;
-use super::place::Reconsider;
+use super::node_info::Reconsider;
 use super::{Daemon, vitals};
 use crate::checks::Checks;
 use crate::checks::subject::Subject;
@@ -118,7 +118,7 @@ impl Daemon {
 
         let told = self.health.clone();
         let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble);
-        if let Some(changes) = manager.place_changes() {
+        if let Some(changes) = manager.node_info_changes() {
             let reconsider = Reconsider {
                 manager: manager.clone(),
                 settings: self.settings.clone(),

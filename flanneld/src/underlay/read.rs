@@ -4,7 +4,7 @@ use super::choice::{Chosen, SelectError};
 use super::facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
 use super::follow::followed;
 use super::found::Found;
-use super::request::{Families, Placed, Request, StoreAt};
+use super::request::{Families, KnownAddresses, Request, StoreAt};
 use super::select::select;
 use super::trouble::{Alarm, elsewhere, trouble};
 use backends::Underlay;
@@ -19,7 +19,7 @@ use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use subnet_lease::manager::Place;
+use subnet_lease::manager::NodeInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -217,7 +217,7 @@ pub struct Wish {
     /// How long to wait for what is missing; `None` forever.
     pub wait: Option<Duration>,
     /// What a store that knows its nodes says of this one.
-    pub place: Option<Placed>,
+    pub known: Option<KnownAddresses>,
 }
 
 impl Wish {
@@ -230,16 +230,16 @@ impl Wish {
             public_ipv6: settings.public_ipv6,
             store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
-            place: None,
+            known: None,
         }
     }
 
-    /// The same at a place that the store knows. An operator's addresses there beat the flags.
+    /// The same for a node that the store knows. An operator's addresses there beat the flags.
     #[must_use]
-    pub fn at(mut self, place: &Place) -> Self {
-        self.public_ip = place.public.0.or(self.public_ip);
-        self.public_ipv6 = place.public.1.or(self.public_ipv6);
-        self.place = Some(Placed { candidates: place.candidates.clone(), taken: place.taken.clone(), servers: place.servers.clone() });
+    pub fn for_node(mut self, info: &NodeInfo) -> Self {
+        self.public_ip = info.public.0.or(self.public_ip);
+        self.public_ipv6 = info.public.1.or(self.public_ipv6);
+        self.known = Some(KnownAddresses { candidates: info.candidates.clone(), taken: info.taken.clone(), servers: info.servers.clone() });
         self
     }
 
@@ -263,7 +263,7 @@ impl Wish {
             public_ip: self.public_ip,
             public_ipv6: self.public_ipv6,
             store: store_at(self.store.as_ref(), patience).await,
-            place: self.place.clone(),
+            known: self.known.clone(),
         }
     }
 }

@@ -33,12 +33,12 @@ pub struct Request {
     /// Where the store is.
     pub store: StoreAt,
     /// What a store that knows its nodes says of this one.
-    pub place: Option<Placed>,
+    pub known: Option<KnownAddresses>,
 }
 
 /// What a store that knows its nodes says of this one's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
+pub struct KnownAddresses {
     /// Addresses that are this node's, the best first, each with a phrase that says why.
     pub candidates: Vec<(IpAddr, &'static str)>,
     /// Addresses of other nodes, each with a node that has it.
@@ -65,7 +65,7 @@ impl Request {
         if let StoreAt::There(addresses) = &self.store {
             targets.extend(addresses);
         }
-        targets.extend(self.place.iter().flat_map(|place| &place.servers));
+        targets.extend(self.known.iter().flat_map(|known| &known.servers));
         targets
     }
 }

@@ -2,7 +2,7 @@
 
 use super::choice::{Chosen, Rule, SelectError};
 use super::facts::{DefaultRoute, HostFacts, Interface};
-use super::request::{Placed, Request, StoreAt};
+use super::request::{KnownAddresses, Request, StoreAt};
 use backends::Underlay;
 use ipnet::IpNet;
 use options::{Pattern, Selector};
@@ -54,8 +54,8 @@ impl<'a> Candidate<'a> {
 /// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     let told = request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6();
-    if let Some(place) = request.place.as_ref().filter(|_| request.selectors.is_empty() && !told) {
-        return placed(place, request, facts).map_err(|failure| SelectError {
+    if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && !told) {
+        return by_known_addresses(known, request, facts).map_err(|failure| SelectError {
             text: format!("Failed to find any valid interface to use: {}", failure.why),
             may_come: failure.may_come,
             shared: failure.shared,
@@ -120,9 +120,9 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
 }
 
 /// The interface if none was named and the store knows the nodes: one with an address that no other node has.
-fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
+fn by_known_addresses(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
     let wanted = |ip: &IpAddr| if ip.is_ipv6() { request.v6() } else { request.v4() };
-    let owned = place.candidates.iter().filter(|(ip, _)| wanted(ip)).filter_map(|(ip, whose)| Some((facts.owner(*ip)?, *ip, *whose)));
+    let owned = known.candidates.iter().filter(|(ip, _)| wanted(ip)).filter_map(|(ip, whose)| Some((facts.owner(*ip)?, *ip, *whose)));
     let owned: Vec<_> = owned.filter(|(interface, ..)| !interface.loopback).collect();
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for (interface, ip, whose) in &owned {
@@ -138,7 +138,7 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
             Err(failure) => whys.push(failure.why),
         }
     }
-    for server in &place.servers {
+    for server in &known.servers {
         match facts.towards(*server) {
             Ok((interface, source)) if !interface.loopback => {
                 let candidate = Candidate::new(interface, format!("the one that reaches the API server at {server}"));
@@ -155,7 +155,7 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
             Ok(chosen) => {
                 let addresses = chosen.underlay.addresses;
                 let both = [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
-                let taken: Vec<_> = both.into_iter().flatten().filter_map(|ip| Some((ip, place.taken.get(&ip)?.as_str()))).collect();
+                let taken: Vec<_> = both.into_iter().flatten().filter_map(|ip| Some((ip, known.taken.get(&ip)?.as_str()))).collect();
                 if taken.is_empty() {
                     return Ok(chosen);
                 }
@@ -163,13 +163,13 @@ fn placed(place: &Placed, request: &Request, facts: &HostFacts) -> Result<Chosen
             }
         }
     }
-    let shared: Vec<String> = shared.iter().map(|(ip, node)| format!("{ip} is the Node {node}'s, too")).collect();
+    let shared: Vec<String> = shared.iter().map(|(ip, node)| format!("{ip} (Node {node})")).collect();
     if shared.is_empty() {
         return Err(absent(whys.join("; ")));
     }
     let shared = shared.join(", ");
     let why = format!(
-        "the addresses of this host are those of other Nodes: {shared}. This happens where every machine has the same address on its NAT interface \
+        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT interface \
          (Vagrant's 10.0.2.15), and where a Node of a machine that was renamed is still there. Name the interface that really connects the nodes: \
          --iface or --iface-cidr in the arguments of the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete \
          the Node that is no more; this host has {}{}",

@@ -48,7 +48,7 @@ const V6: Families = Dual::V6(());
 const BOTH: Families = Dual::Both((), ());
 
 fn request(families: Families, selectors: Vec<Selector>) -> Request {
-    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here, place: None }
+    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here, known: None }
 }
 
 fn name(text: &str) -> Selector {
@@ -438,51 +438,51 @@ fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
 
 /// A store that knows the nodes: their addresses decide, and none that another node has.
 #[test]
-fn a_place_chooses_the_interface() {
+fn the_nodes_addresses_choose_the_interface() {
     let facts = vagrant();
     const NAT: &str = "10.0.2.15";
-    let place = |candidates: &[&str], taken: &[&str], servers: &[&str]| Placed {
+    let known = |candidates: &[&str], taken: &[&str], servers: &[&str]| KnownAddresses {
         candidates: candidates.iter().map(|text| (ip(text), "the Node's InternalIP")).collect(),
         taken: taken.iter().map(|text| (ip(text), "n2".to_owned())).collect(),
         servers: servers.iter().map(|text| ip(text)).collect(),
     };
-    let at = |families, place: &Placed| Request { place: Some(place.clone()), ..request(families, vec![]) };
-    for (families, place, want) in [
+    let at = |families, known: &KnownAddresses| Request { known: Some(known.clone()), ..request(families, vec![]) };
+    for (families, known, want) in [
         // The first node of a lab cannot know.
-        (V4, place(&[NAT], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, place(&[], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, place(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12"),
+        (V4, known(&[NAT], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, known(&[], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, known(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12"),
         // Published last, before the InternalIP.
-        (V4, place(&["192.168.56.11", NAT], &[NAT], &[]), "enp0s8 192.168.56.11"),
-        (V4, place(&["203.0.113.1", NAT], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, place(&[NAT], &[NAT], &["192.168.56.10"]), "enp0s8 192.168.56.11"),
-        (V4, place(&[NAT], &[NAT], &[NAT, "203.0.113.9", "192.168.56.10"]), "enp0s8 192.168.56.11"),
+        (V4, known(&["192.168.56.11", NAT], &[NAT], &[]), "enp0s8 192.168.56.11"),
+        (V4, known(&["203.0.113.1", NAT], &[], &[]), "enp0s3 10.0.2.15"),
+        (V4, known(&[NAT], &[NAT], &["192.168.56.10"]), "enp0s8 192.168.56.11"),
+        (V4, known(&[NAT], &[NAT], &[NAT, "203.0.113.9", "192.168.56.10"]), "enp0s8 192.168.56.11"),
         // This host is the API server itself.
-        (V4, place(&[NAT], &[NAT], &["192.168.56.12"]), "enp0s8 192.168.56.12"),
-        (BOTH, place(&["192.168.56.12", "fd00:56::11"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
-        (BOTH, place(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
-        (V6, place(&["192.168.56.12"], &[], &[]), "enp0s3 fd17::2"),
-        (BOTH, place(&[NAT], &["fd17::2"], &["fd00:56::10"]), "enp0s8 192.168.56.11 and fd00:56::11"),
+        (V4, known(&[NAT], &[NAT], &["192.168.56.12"]), "enp0s8 192.168.56.12"),
+        (BOTH, known(&["192.168.56.12", "fd00:56::11"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
+        (BOTH, known(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
+        (V6, known(&["192.168.56.12"], &[], &[]), "enp0s3 fd17::2"),
+        (BOTH, known(&[NAT], &["fd17::2"], &["fd00:56::10"]), "enp0s8 192.168.56.11 and fd00:56::11"),
     ] {
-        assert_eq!(chosen(&at(families, &place), &facts), want, "{place:?}");
+        assert_eq!(chosen(&at(families, &known), &facts), want, "{known:?}");
     }
-    let none = refused(&at(V4, &place(&[NAT], &[NAT], &["8.8.8.8"])), &facts);
-    for part in [NAT, "the Node n2's, too", "--iface", "node-public-ip", "enp0s8"] {
+    let none = refused(&at(V4, &known(&[NAT], &[NAT], &["8.8.8.8"])), &facts);
+    for part in [NAT, "10.0.2.15 (Node n2)", "--iface", "node-public-ip", "enp0s8"] {
         assert!(none.text.contains(part) && none.may_come, "{part}: {}", none.text);
     }
     // A Node of this machine under another name does not lead to the NAT interface.
-    let renamed = refused(&at(V4, &place(&["192.168.56.11"], &["192.168.56.11"], &["192.168.56.10"])), &facts);
-    assert_eq!(renamed.shared, "192.168.56.11 is the Node n2's, too");
+    let renamed = refused(&at(V4, &known(&["192.168.56.11"], &["192.168.56.11"], &["192.168.56.10"])), &facts);
+    assert_eq!(renamed.shared, "192.168.56.11 (Node n2)");
     // An interface that lacks the second family is waited for, and then used for the first.
-    let half = place(&["198.51.100.1"], &[], &[]);
+    let half = known(&["198.51.100.1"], &[], &[]);
     let lacking = refused(&at(BOTH, &half), &facts);
     assert!(lacking.may_come && lacking.shared.is_empty(), "{lacking:?}");
     assert_eq!(chosen(&at(V4, &half), &facts), "v4only 198.51.100.1");
     // What an operator names counts, whoever else has it.
-    let trapped = at(V4, &place(&[NAT], &[NAT], &[]));
+    let trapped = at(V4, &known(&[NAT], &[NAT], &[]));
     assert_eq!(chosen(&Request { selectors: vec![name("enp0s3")], ..trapped.clone() }, &facts), "enp0s3 10.0.2.15");
     // An address of a family that is not used names nothing.
-    let other = Request { public_ipv6: Some("fd17::2".parse().unwrap()), ..at(V4, &place(&["192.168.56.12"], &[], &[])) };
+    let other = Request { public_ipv6: Some("fd17::2".parse().unwrap()), ..at(V4, &known(&["192.168.56.12"], &[], &[])) };
     assert_eq!(chosen(&other, &facts), "enp0s8 192.168.56.12");
     let annotated = Request { public_ip: Some([192, 168, 56, 12].into()), ..trapped };
     assert_eq!(chosen(&annotated, &facts), "enp0s8 192.168.56.12");

@@ -94,10 +94,12 @@ impl Api {
         let config = self.config(0).await?;
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
-            tracing::warn!("the kubeconfig has insecure-skip-tls-verify: whoever answers at {server} is believed");
+            tracing::warn!("the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified");
         }
         if config.cluster_url.scheme_str() == Some("http") {
-            tracing::warn!("{server} is not encrypted: whoever listens or answers on the way is believed");
+            tracing::warn!(
+                "{server} is plain HTTP: the connection is neither encrypted nor authenticated; use https:// unless a local proxy answers there"
+            );
         }
         if config.proxy_url.is_some() {
             tracing::warn!("the proxy of the kubeconfig or of HTTPS_PROXY is not used: {server} is asked directly");

@@ -51,7 +51,7 @@ impl Assigned {
         if let Some(other) = others.senior(&subnets, (node.created, name)) {
             return Err(format!(
                 "node \"{name}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
-                 the two Nodes (kubectl delete node {name}) and restart its kubelet, which registers it anew"
+                 the two Nodes (kubectl delete node {name}) and restart its kubelet, which registers it again"
             ));
         }
         Ok(Self { subnets })

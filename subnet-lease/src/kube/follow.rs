@@ -152,7 +152,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             // A single lost answer is nothing to tell; both followers see the same.
             if failures > 1 && self.only.is_none() && self.told.news(Some(&why)) {
-                tracing::warn!("changes of the Nodes are not seen, what is known stays in force: {why}");
+                tracing::warn!("the watch on Nodes is interrupted; the last known state stays in force: {why}");
             }
             self.sink.interrupted(&why);
             tokio::time::sleep(pause).await;
@@ -311,7 +311,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     fn stands(&mut self) {
         self.api.counters.reached();
         if self.told.news(None) {
-            tracing::info!("resolved: changes of the Nodes are seen again");
+            tracing::info!("resolved: Nodes are being watched again");
         }
         self.interrupted = false;
         self.sink.resumed();

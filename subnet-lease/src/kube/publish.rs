@@ -164,7 +164,7 @@ impl Holding<'_> {
                     None => {
                         let text = format!(
                             "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, \
-                             which registers the Node anew, or take the machine out of the cluster"
+                             which registers the Node again, or take the machine out of the cluster"
                         );
                         Verdict::Wait(Reason::new(Kind::Said("no Node".to_owned()), text))
                     }
@@ -224,7 +224,7 @@ impl Holding<'_> {
             if at <= now {
                 if !by_us {
                     let names: Vec<&str> = due.annotations.keys().map(String::as_str).collect();
-                    tracing::warn!("somebody changed this Node's annotations ({}): putting them back", names.join(", "));
+                    tracing::warn!("another writer changed this Node's annotations ({}): restoring them", names.join(", "));
                     written.annotations.wrote(now);
                 }
                 match publisher.annotations(node, attrs).await {

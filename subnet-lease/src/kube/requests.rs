@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Concern {
+pub enum EventReason {
     /// The podCIDR is missing, outside the network, or another Node's.
     PodCidr,
     /// The node got another podCIDR.
@@ -24,13 +24,13 @@ pub enum Concern {
     Interface,
 }
 
-impl Concern {
+impl EventReason {
     /// The `reason` of the Event.
     pub fn as_str(self) -> &'static str {
         match self {
-            Concern::PodCidr => "FlannelPodCIDR",
-            Concern::PodCidrChanged => "FlannelPodCIDRChanged",
-            Concern::Interface => "FlannelInterface",
+            EventReason::PodCidr => "FlannelPodCIDR",
+            EventReason::PodCidrChanged => "FlannelPodCIDRChanged",
+            EventReason::Interface => "FlannelInterface",
         }
     }
 }
@@ -60,7 +60,7 @@ impl Extras {
 
     /// Posts an Event on a Node, for people who look there first.
     /// Returns whether there is nothing more to do about it.
-    pub async fn event(&self, api: &Api, node: &Node, concern: Concern, text: &str) -> bool {
+    pub async fn event(&self, api: &Api, node: &Node, reason: EventReason, text: &str) -> bool {
         if self.events.load(Relaxed) {
             return true;
         }
@@ -74,7 +74,7 @@ impl Extras {
             "metadata": { "name": format!("{}.flannel.{:x}", node.name, now.as_nanosecond()), "namespace": "default" },
             // The kubelet's own Events on a Node have its name as uid: `kubectl describe node` looks for either.
             "involvedObject": { "kind": "Node", "name": node.name, "uid": node.name },
-            "reason": concern.as_str(),
+            "reason": reason.as_str(),
             "message": text,
             "type": "Warning",
             "source": { "component": "flannel", "host": node.name },
@@ -94,7 +94,7 @@ impl Extras {
         match api.read(&call).await {
             Ok(_) => true,
             Err(failure) => {
-                Self::told(&self.events, &failure, "no Events are posted on this Node");
+                Self::told(&self.events, &failure, "cannot post Events on this Node; continuing without them");
                 self.events.load(Relaxed)
             }
         }
@@ -114,7 +114,7 @@ impl Extras {
                 servers
             }
             Err(failure) => {
-                Self::told(&self.slices, &failure, "the interface is chosen without the addresses of the API servers");
+                Self::told(&self.slices, &failure, "cannot read the addresses of the API servers; choosing the interface without them");
                 if self.slices.load(Relaxed) {
                     // A right that is granted later is noticed later.
                     *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Vec::new()));

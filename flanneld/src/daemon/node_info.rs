@@ -1,4 +1,4 @@
-//! This node's place in a store that knows its nodes: waiting for it, and the choice of the interface by it.
+//! What a store that knows its nodes says of this one: waiting for it, and the choice of the interface by it.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -12,13 +12,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
-use subnet_lease::manager::{Error, Place, SubnetManager};
+use subnet_lease::manager::{Error, NodeInfo, SubnetManager};
 use subnet_lease::reason::{Kind, Told};
 use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
 use tracing::warn;
 
-/// Delay between two questions for the place, unless the store reports a change. The configuration is read again each time.
+/// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
@@ -28,19 +28,19 @@ const SETTLE: Duration = Duration::from_millis(500);
 const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 
 impl Daemon {
-    /// Reads the configuration, and waits for this node's place in the store; `None` where the store has no places.
-    pub(super) async fn find_place(&self, manager: &Arc<dyn SubnetManager>) -> Result<(NetworkConfig, Option<Place>), End> {
-        let mut changes = manager.place_changes();
+    /// Reads the configuration, and waits until the store knows this node; `None` from a store that knows no nodes.
+    pub(super) async fn find_node_info(&self, manager: &Arc<dyn SubnetManager>) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
+        let mut changes = manager.node_info_changes();
         let mut told = Told::default();
         let mut failures = 0;
         loop {
             // An operator may correct it meanwhile.
             let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
-            match manager.place(&config).await {
-                Ok(place) => {
+            match manager.node_info(&config).await {
+                Ok(info) => {
                     self.health.condition(Condition::Lease, None);
                     self.health.condition(Condition::Store, None);
-                    return Ok((config, place));
+                    return Ok((config, info));
                 }
                 Err(Error::Refused(text)) => return Err(End::Failed(text)),
                 Err(Error::Unavailable(why)) => {
@@ -69,22 +69,22 @@ impl Daemon {
     }
 
     /// Finds the underlay by what the store knows of this node's addresses; with the configuration of the families that it has.
-    pub(super) async fn find_placed_underlay(
+    pub(super) async fn find_node_underlay(
         &self,
         manager: &Arc<dyn SubnetManager>,
         whole: &NetworkConfig,
-        place: &Place,
+        info: &NodeInfo,
     ) -> Result<(Found, NetworkConfig), End> {
-        let mut changes = manager.place_changes();
-        let mut place = place.clone();
+        let mut changes = manager.node_info_changes();
+        let mut info = info.clone();
         loop {
-            let subnets = place.subnets.unwrap_or(whole.networks);
-            let wish = Wish::of(&self.settings, families(&subnets)).at(&place);
+            let subnets = info.subnets.unwrap_or(whole.networks);
+            let wish = Wish::of(&self.settings, families(&subnets)).for_node(&info);
             let found = tokio::select! {
-                found = self.placed(manager, &wish) => found.map_err(End::failed)?,
-                now = another(manager, whole, &place, &mut changes) => {
+                found = self.wait_for_families(manager, &wish) => found.map_err(End::failed)?,
+                now = another(manager, whole, &info, &mut changes) => {
                     // Another Node came or went: its addresses count.
-                    place = now;
+                    info = now;
                     continue;
                 }
             };
@@ -103,7 +103,7 @@ impl Daemon {
     }
 
     /// Waits for an interface with both families for a moment, then for one with either.
-    async fn placed(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish) -> Result<Found, crate::underlay::SelectError> {
+    async fn wait_for_families(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish) -> Result<Found, crate::underlay::SelectError> {
         let waiting = |why: &str| {
             self.health.condition(Condition::Underlay, Some(why));
             let (manager, why) = (manager.clone(), why.to_owned());
@@ -140,13 +140,13 @@ fn matching(subnets: &Subnets, v4: bool, v6: bool) -> Subnets {
     Dual::from_options(subnets.v4().copied().filter(|_| v4), subnets.v6().copied().filter(|_| v6)).unwrap_or(*subnets)
 }
 
-/// Returns when the place is another one. Nodes change all the time, mostly in ways that do not matter here.
-async fn another(manager: &Arc<dyn SubnetManager>, config: &NetworkConfig, known: &Place, changes: &mut Option<watch::Receiver<u64>>) -> Place {
+/// Returns when the store says something else. Nodes change all the time, mostly in ways that do not matter here.
+async fn another(manager: &Arc<dyn SubnetManager>, config: &NetworkConfig, known: &NodeInfo, changes: &mut Option<watch::Receiver<u64>>) -> NodeInfo {
     let Some(changes) = changes else { return std::future::pending().await };
     while changes.changed().await.is_ok() {
         tokio::time::sleep(SETTLE).await;
         changes.borrow_and_update();
-        if let Ok(Some(now)) = manager.place(config).await
+        if let Ok(Some(now)) = manager.node_info(config).await
             && now != *known
         {
             return now;
@@ -178,8 +178,8 @@ impl Reconsider {
             }
             tokio::time::sleep(SETTLE).await;
             changes.borrow_and_update();
-            let Ok(Some(place)) = self.manager.place(&self.config).await else { continue };
-            match self.better(&place).await {
+            let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
+            match self.better(&info).await {
                 Better::Nothing => told.clear(),
                 Better::Choice(why) => return Err(End::StartOver(why)),
                 Better::Wanted(shared, why) => {
@@ -195,11 +195,11 @@ impl Reconsider {
         }
     }
 
-    async fn better(&self, place: &Place) -> Better {
+    async fn better(&self, info: &NodeInfo) -> Better {
         let present = self.underlay.borrow().clone();
-        let Some(subnets) = place.subnets else { return Better::Nothing };
+        let Some(subnets) = info.subnets else { return Better::Nothing };
         let all = families(&subnets);
-        let wish = Wish::of(&self.settings, all).at(place);
+        let wish = Wish::of(&self.settings, all).for_node(info);
         let lacks = !present.addresses.same_families(&all);
         if lacks && wish.choose().await.is_ok() {
             return Better::Choice("an address of the other family has come".to_owned());
@@ -208,7 +208,7 @@ impl Reconsider {
             return Better::Nothing;
         }
         let ours = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
-        let Some((ip, node)) = ours.into_iter().flatten().find_map(|ip| Some((ip, place.taken.get(&ip)?))) else { return Better::Nothing };
+        let Some((ip, node)) = ours.into_iter().flatten().find_map(|ip| Some((ip, info.taken.get(&ip)?))) else { return Better::Nothing };
         let wish = Wish { families: present.addresses.map(|_| (), |_| ()), ..wish };
         match wish.choose().await {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
