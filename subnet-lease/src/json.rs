@@ -91,9 +91,13 @@ pub fn fault(error: &serde_json::Error) -> String {
 
 /// The beginning of a text on one line, for messages.
 pub fn excerpt(text: &str) -> String {
-    const LIMIT: usize = 60;
-    let mut line: String = text.chars().take(LIMIT).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(LIMIT).is_some() {
+    excerpt_within(text, 60)
+}
+
+/// As many characters of a text, on one line.
+pub fn excerpt_within(text: &str, limit: usize) -> String {
+    let mut line: String = text.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(limit).is_some() {
         line.push_str("...");
     }
     line

@@ -121,6 +121,20 @@ impl fmt::Display for Reason {
     }
 }
 
+/// An error with its causes: the text of many says only what was attempted.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// The kinds that were logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct Told(Vec<Kind>);

@@ -109,7 +109,7 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
     let channel = channel.map_err(|_| Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}")))?;
-    let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, super::errors::with_causes(&error)))?;
+    let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, crate::reason::with_causes(&error)))?;
     Ok(Dialed { channel, local, noted })
 }
 
@@ -132,7 +132,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Rea
                         let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
                         Ok((Box::new(stream) as Box<dyn Duplex>, local))
                     }
-                    Err(error) => Err(super::errors::with_causes(&error)),
+                    Err(error) => Err(crate::reason::with_causes(&error)),
                 }
             }
         }

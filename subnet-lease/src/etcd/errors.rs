@@ -1,6 +1,6 @@
 //! What etcd's refusals mean.
 
-use crate::reason::Kind;
+use crate::reason::{Kind, with_causes};
 use tonic::Code;
 
 /// The kind of a failed call.
@@ -78,20 +78,6 @@ pub fn words(error: &etcd_client::Error) -> String {
         etcd_client::Error::TransportError(error) => with_causes(error),
         other => with_causes(other),
     }
-}
-
-/// An error with its causes: tonic's own text says only "transport error".
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Requests to the Kubernetes API: one connection stack at a time, built anew from its files after a failure.
 
-use super::failure::{Failure, with_causes};
+use super::failure::Failure;
 use super::options::KubeOptions;
 use crate::manager::{Counters, Error};
-use crate::reason::{Kind, Reason};
+use crate::reason::{Kind, Reason, with_causes};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};

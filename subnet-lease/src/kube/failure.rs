@@ -1,6 +1,6 @@
 //! Why a request to the Kubernetes API failed, and what to do about it.
 
-use crate::json::{Object, excerpt};
+use crate::json::{Object, excerpt, excerpt_within};
 use crate::reason::{Kind, Reason};
 use http::StatusCode;
 use std::time::Duration;
@@ -34,14 +34,16 @@ impl Failure {
 
     /// The server's answer makes no sense.
     pub fn nonsense(server: &str, what: &str, why: &str) -> Self {
-        let text = format!("the answer of {server} to a request to {what} is not the Kubernetes API's: {why}");
+        let text = format!(
+            "the answer of {server} to a request to {what} is not the Kubernetes API's: {why}; does --kube-api-url, or the kubeconfig, name an API server?"
+        );
         Self { status: None, reason: Reason::new(Kind::Said("nonsense".to_owned()), text), retry_after: None }
     }
 
     /// The server refuses, with its own words in the body of the answer.
     pub fn refused(server: &str, what: &str, status: StatusCode, retry_after: Option<Duration>, body: &str) -> Self {
         let said = Object::parse(body).ok().and_then(|object| object.read::<String>("message").ok().flatten());
-        let said = excerpt_of(&said.unwrap_or_else(|| body.to_owned()));
+        let said = words(&said.unwrap_or_else(|| body.to_owned()));
         let (kind, remedy) = match status {
             StatusCode::UNAUTHORIZED => (
                 Kind::Credentials,
@@ -80,17 +82,13 @@ impl Failure {
     }
 }
 
-fn excerpt_of(text: &str) -> String {
+/// The beginning of a server's words.
+fn words(text: &str) -> String {
     const LIMIT: usize = 300;
-    let text = text.trim();
-    match text.char_indices().nth(LIMIT) {
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-        None if text.is_empty() => "no reason was given".to_owned(),
-        None => text.to_owned(),
+    match text.trim() {
+        "" => "no reason was given".to_owned(),
+        text => excerpt_within(text, LIMIT),
     }
-    .chars()
-    .map(|c| if c.is_control() { ' ' } else { c })
-    .collect()
 }
 
 /// What a connection's failure usually means.
@@ -109,21 +107,7 @@ fn hint(why: &str) -> String {
             return format!("{}: {remedy}", excerpt(why));
         }
     }
-    excerpt_of(why)
-}
-
-/// An error with its causes.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+    words(why)
 }
 
 #[cfg(test)]

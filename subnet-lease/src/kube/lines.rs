@@ -1,7 +1,8 @@
 //! The lines of a watch.
 
 use super::api::Answer;
-use super::failure::{Failure, with_causes};
+use super::failure::Failure;
+use crate::reason::with_causes;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
