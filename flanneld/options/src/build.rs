@@ -1,113 +1,20 @@
 //! From flags to settings: every mistake is collected, none ends the reading.
 
-use crate::argv::Argv;
 use crate::endpoint::{Endpoint, USER, clean, holds_user};
 use crate::flags::{
-    DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, KubernetesFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags,
-    StoreFlags,
+    DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags, StoreFlags,
 };
 use crate::go;
+use crate::kube::{kube, node_identity};
+use crate::reader::{Reader, file, given};
 use crate::selector::{Pattern, Selector};
 use crate::settings::{CniConf, Etcd, Logging, Secret, Settings, Store, Tls};
-use crate::value::{Origin, Parse, Value};
+use crate::value::{Origin, Value};
 use packet_engine::features::Features;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use subnet_lease::kube::annotations::Prefix;
-use subnet_lease::kube::{Identity, KubeOptions};
 use traffic_rules::rules::{GuardOptions, RuleOptions};
-
-/// What reading the flags has found out so far, beside their values.
-#[derive(Debug, Default)]
-pub(crate) struct Reader {
-    /// What Go's `flag` package would have refused: it reads the whole command line before anything else happens.
-    argv: Vec<String>,
-    mistakes: Vec<String>,
-    warnings: Vec<String>,
-}
-
-impl Reader {
-    /// Begins with what the command line's syntax told.
-    pub(crate) fn of(argv: Argv) -> Self {
-        let mut warnings = Vec::new();
-        if let Some(ignored) = &argv.ignored {
-            // `--etcd-password= secret` leaves the secret behind the flags.
-            let secret = holds_user(ignored) || argv.gives_a_secret();
-            let from = if secret { "an argument that is not shown".to_owned() } else { format!("{ignored:?}") };
-            warnings.push(format!(
-                "the command line from {from} on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false"
-            ));
-        }
-        Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
-    }
-
-    /// Every mistake, or nothing.
-    fn end(self) -> Result<Vec<String>, Vec<String>> {
-        if self.argv.is_empty() && self.mistakes.is_empty() { Ok(self.warnings) } else { Err([self.argv, self.mistakes].concat()) }
-    }
-
-    fn wrong(&mut self, mistake: String) {
-        self.mistakes.push(mistake);
-    }
-
-    /// The last value of a flag with what it says; none where it was not given, has no default or cannot be read. Every value has to
-    /// be readable, as with Go's `flag` package.
-    fn last<'a, T: Parse>(&mut self, values: &'a [Value<T>]) -> Option<(&'a Value<T>, T)> {
-        for value in values {
-            if let Err(why) = &value.parsed {
-                let list = if value.origin == Origin::CommandLine { &mut self.argv } else { &mut self.mistakes };
-                list.push(value.mistake(why));
-            }
-        }
-        values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
-    }
-
-    /// The last value of a flag that can be one of a few words; the default where it is none of them.
-    fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
-        let Some(value) = values.last() else { return T::default() };
-        value.parsed.clone().unwrap_or_else(|why| {
-            self.wrong(value.mistake(why));
-            T::default()
-        })
-    }
-
-    /// Whether a switch is on.
-    fn on(&mut self, values: &[Value<bool>]) -> bool {
-        self.last(values).is_some_and(|(_, on)| on)
-    }
-
-    /// An integer within bounds.
-    fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &str) -> u64 {
-        let Some((from, value)) = self.last(values) else { return low };
-        match u64::try_from(value) {
-            Ok(value) if (low..=high).contains(&value) => value,
-            _ => {
-                self.wrong(from.mistake(format!("{value} is out of range, it must be {low} to {high} ({note})")));
-                low
-            }
-        }
-    }
-
-    /// An address, where one is given.
-    fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], complaint: &str, family: &str) -> Option<A> {
-        let value = given(values)?;
-        let address = value.text.parse().ok();
-        if address.is_none() {
-            self.wrong(value.mistake(format!("{complaint}: {}; it must be {family} address", value.text)));
-        }
-        address
-    }
-}
-
-/// The last value of a flag where it is not empty.
-fn given(values: &[Value<String>]) -> Option<&Value<String>> {
-    values.last().filter(|value| !value.text.is_empty())
-}
-
-fn file(values: &[Value<String>]) -> Option<PathBuf> {
-    given(values).map(|value| PathBuf::from(&value.text))
-}
 
 /// What the flags ask for.
 #[derive(Debug)]
@@ -267,61 +174,6 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     }
     let prefix = prefix.map(|(_, cleaned)| cleaned).filter(|cleaned| cleaned != "/").unwrap_or_default();
     Store::Etcd(Etcd { endpoints, prefix, tls, user })
-}
-
-/// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
-fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
-    let KubernetesFlags { kube_subnet_mgr, kube_api_url, kube_annotation_prefix, kubeconfig_file, net_config_path, set_node_network_unavailable } =
-        flags;
-    let wanted = reader.on(kube_subnet_mgr);
-    let clear_condition = reader.on(set_node_network_unavailable);
-    if !wanted {
-        return None;
-    }
-    let mut urls = Vec::new();
-    if let Some(value) = given(kube_api_url) {
-        for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-            let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
-            match text.split_once("://") {
-                Some((scheme, rest))
-                    if is_http(scheme) && !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace) =>
-                {
-                    urls.push(text.trim_end_matches('/').to_owned());
-                }
-                // A password could be in it.
-                _ => reader.wrong(value.mistake("an API server's address should look like https://10.0.0.1:6443")),
-            }
-        }
-    }
-    let prefix = kube_annotation_prefix.last().and_then(|value| {
-        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why)))).ok()
-    })?;
-    Some(KubeOptions {
-        urls,
-        kubeconfig: file(kubeconfig_file),
-        prefix,
-        net_conf: file(net_config_path).unwrap_or_default(),
-        clear_condition,
-        identity: Identity::Nobody,
-        user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
-    })
-}
-
-/// Which Node the daemon serves, by its environment.
-///
-/// # Errors
-/// The environment does not say.
-fn node_identity() -> Result<Identity, String> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(name) = variable("NODE_NAME") {
-        return Ok(Identity::Node(name));
-    }
-    match (variable("POD_NAMESPACE"), variable("POD_NAME")) {
-        (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
-        _ => Err("env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a \
-                  pod's manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)"
-            .to_owned()),
-    }
 }
 
 /// etcd's addresses; those without a scheme speak TLS where `tls_by_default`.

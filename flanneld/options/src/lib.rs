@@ -11,6 +11,8 @@ mod endpoint;
 mod flags;
 mod go;
 mod help;
+mod kube;
+mod reader;
 mod selector;
 mod settings;
 mod value;
@@ -20,10 +22,11 @@ pub use flags::StoreFlags;
 pub use selector::{Pattern, Selector};
 pub use settings::{CniConf, Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
 
-use build::{Asked, Reader};
+use build::Asked;
 use clap::builder::ValueHint;
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use flags::Flags;
+use reader::Reader;
 use std::ffi::OsString;
 use std::io::Write;
 

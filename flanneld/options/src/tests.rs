@@ -147,6 +147,8 @@ fn leases_in_the_nodes_of_kubernetes() {
     for (args, environment, part) in [
         (&["--kube-subnet-mgr"][..], &[][..], "env variables POD_NAME and POD_NAMESPACE must be set"),
         (&["--kube-subnet-mgr"], &[("POD_NAME", "p")], "POD_NAMESPACE"),
+        (&["--kube-subnet-mgr"], &[("NODE_NAME", "../n1?x")], "is not a name of Kubernetes"),
+        (&["--kube-subnet-mgr"], &[("NODE_NAME", "n 1\u{1b}")], "is not a name of Kubernetes"),
         (&["--kube-subnet-mgr", "--kube-annotation-prefix=org"], &node, "prefix must be in a format"),
         (&["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"], &node, "https://10.0.0.1:6443"),
         (&["--kube-subnet-mgr", "--subnet-dir=/l"], &node, "exclude each other"),

@@ -1,0 +1,67 @@
+//! Leases in the Nodes of Kubernetes: how to reach the API, and which Node this is.
+
+use crate::flags::KubernetesFlags;
+use crate::reader::{Reader, file, given};
+use subnet_lease::kube::annotations::Prefix;
+use subnet_lease::kube::{Identity, KubeOptions};
+
+/// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
+pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
+    let KubernetesFlags { kube_subnet_mgr, kube_api_url, kube_annotation_prefix, kubeconfig_file, net_config_path, set_node_network_unavailable } =
+        flags;
+    let wanted = reader.on(kube_subnet_mgr);
+    let clear_condition = reader.on(set_node_network_unavailable);
+    if !wanted {
+        return None;
+    }
+    let mut urls = Vec::new();
+    if let Some(value) = given(kube_api_url) {
+        for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+            let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
+            match text.split_once("://") {
+                Some((scheme, rest))
+                    if is_http(scheme) && !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace) =>
+                {
+                    urls.push(text.trim_end_matches('/').to_owned());
+                }
+                // A password could be in it.
+                _ => reader.wrong(value.mistake("an API server's address should look like https://10.0.0.1:6443")),
+            }
+        }
+    }
+    let prefix = kube_annotation_prefix.last().and_then(|value| {
+        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why)))).ok()
+    })?;
+    Some(KubeOptions {
+        urls,
+        kubeconfig: file(kubeconfig_file),
+        prefix,
+        net_conf: file(net_config_path).unwrap_or_default(),
+        clear_condition,
+        identity: Identity::Nobody,
+        user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+/// Which Node the daemon serves, by its environment.
+///
+/// # Errors
+/// The environment does not say, or says what cannot be a name.
+pub(crate) fn node_identity() -> Result<Identity, String> {
+    if let Some(name) = name_in("NODE_NAME")? {
+        return Ok(Identity::Node(name));
+    }
+    match (name_in("POD_NAMESPACE")?, name_in("POD_NAME")?) {
+        (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
+        _ => Err("env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a \
+                  pod's manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)"
+            .to_owned()),
+    }
+}
+
+/// The name in a variable, which becomes part of a path. Another case than the Node's is told once the Nodes are known.
+fn name_in(variable: &str) -> Result<Option<String>, String> {
+    let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
+    let fits = name.len() <= 253 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.') && !name.starts_with('.');
+    if fits { Ok(Some(name)) } else { Err(format!("{variable}: {name:?} is not a name of Kubernetes: letters, digits, hyphens and dots")) }
+}

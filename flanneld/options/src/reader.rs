@@ -1,0 +1,97 @@
+//! Reads the values of flags, and collects what is wrong with them.
+
+use crate::argv::Argv;
+use crate::endpoint::holds_user;
+use crate::value::{Origin, Parse, Value};
+use std::path::PathBuf;
+
+/// What reading the flags has found out so far, beside their values.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// What Go's `flag` package would have refused: it reads the whole command line before anything else happens.
+    pub(crate) argv: Vec<String>,
+    mistakes: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Reader {
+    /// Begins with what the command line's syntax told.
+    pub(crate) fn of(argv: Argv) -> Self {
+        let mut warnings = Vec::new();
+        if let Some(ignored) = &argv.ignored {
+            // `--etcd-password= secret` leaves the secret behind the flags.
+            let secret = holds_user(ignored) || argv.gives_a_secret();
+            let from = if secret { "an argument that is not shown".to_owned() } else { format!("{ignored:?}") };
+            warnings.push(format!(
+                "the command line from {from} on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false"
+            ));
+        }
+        Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
+    }
+
+    /// Every mistake, or nothing.
+    pub(crate) fn end(self) -> Result<Vec<String>, Vec<String>> {
+        if self.argv.is_empty() && self.mistakes.is_empty() { Ok(self.warnings) } else { Err([self.argv, self.mistakes].concat()) }
+    }
+
+    pub(crate) fn wrong(&mut self, mistake: String) {
+        self.mistakes.push(mistake);
+    }
+
+    /// The last value of a flag with what it says; none where it was not given, has no default or cannot be read. Every value has to
+    /// be readable, as with Go's `flag` package.
+    pub(crate) fn last<'a, T: Parse>(&mut self, values: &'a [Value<T>]) -> Option<(&'a Value<T>, T)> {
+        for value in values {
+            if let Err(why) = &value.parsed {
+                let list = if value.origin == Origin::CommandLine { &mut self.argv } else { &mut self.mistakes };
+                list.push(value.mistake(why));
+            }
+        }
+        values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
+    }
+
+    /// The last value of a flag that can be one of a few words; the default where it is none of them.
+    pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
+        let Some(value) = values.last() else { return T::default() };
+        value.parsed.clone().unwrap_or_else(|why| {
+            self.wrong(value.mistake(why));
+            T::default()
+        })
+    }
+
+    /// Whether a switch is on.
+    pub(crate) fn on(&mut self, values: &[Value<bool>]) -> bool {
+        self.last(values).is_some_and(|(_, on)| on)
+    }
+
+    /// An integer within bounds.
+    pub(crate) fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &str) -> u64 {
+        let Some((from, value)) = self.last(values) else { return low };
+        match u64::try_from(value) {
+            Ok(value) if (low..=high).contains(&value) => value,
+            _ => {
+                self.wrong(from.mistake(format!("{value} is out of range, it must be {low} to {high} ({note})")));
+                low
+            }
+        }
+    }
+
+    /// An address, where one is given.
+    pub(crate) fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], complaint: &str, family: &str) -> Option<A> {
+        let value = given(values)?;
+        let address = value.text.parse().ok();
+        if address.is_none() {
+            self.wrong(value.mistake(format!("{complaint}: {}; it must be {family} address", value.text)));
+        }
+        address
+    }
+}
+
+/// The last value of a flag where it is not empty.
+pub(crate) fn given(values: &[Value<String>]) -> Option<&Value<String>> {
+    values.last().filter(|value| !value.text.is_empty())
+}
+
+pub(crate) fn file(values: &[Value<String>]) -> Option<PathBuf> {
+    given(values).map(|value| PathBuf::from(&value.text))
+}
