@@ -1,15 +1,8 @@
 #!/usr/bin/env bash
 # Builds etcd, etcdctl and etcdutl from their Go modules.  Usage: build.sh FOLDER   (Go 1.24 or later; no C compiler)
 set -euo pipefail
-out=$1
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-cd "$(dirname "${BASH_SOURCE[0]}")"
-export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS=-mod=readonly
-# Beside the folder first: an interrupted build must not pass for a finished one.
-half=$(mktemp -d "$out.XXXXXX")
-trap 'rm -rf "$half"' EXIT
-go build -trimpath -ldflags "-s -w" -o "$half/etcd-for-tests" .
-go build -trimpath -ldflags "-s -w" -o "$half/" tool   # etcdutl
+. "$(dirname "${BASH_SOURCE[0]}")/../go-build.sh"
+build etcd-for-tests .
+build "" tool   # etcdutl
 for name in etcd etcdctl; do ln -s etcd-for-tests "$half/$name"; done
-mv "$half"/* "$out/"
+keep

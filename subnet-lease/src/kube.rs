@@ -17,10 +17,11 @@ mod publish;
 mod requests;
 mod state;
 mod tool;
+mod watching;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
+use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -29,7 +30,6 @@ use async_trait::async_trait;
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
-use nodes::Leases;
 pub use options::{Identity, KubeOptions};
 use publish::{Holding, Publisher};
 use requests::{EventReason, Extras};
@@ -42,6 +42,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 pub use tool::{Listed, Tool};
+use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -333,16 +334,7 @@ impl SubnetManager for KubeManager {
             let nobody = LeaseEvent::Reset { leases: Vec::new(), unreadable: BTreeSet::new() };
             return stream::iter([nobody]).chain(stream::pending()).boxed();
         }
-        let watching = Watching {
-            manager: self,
-            changes: self.all.changes(),
-            told: None,
-            lists: 0,
-            generation: None,
-            interrupted: false,
-            due: None,
-            queue: Vec::new(),
-        };
+        let watching = Watching::of(&self.all, &self.api.counters);
         stream::unfold(watching, |mut watching| async move { Some((watching.next().await, watching)) }).boxed()
     }
 
@@ -423,77 +415,5 @@ async fn merge(mut own: watch::Receiver<OwnState>, mut all: watch::Receiver<u64>
             return;
         }
         out.send_modify(|count| *count += 1);
-    }
-}
-
-/// Turns what is known of the Nodes into events.
-struct Watching<'a> {
-    manager: &'a KubeManager,
-    changes: watch::Receiver<u64>,
-    /// The leases that the events so far add up to.
-    told: Option<Leases>,
-    lists: u64,
-    /// The change up to which the queue was filled.
-    generation: Option<u64>,
-    interrupted: bool,
-    /// When to look again although no Node changes.
-    due: Option<Duration>,
-    queue: Vec<LeaseEvent>,
-}
-
-impl Watching<'_> {
-    async fn next(&mut self) -> LeaseEvent {
-        loop {
-            if let Some(event) = self.queue.pop() {
-                return event;
-            }
-            // Adding up thousands of Nodes takes a millisecond: not for every look at the queue.
-            let generation = *self.changes.borrow_and_update();
-            if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time()) {
-                self.generation = Some(generation);
-                self.fill();
-                self.queue.reverse();
-                continue;
-            }
-            let nap = self.due.map_or(Duration::from_secs(3600), |due| due.saturating_sub(boot_time()));
-            tokio::select! {
-                changed = self.changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
-                () = tokio::time::sleep(nap) => {}
-            }
-        }
-    }
-
-    fn fill(&mut self) {
-        let all = &self.manager.all;
-        let look = all.look();
-        if look.trouble.is_some() && !self.interrupted && self.told.is_some() {
-            self.interrupted = true;
-            self.queue.push(LeaseEvent::Interrupted);
-        }
-        if !look.listed {
-            return;
-        }
-        let (leases, due) = all.with(|nodes| nodes.leases(boot_time()));
-        self.due = due;
-        self.note(&leases);
-        match &self.told {
-            Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
-            _ => self.queue.push(leases.reset()),
-        }
-        (self.told, self.lists) = (Some(leases), look.lists);
-        if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
-            self.queue.push(LeaseEvent::Resumed);
-        }
-    }
-
-    /// Nodes that are left out show in /status.
-    fn note(&self, leases: &Leases) {
-        let counters = &self.manager.api.counters;
-        for (name, why) in &leases.left_out {
-            if counters.unreadable(name, why) {
-                tracing::warn!("the Node {name} is not used: {why}");
-            }
-        }
-        counters.only(&leases.left_out.keys().cloned().collect());
     }
 }

@@ -37,8 +37,8 @@ struct Known {
 enum Published {
     /// Flannel does not serve it.
     Nothing,
-    /// It cannot be read; what it published before stays in force.
-    Unreadable(String),
+    /// It cannot be read, for this reason; what it published before, if anything, stays in force.
+    Unreadable(String, Option<Arc<Lease>>),
     /// A lease.
     Lease(Arc<Lease>),
     /// The mark was removed at this time; the lease counts for a while.
@@ -152,7 +152,7 @@ impl Nodes {
         let mut due: Option<Duration> = None;
         for (name, known) in by_age {
             let Some(subnets) = known.subnets else {
-                if let Published::Unreadable(why) = &known.lease {
+                if let Published::Unreadable(why, _) = &known.lease {
                     out.left_out.insert(name.clone(), why.clone());
                 }
                 continue;
@@ -167,7 +167,7 @@ impl Nodes {
             holders.insert(subnets, name);
             match &known.lease {
                 Published::Nothing => {}
-                Published::Unreadable(why) => {
+                Published::Unreadable(why, _) => {
                     out.unreadable.insert(subnets);
                     out.left_out.insert(name.clone(), why.clone());
                 }
@@ -203,7 +203,7 @@ impl Known {
                 before.filter(|before| before.uid == node.uid).map_or(Published::Nothing, |before| before.withdrawn(subnets, now))
             }
             (false, _, _, None) => Published::Nothing,
-            (true, Some(why), ..) | (true, None, Err(why), _) => Published::Unreadable(why),
+            (true, Some(why), ..) | (true, None, Err(why), _) => Published::Unreadable(why, before.and_then(Known::last_good)),
             (true, None, Ok(_), None) => Published::Nothing,
             (true, None, Ok(attrs), Some(subnets)) => match before {
                 // The same lease is shared, so that a comparison is cheap.
@@ -219,9 +219,17 @@ impl Known {
     /// What stays of a lease whose mark is gone.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
-            Published::Lease(lease) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), now),
+            Published::Lease(lease) | Published::Unreadable(_, Some(lease)) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), now),
             Published::Withdrawn(lease, since) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), *since),
             _ => Published::Nothing,
+        }
+    }
+
+    /// The last lease that could be read.
+    fn last_good(&self) -> Option<Arc<Lease>> {
+        match &self.lease {
+            Published::Lease(lease) | Published::Unreadable(_, Some(lease)) | Published::Withdrawn(lease, _) => Some(lease.clone()),
+            Published::Unreadable(_, None) | Published::Nothing => None,
         }
     }
 
@@ -348,6 +356,10 @@ mod tests {
             table.apply(event);
         }
         assert_eq!(table.len(), 1, "the last good value stays in force");
+        // The mark is removed meanwhile: it counts for a minute, as one that could be read does.
+        let mut unmarked = nodes.clone();
+        unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
+        assert_eq!((names(&unmarked, NOW).len(), names(&unmarked, NOW + WITHDRAWAL).len()), (1, 0));
         // It is good again, with the same value.
         nodes.put(up("a", 1, 1), NOW);
         let again = nodes.leases(NOW).0.since(&odd);

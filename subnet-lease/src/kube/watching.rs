@@ -1,0 +1,94 @@
+//! What is known of the Nodes as a stream of lease events.
+
+use super::nodes::Leases;
+use super::state::All;
+use crate::manager::{Counters, boot_time};
+use crate::table::LeaseEvent;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Turns what is known of the Nodes into events.
+pub struct Watching<'a> {
+    all: &'a All,
+    counters: &'a Counters,
+    changes: watch::Receiver<u64>,
+    /// The leases that the events so far add up to.
+    told: Option<Leases>,
+    lists: u64,
+    /// The change up to which the queue was filled.
+    generation: Option<u64>,
+    interrupted: bool,
+    /// When to look again although no Node changes.
+    due: Option<Duration>,
+    queue: Vec<LeaseEvent>,
+}
+
+impl<'a> Watching<'a> {
+    /// Nothing was told yet.
+    pub fn of(all: &'a All, counters: &'a Counters) -> Self {
+        let changes = all.changes();
+        Self { all, counters, changes, told: None, lists: 0, generation: None, interrupted: false, due: None, queue: Vec::new() }
+    }
+
+    /// The next event; never ends.
+    ///
+    /// # Cancel safety
+    /// Events stay in the queue.
+    pub async fn next(&mut self) -> LeaseEvent {
+        loop {
+            if let Some(event) = self.queue.pop() {
+                return event;
+            }
+            // Adding up thousands of Nodes takes a millisecond: not for every look at the queue.
+            let generation = *self.changes.borrow_and_update();
+            if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time()) {
+                self.generation = Some(generation);
+                self.fill();
+                self.queue.reverse();
+                continue;
+            }
+            let nap = self.due.map_or(Duration::from_secs(3600), |due| due.saturating_sub(boot_time()));
+            tokio::select! {
+                changed = self.changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+                () = tokio::time::sleep(nap) => {}
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        let all = self.all;
+        let look = all.look();
+        if look.trouble.is_some() && !self.interrupted && self.told.is_some() {
+            self.interrupted = true;
+            self.queue.push(LeaseEvent::Interrupted);
+        }
+        if !look.listed {
+            return;
+        }
+        let (leases, due) = all.with(|nodes| nodes.leases(boot_time()));
+        self.due = due;
+        self.note(&leases);
+        match &self.told {
+            Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
+            _ => self.queue.push(leases.reset()),
+        }
+        (self.told, self.lists) = (Some(leases), look.lists);
+        if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
+            self.queue.push(LeaseEvent::Resumed);
+        }
+    }
+
+    /// Nodes that are left out show in /status. Not all of them are logged: there may be thousands.
+    fn note(&self, leases: &Leases) {
+        const LINES: usize = 20;
+        let news = leases.left_out.iter().filter(|(name, why)| self.counters.unreadable(name, why));
+        let news: Vec<_> = news.collect();
+        for (name, why) in news.iter().take(LINES) {
+            tracing::warn!("the Node {name} is not used: {why}");
+        }
+        if news.len() > LINES {
+            tracing::warn!("{} more Nodes are not used; /status names them all", news.len() - LINES);
+        }
+        self.counters.only(&leases.left_out.keys().cloned().collect());
+    }
+}
