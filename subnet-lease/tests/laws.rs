@@ -443,6 +443,31 @@ fn a_node_inside_a_leased_subnet() {
     }
 }
 
+/// Nodes are created in whole seconds. Of two in one second, the first by name is the older, as it is for subnets that are equal.
+#[test]
+fn of_two_nodes_of_one_second_the_first_by_name_is_the_older() {
+    let lease = |name: &str, net: &str, host: u8| Lease {
+        subnets: Dual::V4(net.parse().unwrap()),
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, host].into()),
+            backend: "vxlan".into(),
+            node: Some(NodeId { id: name.to_owned(), ..NodeId::default() }),
+            ..LeaseAttrs::default()
+        },
+        term: Term::Reserved,
+        since: 1,
+    };
+    let config = NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+    let assigned = Terms { config, ..terms() };
+    let kept = |leases: [Lease; 2]| {
+        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &assigned);
+        assert_eq!(refused.iter().map(|refused| refused.reason).collect::<Vec<_>>(), [Reason::OverlapsOlder]);
+        table.iter().next().unwrap().subnets.to_string()
+    };
+    assert_eq!(kept([lease("n1", "10.5.1.0/24", 8), lease("n2", "10.5.0.0/23", 9)]), "10.5.1.0/24");
+    assert_eq!(kept([lease("n2", "10.5.1.0/24", 8), lease("n1", "10.5.0.0/23", 9)]), "10.5.0.0/23");
+}
+
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.
 #[test]
 fn golden_bytes() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
     let mut by_age: Vec<&Arc<Lease>> = raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
-    by_age.sort_by_key(|lease| (lease.since, lease.subnets));
+    by_age.sort_by(|a, b| seniority(a, terms).cmp(&seniority(b, terms)));
     let mut used = UsedSubnets::default();
     let mut nodes = Nodes::default();
     let mut identities = Identities::of(terms);
@@ -67,6 +67,12 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         }
     }
     (LeaseTable::of(kept, blank), refused)
+}
+
+/// Which lease is the older. Nodes are created in whole seconds: within one, the first by name is, as everywhere else among Nodes.
+fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
+    let name = lease.attrs.node.as_ref().map(|node| node.id.as_str()).filter(|_| terms.config.assigned);
+    (lease.since, name, lease.subnets)
 }
 
 /// The subnets that a store has assigned: inside the network, to the oldest of those that claim them.
