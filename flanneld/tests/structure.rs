@@ -18,11 +18,12 @@ const LAW: &[(&str, &[&str])] = &[
     ("backends", &["netstate", "packet-engine", "subnet-lease"]),
     ("run-dir", &["subnet-lease"]),
     ("install-file", &[]),
+    ("node-api", &[]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "install-file", "netstate", "node-api", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "lab", "netstate", "node-api", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
 ];
 
@@ -31,6 +32,8 @@ const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
+    // Whoever shows the document needs no server.
+    ("node-api", &["axum", "etcd-client", "hyper", "tokio"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
