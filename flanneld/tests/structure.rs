@@ -18,6 +18,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("backends", &["netstate", "packet-engine", "subnet-lease"]),
     ("run-dir", &["subnet-lease"]),
     ("install-file", &[]),
+    ("probing", &["subnet-lease"]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
     ("flanneld", &["backends", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
@@ -31,6 +32,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
+    ("probing", &["axum", "etcd-client", "socket2", "tokio"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
