@@ -17,12 +17,13 @@ const LAW: &[(&str, &[&str])] = &[
     ("traffic-rules", &["subnet-lease"]),
     ("backends", &["netstate", "packet-engine", "subnet-lease"]),
     ("run-dir", &["subnet-lease"]),
+    ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
     ("install-file", &[]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "doctor", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "doctor", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
 ];
 
@@ -31,6 +32,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
+    ("doctor", &["axum", "etcd-client", "prometheus-client"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
