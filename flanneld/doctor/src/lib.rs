@@ -1,0 +1,10 @@
+//! The doctor: what is wrong on this node, why, and what to type.
+//!
+//! [`look`] gathers facts about the host, the daemon adds its own, and [`table`] judges them: one table of pure checks, the same in the
+//! daemon and in `flannelctl doctor`, with and without a daemon. A fact that could not be had leaves its checks unknown.
+
+pub mod fact;
+pub mod facts;
+pub mod finding;
+pub mod firewalls;
+pub mod nftables;
