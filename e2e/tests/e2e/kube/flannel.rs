@@ -1,13 +1,12 @@
 //! Flannel in whole clusters, installed as an operator does it: by the manifest, and nothing else.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Families, Lab, ProxyMode, eventually};
 use serde_json::Value;
 
-use crate::kube::bed::turn;
+use crate::kube::bed::{MINUTES, turn};
 use crate::kube::installed::{
     apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox, require_traffic, seen_inside, seen_outside, with_images,
 };
@@ -58,7 +57,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         let before = restarts(&cluster)?;
         cluster.node(2)?.reboot()?;
         let back = || restarts(&cluster).is_ok_and(|now| now != before) && cluster.exec("default", "p3", &["echo"]).is_ok();
-        eventually(Duration::from_secs(120), "the pod of the node runs again", back)?;
+        eventually(MINUTES, "the pod of the node runs again", back)?;
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
 

@@ -126,7 +126,7 @@ pub(super) fn seen_inside(cluster: &Cluster) -> Result<IpAddr> {
 fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
-    let script = format!("nc -w 5 {address} {} </dev/null", listener.local_addr()?.port());
+    let script = format!("nc -w 60 {address} {} </dev/null", listener.local_addr()?.port());
     std::thread::scope(|scope| {
         let seen = scope.spawn(|| eventually_ok(SOON, "the pod's connection comes", || Ok(listener.accept()?.1.ip())));
         cluster.exec("default", "p1", &["sh", "-c", &script])?;

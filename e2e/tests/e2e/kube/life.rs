@@ -1,15 +1,14 @@
 //! All that operators do to the nodes of a cluster and that happens to them, under streams of packets between pods.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, Door, Member, eventually_ok};
 
+use crate::kube::bed::MINUTES;
 use crate::kube::installed::{apply_pods, impatient, install, require_traffic};
 use crate::kube::streams::Streams;
 
-/// A daemon is not ready once the API has been away for a minute.
-const MINUTES: Duration = Duration::from_secs(600);
 /// Where a daemon says whether it is ready.
 const READY: &str = "http://127.0.0.1:8081/readyz";
 
