@@ -113,6 +113,11 @@ impl Writer {
     }
 }
 
+/// Whether a daemon with this subnet.env lives.
+pub fn lives(subnet_file: &Path) -> bool {
+    is_held(&path(subnet_file))
+}
+
 /// Whether a living process holds the file.
 fn is_held(path: &Path) -> bool {
     let file = crate::regular::open(path, OpenOptions::new().read(true));
