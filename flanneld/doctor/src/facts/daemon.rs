@@ -75,3 +75,10 @@ pub struct Drift {
     /// The program, where it was seen.
     pub by: Option<String>,
 }
+
+impl Choice {
+    /// The flag that named it: `--iface=eth1`.
+    pub fn flag(&self) -> Option<&str> {
+        self.why.strip_prefix("named by ").filter(|flag| flag.starts_with("--") && !flag.contains(char::is_whitespace))
+    }
+}

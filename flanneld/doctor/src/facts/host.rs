@@ -34,6 +34,8 @@ pub struct Host {
     pub checksums: Fact<Checksums>,
     /// What other networks left or run here.
     pub foreign: Fact<Vec<Foreign>>,
+    /// How many daemons of flannel serve networks in this network namespace.
+    pub daemons: Fact<usize>,
 }
 
 /// An interface.

@@ -22,6 +22,8 @@ pub struct Own {
     pub ends_in: Option<u64>,
     /// What is wrong with it, or why there is none.
     pub trouble: Option<String>,
+    /// The hardware address that it publishes for the node's device, with that device's name.
+    pub vtep: Option<(String, String)>,
     /// Whether it ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
 }

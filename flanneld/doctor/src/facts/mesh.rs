@@ -17,6 +17,8 @@ pub struct Mesh {
 pub struct Path {
     /// The peer's name; foreign text.
     pub node: String,
+    /// Whether it runs this program, as its lease says; Go flannel answers ping alone.
+    pub ours: bool,
     /// Its subnet.
     pub subnet: IpNet,
     /// Its address on the underlay.
@@ -39,6 +41,13 @@ pub struct Path {
     pub others: Option<(u16, u16)>,
     /// Seconds since this state began.
     pub since: Option<u64>,
+}
+
+impl Path {
+    /// Whether anything at all came back from the peer.
+    pub fn is_heard(&self) -> bool {
+        self.underlay || self.ping_only || self.state.answers()
+    }
 }
 
 /// The verdicts.

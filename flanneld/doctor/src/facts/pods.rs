@@ -25,6 +25,8 @@ pub struct Env {
     pub subnets: Option<Subnets>,
     /// The MTU.
     pub mtu: Option<u32>,
+    /// Why no daemon can replace it: it is a directory.
+    pub obstacle: Option<String>,
     /// Lines that cannot be read.
     pub warnings: Vec<String>,
 }
@@ -36,8 +38,8 @@ pub struct Cni {
     pub folder: PathBuf,
     /// The configurations, in the order in which runtimes sort them: the first one is used.
     pub files: Vec<CniFile>,
-    /// Whether the daemon was told to put one there.
-    pub managed: bool,
+    /// Whether pods get their network here by flannel's plugin: a daemon was told to put a configuration there, or kubelet runs here.
+    pub expected: bool,
 }
 
 /// One configuration.
