@@ -164,7 +164,7 @@ impl Daemon {
         self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
-        self.describer.follow(None);
+        self.describer.forget();
         self.rights = Rights::default();
     }
 

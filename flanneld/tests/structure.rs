@@ -17,13 +17,15 @@ const LAW: &[(&str, &[&str])] = &[
     ("traffic-rules", &["subnet-lease"]),
     ("backends", &["netstate", "packet-engine", "subnet-lease"]),
     ("run-dir", &["subnet-lease"]),
+    ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
     ("install-file", &[]),
-    ("node-api", &[]),
+    ("probing", &["subnet-lease"]),
+    ("node-api", &["doctor", "probing"]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "install-file", "netstate", "node-api", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "lab", "netstate", "node-api", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "doctor", "lab", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
 ];
 
@@ -32,8 +34,8 @@ const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
-    // Whoever shows the document needs no server.
-    ("node-api", &["axum", "etcd-client", "hyper", "tokio"]),
+    ("probing", &["axum", "etcd-client", "socket2", "tokio"]),
+    ("doctor", &["axum", "etcd-client", "prometheus-client"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),

@@ -12,5 +12,7 @@ pub use peer::{Peer, Unused};
 
 /// The schema of [`Node`].
 pub const SCHEMA: &str = "flannel.node/1";
-/// The path of the document, and the path of all that belongs to the API.
+/// The path of the document.
 pub const NODE: &str = "/api/v1/node";
+/// The path of the doctor's report, [`doctor::Report`].
+pub const FINDINGS: &str = "/api/v1/findings";

@@ -2,8 +2,11 @@
 
 use crate::kernel::{Kernel, Rules};
 use crate::peer::{Peer, Unused};
+use doctor::Finding;
+use doctor::finding::Unknown;
 use ipnet::IpNet;
 use jiff::Timestamp;
+use probing::view::Mesh;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -51,6 +54,12 @@ pub struct Node {
     pub kernel: Option<Kernel>,
     /// The traffic rules.
     pub rules: Option<Rules>,
+    /// What is wrong on this node, the gravest first, causes before what they explain; absent before the first look.
+    pub findings: Option<Vec<Finding>>,
+    /// Checks that could not be made.
+    pub unknown: Vec<Unknown>,
+    /// What probes tell of the peers; absent where nothing is probed.
+    pub mesh: Option<Mesh>,
     /// The page's address, if there is one.
     pub page: Option<String>,
     /// The other nodes whose leases are in force, by subnet.

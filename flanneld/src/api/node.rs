@@ -1,11 +1,13 @@
 //! `GET /api/v1/node`: the document, put together from what the daemon's tasks know.
 
 use crate::health::Health;
+use doctor::Report;
 use node_api::{File, FileState, Lease, Node, Peer};
+use probing::view::Mesh;
 use run_dir::subnet_env::{self, SubnetEnv};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use subnet_lease::manager::{Held, boot_time};
 use subnet_lease::{Addresses, LeaseTable, Subnets, printable};
@@ -31,24 +33,82 @@ pub struct Live {
 pub struct Describer {
     health: Health,
     subnet_file: PathBuf,
-    live: Arc<Mutex<Option<Live>>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What is known beyond the health.
+#[derive(Debug, Default)]
+struct State {
+    live: Option<Live>,
+    report: Option<Arc<Report>>,
+    mesh: Option<MeshView>,
+}
+
+/// Gives what probes tell of the peers.
+#[derive(Clone)]
+pub struct MeshView(Arc<dyn Fn() -> Arc<Mesh> + Send + Sync>);
+
+impl MeshView {
+    /// Gets it by calling `view`.
+    pub fn new(view: impl Fn() -> Arc<Mesh> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(view))
+    }
+}
+
+impl std::fmt::Debug for MeshView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MeshView")
+    }
 }
 
 impl Describer {
     /// Knows nothing of a network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
-        Self { health, subnet_file, live: Arc::default() }
+        Self { health, subnet_file, state: Arc::default() }
     }
 
-    /// Follows a network, or none.
-    pub fn follow(&self, live: Option<Live>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows a network.
+    pub fn follow(&self, live: Live) {
+        self.state().live = Some(live);
+    }
+
+    /// Shows what probes tell of this network's peers.
+    pub fn show_mesh(&self, view: MeshView) {
+        self.state().mesh = Some(view);
+    }
+
+    /// The network is gone, and with it what was known of it.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        (state.live, state.mesh) = (None, None);
+    }
+
+    /// Takes the doctor's latest report.
+    pub fn diagnosed(&self, report: Report) {
+        self.state().report = Some(Arc::new(report));
+    }
+
+    /// The doctor's latest report.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.state().report.clone()
     }
 
     /// The document.
     pub fn node(&self) -> Node {
         let mut node = self.health.document();
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (live, mesh) = {
+            let state = self.state();
+            (state.live.clone(), state.mesh.clone())
+        };
+        node.mesh = mesh.map(|view| (*(view.0)()).clone());
+        if let Some(report) = self.report() {
+            node.findings = Some(report.findings.clone());
+            node.unknown.clone_from(&report.unknown);
+        }
         if let Some(live) = live {
             node.lease = Some(lease(&live.held.borrow()));
             node.peers = peers(&live.leases.borrow(), &live.own);
@@ -79,9 +139,7 @@ impl Describer {
 
     /// The document as a text that is safe for a terminal.
     pub fn text(&self) -> serde_json::Result<String> {
-        let mut document = serde_json::to_value(self.node())?;
-        printable::bound(&mut document);
-        Ok(printable::json(&document.to_string()).into_owned())
+        safe(&self.node())
     }
 }
 
@@ -105,6 +163,13 @@ fn lease(held: &Held) -> Lease {
         renewed: held.renewed.and_then(wall_clock),
         trouble: held.trouble.as_ref().map(ToString::to_string),
     }
+}
+
+/// A document for terminals, too: long strings are cut off, and what is not printable is escaped.
+pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
+    let mut document = serde_json::to_value(document)?;
+    printable::bound(&mut document);
+    Ok(printable::json(&document.to_string()).into_owned())
 }
 
 fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {

@@ -2,7 +2,7 @@
 
 use super::health;
 use super::host::is_ours;
-use super::node::Describer;
+use super::node::{Describer, safe};
 use crate::health::Health;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -23,11 +23,22 @@ pub fn of_the_socket(describer: Describer, health: Health) -> Router {
 }
 
 fn api(describer: Describer) -> Router {
-    Router::new().route(node_api::NODE, get(node)).with_state(describer)
+    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, get(findings)).with_state(describer)
 }
 
 async fn node(State(describer): State<Describer>) -> Response {
-    match describer.text() {
+    document(describer.text())
+}
+
+async fn findings(State(describer): State<Describer>) -> Response {
+    match describer.report() {
+        Some(report) => document(safe(&*report)),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response(),
+    }
+}
+
+fn document(text: serde_json::Result<String>) -> Response {
+    match text {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
     }

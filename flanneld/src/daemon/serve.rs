@@ -121,7 +121,7 @@ impl Daemon {
             env: env.clone(),
             own: lease.subnets,
         };
-        self.describer.follow(Some(live));
+        self.describer.follow(live);
         let (programmed_out, programmed) = watch::channel(network.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));

@@ -73,13 +73,13 @@ fn described(folder: &Path) -> (Describer, Health, impl Sized) {
     let held = Held { until: Some(boot_time() + Duration::from_secs(3600)), renewed: Some(boot_time()), ..Held::default() };
     let table = LeaseTable::of([own.clone(), second, third], Default::default());
     let channels = (watch::channel(held), watch::channel(Arc::new(table)), watch::channel(env), watch::channel(underlay));
-    describer.follow(Some(Live {
+    describer.follow(Live {
         held: channels.0.1.clone(),
         leases: channels.1.1.clone(),
         env: channels.2.1.clone(),
         underlay: (channels.3.1.clone(), "named by --iface=eth1".to_owned()),
         own: own.subnets,
-    }));
+    });
     (describer, health, channels)
 }
 
@@ -118,7 +118,7 @@ async fn the_document_says_what_is_known() {
     // Another network begins with nothing.
     health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
     health.start_over("the subnet moved");
-    describer.follow(None);
+    describer.forget();
     let node = describer.node();
     assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
 }
