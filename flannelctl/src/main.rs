@@ -2,13 +2,19 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
 
+mod ask;
 mod cleanup;
+mod columns;
 mod completion;
+mod form;
 mod lab;
 mod leases;
 mod out;
+mod peers;
+mod place;
 mod release;
 mod screen;
+mod status;
 mod store;
 
 use std::process::ExitCode;
@@ -25,6 +31,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show this node: subnet, address, store, kernel, rules, peers, and what is broken.
+    Status(status::Args),
+    /// List the other nodes, and whether packets reach them.
+    Peers(peers::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
     /// Free the lease of a node that is gone.
@@ -36,7 +46,6 @@ enum Command {
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
     /// Write the manual pages of flanneld and flannelctl into a directory.
-    #[command(hide = true)]
     Man(completion::ManArgs),
 }
 
@@ -54,7 +63,10 @@ fn main() -> ExitCode {
         Err(error) => return complain_of_usage(&error),
     };
     let long = matches!(cli.command, Command::Lab(_));
+    let mut code = ExitCode::SUCCESS;
     let outcome = match cli.command {
+        Command::Status(args) => status::run(&args).map(|found| code = found),
+        Command::Peers(args) => peers::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
@@ -63,7 +75,7 @@ fn main() -> ExitCode {
         Command::Man(args) => completion::manual(&args, &command()),
     };
     match outcome.and_then(|()| out::end()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => code,
         // With the ends of logs.
         Err(error) if long => {
             out::complain_at_length(error);
