@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Netns, PingMatrix, Pod, ProbeOptions, Store, Uplink, binaries, eventually, eventually_ok};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Netns, PingMatrix, Pod, ProbeOptions, Store, Uplink, binaries, eventually,
+    eventually_ok,
+};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -66,6 +70,8 @@ impl Way {
 /// Opens connections until there are enough, keeps them all, and then goes on: silent ones, half heads, slow heads, and answers that nobody reads.
 fn flood(netns: &Netns, way: &Way, opened: &AtomicUsize, stop: &AtomicBool) {
     let attack = || {
+        // A table of files of its own: one process may not have enough for three floods.
+        unshare(CloneFlags::CLONE_FILES).unwrap();
         let mut kept: Vec<Option<Box<dyn Write + Send>>> = Vec::new();
         let mut number = 0;
         while !stop.load(Relaxed) {
@@ -96,6 +102,13 @@ fn flood(netns: &Netns, way: &Way, opened: &AtomicUsize, stop: &AtomicBool) {
 /// The files that a process has open.
 fn open_files(daemon: &Flanneld) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).map_or(0, Iterator::count)
+}
+
+/// How many files this process may open at most.
+fn most_files() -> Result<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits")?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).context("no limit of open files")?;
+    line.split_whitespace().nth(4).and_then(|hard| hard.parse().ok()).context("no hard limit of open files")
 }
 
 fn limit_files(pid: u32, files: usize) -> Result<()> {
@@ -140,7 +153,9 @@ fn no_client_starves_the_daemon() {
     Lab::run("ways-fire", |lab| {
         let cluster = cluster(lab)?;
         let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
-        limit_files(std::process::id(), 8 * CONNECTIONS)?;
+        let most = most_files()?;
+        ensure!(most > CONNECTIONS + 1000, "this test needs a limit of open files (ulimit -Hn) above {}", CONNECTIONS + 1000);
+        limit_files(std::process::id(), most)?;
         limit_files(daemon.pid(), FILES)?;
         let ways = [Way::Tcp("127.0.0.1:8471".parse()?), Way::Tcp("127.0.0.1:8474".parse()?), Way::Unix(socket(daemon))];
         let opened: [AtomicUsize; 3] = Default::default();
@@ -197,14 +212,15 @@ fn under_fire(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
 /// The status line and all that follows.
 fn ask(netns: &Netns, address: &str, host: &str, path: &str) -> std::io::Result<String> {
     let address: SocketAddr = address.parse().unwrap();
-    netns.run(|| {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
-        let mut text = Vec::new();
-        stream.read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    })
-    .unwrap()
+    netns
+        .run(|| {
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text)?;
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        })
+        .unwrap()
 }
 
 #[test]
@@ -326,10 +342,15 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
         daemons[0].terminate(DEADLINE)?;
         let stopped = status(&["status"]);
         ensure!(stopped.status.code() == Some(3) && texts(&stopped).contains("with exit code 0:\n    stopped on request"), "{stopped:?}");
-        let mut wrong = hosts[0].start_flanneld(&options.clone().arg("--public-ip=192.168.56.102"))?;
+        let bad = Store::dir(&lab.folder("bad")?);
+        bad.configure(&VXLAN.replace("vxlan", "nosuch"))?;
+        let mut wrong = hosts[0].start_flanneld(&FlanneldOptions::new(&bad).iface("enp0s8").healthz_port(None))?;
         wrong.wait(DEADLINE)?;
         let refused = status(&["status"]);
-        ensure!(refused.status.code() == Some(3) && texts(&refused).contains("with exit code 1:\n    ") && texts(&refused).contains("192.168.56.102"), "{refused:?}");
+        ensure!(
+            refused.status.code() == Some(3) && texts(&refused).contains("with exit code 1:\n    ") && texts(&refused).contains("nosuch"),
+            "{refused:?}"
+        );
 
         // Ready again: the last words are no longer true. Killed: nobody answers, and nothing stands in the way of the next.
         let mut again = hosts[0].flanneld(&options)?;
@@ -350,7 +371,9 @@ fn a_silent_store_ends_a_command_in_one_line() {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         // Packets to the other host's etcd vanish.
-        hosts[1].netns().sh("nft add table ip hole; nft 'add chain ip hole in { type filter hook input priority 0; }'; nft add rule ip hole in tcp dport 2379 drop")?;
+        hosts[1].netns().sh(
+            "nft add table ip hole; nft 'add chain ip hole in { type filter hook input priority 0; }'; nft add rule ip hole in tcp dport 2379 drop",
+        )?;
         let program = binaries::own("flannelctl")?;
         for args in [&["leases"][..], &["release", "10.5.1.0-24"]] {
             let all = [args, &["--etcd-endpoints=http://192.168.56.102:2379"]].concat();
