@@ -388,3 +388,42 @@ fn a_silent_store_ends_a_command_in_one_line() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_reserved_subnet_is_the_nodes() {
+    Lab::run("ways-reserve", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let place = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&place], &EtcdOptions::default())?;
+        let folder = lab.folder("leases")?;
+        let program = binaries::own("flannelctl")?;
+        for (store, args) in [(etcd.store()?, etcd.store()?.args()), (Store::dir(&folder), Store::dir(&folder).args())] {
+            store.configure(VXLAN)?;
+            let ctl = |words: &[&str]| {
+                let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).chain(args.clone()).collect();
+                hosts[0].netns().output(&program.to_string_lossy(), &words)
+            };
+            let reserved = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.101"])?;
+            ensure!(reserved.status.success() && texts(&reserved).contains("10.5.77.0/24 is reserved"), "{reserved:?}");
+            let twice = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.103"])?;
+            ensure!(twice.status.code() == Some(1) && texts(&twice).contains("overlaps 10.5.77.0/24"), "{twice:?}");
+            let options = FlanneldOptions::new(&store).iface("enp0s8");
+            let daemons: Vec<Flanneld> = hosts.iter().map(|host| host.flanneld(&options)).collect::<Result<_>>()?;
+            ensure!(daemons[0].subnet_env()?.subnet.context("no subnet")?.trunc().to_string() == "10.5.77.0/24");
+            // The other node's lease is kept while it runs.
+            let kept = ctl(&["reserve", "h2"])?;
+            ensure!(kept.status.success(), "{kept:?}");
+            let listed = eventually_ok(DEADLINE, "both are reservations", || {
+                let listed: Value = serde_json::from_slice(&ctl(&["leases", "-o", "json"])?.stdout)?;
+                let leases = listed["leases"].as_array().context("no list")?;
+                ensure!(leases.len() == 2 && leases.iter().all(|lease| lease["reserved"] == true), "{listed}");
+                Ok(listed)
+            })?;
+            ensure!(listed["schema"] == "flannel.leases/1", "{listed}");
+            ensure!(daemons.iter().all(Flanneld::is_ready));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
