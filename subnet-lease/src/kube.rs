@@ -71,8 +71,8 @@ pub struct KubeManager {
     infos: watch::Sender<u64>,
     /// What was told already, so that an Event is posted once.
     told: Mutex<BTreeSet<String>>,
-    /// The subnets of the lease before, while the process runs.
-    before: Mutex<Option<crate::Subnets>>,
+    /// The lease that was acquired last, while the process runs.
+    acquired: Mutex<Option<Lease>>,
     everybody: OnceLock<Task>,
     _tasks: [Task; 2],
 }
@@ -128,7 +128,7 @@ impl KubeManager {
             in_use: AtomicBool::new(false),
             infos,
             told: Mutex::default(),
-            before: Mutex::default(),
+            acquired: Mutex::default(),
             everybody: OnceLock::new(),
             _tasks: [following, merging],
         })
@@ -342,7 +342,8 @@ impl SubnetManager for KubeManager {
     }
 
     async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let Some(lease) = state.borrow().lease.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let acquired = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(lease) = acquired else { return Lost::Taken("no lease was acquired".to_owned()) };
         let holding = Holding {
             api: &self.api,
             name: &self.name,
@@ -386,8 +387,8 @@ impl KubeManager {
 
     /// Says that the pods of the old subnet have to go.
     async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.subnets);
-        before = before.or(claim.host.previous);
+        let before = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.clone());
+        let before = before.map(|before| before.subnets).or(claim.host.previous);
         let Some(before) =
             before.filter(|before| before.nets().any(|net| !lease.subnets.nets().any(|now| now == net) && has_family(&lease.subnets, &net)))
         else {
