@@ -8,6 +8,7 @@ pub mod annotations;
 mod api;
 mod assigned;
 mod change;
+mod crowd;
 mod failure;
 mod follow;
 mod holders;
@@ -114,7 +115,7 @@ impl KubeManager {
         let following = {
             let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
             let name = name.clone();
-            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.size, sink).run().await }))
+            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.crowd, sink).run().await }))
         };
         Ok(Self {
             api,
@@ -138,9 +139,22 @@ impl KubeManager {
     fn follow_everybody(&self, config: &NetworkConfig) {
         self.lists.store(true, Relaxed);
         self.everybody.get_or_init(|| {
-            self.all.serve(config.networks);
-            let (api, all, sink) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()));
-            Task(tokio::spawn(async move { Follower::new(&api, None, &all.size, sink).run().await }))
+            let networks = config.networks;
+            self.all.serve(networks);
+            let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
+            Task(tokio::spawn(async move {
+                // The first answer about the own Node tells how the server lists, and where this node stands among the others.
+                let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
+                if let Ok(Own::Present(own)) = own {
+                    all.crowd.guess(&own, &networks);
+                    let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                    if all.crowd.pages() && !turn.is_zero() {
+                        tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
+                        tokio::time::sleep(turn).await;
+                    }
+                }
+                Follower::new(&api, None, &all.crowd, sink).run().await;
+            }))
         });
     }
 

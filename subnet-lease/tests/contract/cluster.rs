@@ -74,6 +74,7 @@ impl Cluster {
             clear_condition: true,
             identity: Identity::Node(self.full(name)),
             user_agent: "contract/1".to_owned(),
+            up: std::time::Duration::from_secs(3600),
         };
         KubeManager::open(options).await.unwrap()
     }
