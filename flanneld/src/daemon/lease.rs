@@ -4,6 +4,7 @@ use super::end::End;
 use super::host::Host;
 use super::node::Node;
 use super::{Daemon, attrs, retry, vitals};
+use crate::api::node;
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::Found;
@@ -44,6 +45,7 @@ impl Daemon {
         };
         info!("this node's subnet is {}{how}", lease.subnets);
         self.health.fact("subnet", lease.subnets.to_string());
+        self.health.node(|node| node.subnets = lease.subnets.nets().collect());
         Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }
 
@@ -66,6 +68,7 @@ impl Daemon {
             warn!("{warning}");
         }
         self.health.fact("interface", underlay.name.clone());
+        self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
     /// What this host knows that identifies its own lease.

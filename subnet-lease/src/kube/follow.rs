@@ -235,7 +235,10 @@ impl<'a, S: Sink> Follower<'a, S> {
     /// The next change; none when nothing came for a while. The end of a watch, and what the server calls an error, end it.
     async fn change(&mut self, lines: &mut Lines, patience: Duration) -> Result<Option<Change>, Ended> {
         let text = match lines.next(patience).await {
-            Ok(Line::Text(text)) => text,
+            Ok(Line::Text(text)) => {
+                self.api.counters.heard();
+                text
+            }
             Ok(Line::Quiet) => return Ok(None),
             Ok(Line::End) if Instant::now() + EARLY < self.until => {
                 // Every node's, perhaps: they would all come back at once.
