@@ -12,10 +12,10 @@ mod run;
 mod serve;
 mod vitals;
 
+use crate::api::health::Server;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
-use crate::health::server::Server;
 use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;

@@ -1,9 +1,8 @@
-//! The daemon's health: conditions, heartbeats and figures, served as /healthz, /readyz, /metrics and /status.
+//! The daemon's health: conditions, heartbeats and figures.
 
 pub mod condition;
 mod datapath;
 mod figures;
-pub mod server;
 
 use condition::Condition;
 pub use figures::Figures;

@@ -19,11 +19,12 @@ const LAW: &[(&str, &[&str])] = &[
     ("run-dir", &["subnet-lease"]),
     ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
     ("install-file", &[]),
+    ("probing", &["subnet-lease"]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "doctor", "install-file", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "doctor", "install-file", "netstate", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "doctor", "lab", "netstate", "options", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "doctor", "lab", "netstate", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
 ];
 
@@ -32,6 +33,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
+    ("probing", &["axum", "etcd-client", "socket2", "tokio"]),
     ("doctor", &["axum", "etcd-client", "prometheus-client"]),
     ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),

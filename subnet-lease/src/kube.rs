@@ -2,12 +2,15 @@
 //!
 //! A Node is no key: there is no compare-and-swap, no time to live, no allocation. Who may act as a Node is the API's business.
 
+#[cfg(test)]
+mod agreement;
 pub mod annotations;
 mod api;
 mod assigned;
 mod change;
 mod failure;
 mod follow;
+mod holders;
 mod lines;
 pub mod node;
 pub mod nodes;

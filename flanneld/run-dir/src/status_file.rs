@@ -143,6 +143,11 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
     Ok(Some(Said { alive: is_held(&path), status: Status { reasons, version: text(&document, "version") } }))
 }
 
+/// Whether a daemon with this subnet.env lives.
+pub fn lives(subnet_file: &Path) -> bool {
+    is_held(&path(subnet_file))
+}
+
 /// Whether a living process holds the file.
 fn is_held(path: &Path) -> bool {
     let file = crate::regular::open(path, OpenOptions::new().read(true));

@@ -12,7 +12,8 @@ use run_dir::status_file::{self, Said};
 use std::path::Path;
 
 /// Gathers facts without a daemon.
-pub async fn facts(look: &mut Look, subnet_file: &Path, last_words: Fact<LastWords>) -> Facts {
+pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
+    let last_words = last_words(subnet_file);
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
     let targets: Vec<Target> = addresses.iter().map(|ip| Target { to: *ip, whose: "the store".to_owned(), kind: WayKind::Store }).collect();
@@ -69,6 +70,14 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, last_words: Fact<LastWor
     facts.leases.peers = Fact::unavailable(no_daemon);
     facts.leases.refused = Fact::unavailable(no_daemon);
     facts
+}
+
+/// What the last daemon said at its end.
+fn last_words(subnet_file: &Path) -> Fact<LastWords> {
+    match run_dir::last_words::read(subnet_file) {
+        Ok(words) => Fact::of(words.map(|words| LastWords { at: Some(words.at), code: i32::from(words.code), text: words.text })),
+        Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::last_words::path(subnet_file).display())),
+    }
 }
 
 /// The network, as subnet.env and flannel's devices tell it.

@@ -1,0 +1,14 @@
+//! How nodes probe each other: each node asks its peers through the overlay network and beside it, and tells from the answers which way is
+//! broken.
+//!
+//! What is decided is pure and has no runtime; sockets are behind the feature `prober`. `flannelctl` uses [`view`] and links no socket.
+
+pub mod limits;
+pub mod mtu;
+pub mod rows;
+pub mod schedule;
+pub mod state;
+pub mod verdict;
+pub mod view;
+pub mod who;
+pub mod wire;

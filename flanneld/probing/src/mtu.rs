@@ -1,0 +1,116 @@
+//! How large a packet the way carries, to the byte: a search by questions of different sizes.
+
+use std::time::Duration;
+
+/// The least MTU of a family: what every path must carry.
+pub const fn least(ipv6: bool) -> u16 {
+    if ipv6 { 1280 } else { 576 }
+}
+
+/// How often a size is asked before it counts as too large.
+const TRIES: u8 = 2;
+/// The shortest and the longest time to wait for an answer.
+const WAIT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+
+/// A search. A size that was answered is carried; one that was asked twice in vain is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// The largest size known to be carried.
+    carried: u16,
+    /// The smallest size known to be too large.
+    too_large: u16,
+    tries: u8,
+}
+
+impl Search {
+    /// Begins between a size that is carried, or is held to be, and one that is not.
+    pub fn new(carried: u16, too_large: u16) -> Self {
+        Self { carried: carried.min(too_large.saturating_sub(1)), too_large, tries: 0 }
+    }
+
+    /// The size to ask next; none when it is found.
+    pub fn next(&self) -> Option<u16> {
+        let apart = self.too_large.saturating_sub(self.carried);
+        (apart > 1).then(|| self.carried + apart / 2)
+    }
+
+    /// What is carried, once it is found.
+    pub fn found(&self) -> Option<u16> {
+        self.next().is_none().then_some(self.carried)
+    }
+
+    /// The answer to a question of this size came.
+    pub fn answered(&mut self, size: u16) {
+        if size >= self.too_large {
+            // It was lost by chance before.
+            self.too_large = size.saturating_add(1);
+        }
+        self.carried = self.carried.max(size);
+        self.tries = 0;
+    }
+
+    /// None came.
+    pub fn lost(&mut self, size: u16) {
+        if Some(size) != self.next() {
+            return;
+        }
+        self.tries += 1;
+        if self.tries >= TRIES {
+            self.too_large = size;
+            self.tries = 0;
+        }
+    }
+
+    /// How long to wait for an answer, by the round trip so far.
+    pub fn wait(rtt: Option<Duration>) -> Duration {
+        rtt.map_or(WAIT.1, |rtt| (rtt * 20).clamp(WAIT.0, WAIT.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn waits_by_the_round_trip() {
+        assert_eq!(Search::wait(None), Duration::from_secs(1));
+        assert_eq!(Search::wait(Some(Duration::from_micros(400))), Duration::from_millis(250));
+        assert_eq!(Search::wait(Some(Duration::from_millis(20))), Duration::from_millis(400));
+        assert_eq!(Search::wait(Some(Duration::from_secs(3))), Duration::from_secs(1));
+    }
+
+    proptest! {
+        #[test]
+        fn finds_it_to_the_byte(mtu in 576u16..1450, unlucky in 0usize..30) {
+            let mut search = Search::new(least(false), 1450);
+            let mut asked = 0;
+            while let Some(size) = search.next() {
+                prop_assert!((577..1450).contains(&size));
+                asked += 1;
+                prop_assert!(asked <= 22);
+                // One question gets lost by chance.
+                if size <= mtu && asked != unlucky {
+                    search.answered(size);
+                } else {
+                    search.lost(size);
+                }
+            }
+            prop_assert_eq!(search.found(), Some(mtu));
+        }
+
+        #[test]
+        fn ends_whatever_comes(carried: u16, too_large: u16, answers in proptest::collection::vec((any::<u16>(), any::<bool>()), 0..50)) {
+            let mut search = Search::new(carried, too_large);
+            for (size, answered) in answers {
+                if answered { search.answered(size) } else { search.lost(size) }
+            }
+            let mut steps = 0;
+            while let Some(size) = search.next() {
+                search.lost(size);
+                steps += 1;
+                prop_assert!(steps <= 40);
+            }
+        }
+    }
+}

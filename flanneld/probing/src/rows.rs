@@ -1,0 +1,203 @@
+//! A node's row in one datagram: what it says of itself and of its peers; `docs/probing.md` has the table.
+
+use crate::state::State;
+use crate::view::Own;
+use crate::wire::{HEADER, ROW, Reader};
+use std::collections::BTreeMap;
+
+/// The room for the name of the gravest finding's check.
+const NAME: usize = 24;
+/// The bytes of one peer.
+const CELL: usize = 8;
+/// The bit of "ping only" in a peer's state.
+const PING_ONLY: u8 = 0x80;
+/// A round trip or an age that is not known.
+const NEVER: u8 = u8::MAX;
+
+/// What stands in a row answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Body {
+    /// What the node says of itself.
+    pub own: Own,
+    /// How many peers are in each state.
+    pub counts: BTreeMap<State, u32>,
+    /// Median round trip in microseconds.
+    pub rtt_us: Option<u32>,
+    /// The peers, or the worst of them.
+    pub cells: Vec<Wire>,
+}
+
+/// A peer in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// The number of its subnet.
+    pub subnet: u32,
+    /// The verdict.
+    pub state: State,
+    /// Whether it answers ping alone.
+    pub ping_only: bool,
+    /// Round trip in microseconds, roughly.
+    pub rtt_us: Option<u32>,
+    /// How many of the last 16 questions got no answer.
+    pub lost: u8,
+    /// Milliseconds since it was asked, roughly.
+    pub asked_age_ms: Option<u64>,
+}
+
+/// Whether all peers have room. Where they have not, `cells` is best sorted by [`Wire::rank`] before it is cut.
+pub fn fit(peers: usize) -> bool {
+    peers <= room()
+}
+
+/// For how many peers there is room.
+pub fn room() -> usize {
+    (ROW - HEADER - fixed()) / CELL
+}
+
+fn fixed() -> usize {
+    // Flags, three counts, the name, the number of states and their counts, the round trip, the number of peers.
+    1 + 6 + NAME + 1 + 4 * State::ALL.len() + 4 + 2
+}
+
+impl Wire {
+    /// The worst first: what costs most packets, then what loses most, then what is slowest.
+    pub fn rank(&self) -> impl Ord + use<> {
+        std::cmp::Reverse((self.state.harm(), self.state, self.lost, self.rtt_us))
+    }
+}
+
+/// The bytes of a row. Peers for which there is no room are left out.
+pub fn write(body: &Body) -> Vec<u8> {
+    let mut out = Vec::with_capacity(ROW - HEADER);
+    out.push(u8::from(body.own.ready));
+    for count in [body.own.broken, body.own.degraded, body.own.risks] {
+        out.extend(count.to_be_bytes());
+    }
+    let mut name = [0u8; NAME];
+    let gravest = body.own.gravest.as_deref().unwrap_or_default();
+    name.iter_mut().zip(gravest.bytes()).for_each(|(to, from)| *to = from);
+    out.extend(name);
+    out.push(u8::try_from(State::ALL.len()).unwrap_or(u8::MAX));
+    for state in State::ALL {
+        out.extend(body.counts.get(&state).copied().unwrap_or(0).to_be_bytes());
+    }
+    out.extend(body.rtt_us.unwrap_or(u32::MAX).to_be_bytes());
+    let cells = body.cells.iter().take(room());
+    out.extend(u16::try_from(cells.len()).unwrap_or(0).to_be_bytes());
+    for cell in cells {
+        out.extend(cell.subnet.to_be_bytes());
+        out.push(cell.state.number() | if cell.ping_only { PING_ONLY } else { 0 });
+        out.push(cell.rtt_us.map_or(NEVER, |us| rough(us.into(), 12)));
+        out.push(cell.lost);
+        out.push(cell.asked_age_ms.map_or(NEVER, |ms| rough(ms, 10)));
+    }
+    out
+}
+
+/// Reads a row; none if it is cut short. Lies are possible, surprises are not: numbers stay numbers, and a name is printable ASCII.
+pub fn read(bytes: &[u8]) -> Option<Body> {
+    let mut read = Reader(bytes);
+    let ready = read.u8()? & 1 == 1;
+    let (broken, degraded, risks) = (read.u16()?, read.u16()?, read.u16()?);
+    let name: [u8; NAME] = read.take()?;
+    let name: String = name.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
+    let legible = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
+    let mut counts = BTreeMap::new();
+    for number in 0..read.u8()? {
+        let count = read.u32()?;
+        if count > 0 {
+            // States of later versions count as unknown ones.
+            let known: &mut u32 = counts.entry(State::of_number(number)).or_default();
+            *known = known.saturating_add(count);
+        }
+    }
+    let rtt_us = Some(read.u32()?).filter(|us| *us != u32::MAX);
+    let count = read.u16()?;
+    let mut cells = Vec::with_capacity(usize::from(count).min(room()));
+    for _ in 0..count {
+        let (subnet, state, rtt, lost, age) = (read.u32()?, read.u8()?, read.u8()?, read.u8()?, read.u8()?);
+        cells.push(Wire {
+            subnet,
+            state: State::of_number(state & !PING_ONLY),
+            ping_only: state & PING_ONLY != 0,
+            rtt_us: (rtt != NEVER).then(|| u32::try_from(exact(rtt, 12)).unwrap_or(u32::MAX)),
+            lost: lost.min(16),
+            asked_age_ms: (age != NEVER).then(|| exact(age, 10)),
+        });
+    }
+    let own = Own { ready, broken, degraded, risks, gravest: legible.then_some(name) };
+    Some(Body { own, counts, rtt_us, cells })
+}
+
+/// A number as a byte: its logarithm in steps of `1/steps` of a doubling.
+fn rough(number: u64, steps: u32) -> u8 {
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "roughly, and clamped")]
+    let step = ((number as f64 + 1.0).log2() * f64::from(steps)).round().clamp(0.0, 254.0) as u8;
+    step
+}
+
+fn exact(step: u8, steps: u32) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most two to the 26th")]
+    let number = ((f64::from(step) / f64::from(steps)).exp2() - 1.0).round() as u64;
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cell(subnet: u32, state: State) -> Wire {
+        Wire { subnet, state, ping_only: false, rtt_us: Some(400), lost: 0, asked_age_ms: Some(5_000) }
+    }
+
+    #[test]
+    fn a_row_leads_back() {
+        let own = Own { ready: true, broken: 1, degraded: 2, risks: 300, gravest: Some("wrong-interface".into()) };
+        let cells = vec![Wire { ping_only: true, rtt_us: None, lost: 3, asked_age_ms: None, ..cell(7, State::OneWay) }];
+        let body = Body { own, counts: BTreeMap::from([(State::Well, 9), (State::OneWay, 1)]), rtt_us: Some(410), cells };
+        assert_eq!(read(&write(&body)), Some(body));
+        assert_eq!(read(&write(&Body::default())), Some(Body::default()));
+    }
+
+    #[test]
+    fn about_140_peers_have_room() {
+        assert!((139..=145).contains(&room()), "{}", room());
+        assert!(fit(room()) && !fit(room() + 1));
+        let many = Body { cells: (0..1000).map(|number| cell(number, State::Well)).collect(), ..Body::default() };
+        let bytes = write(&many);
+        assert!(bytes.len() <= ROW - HEADER && bytes.len() + CELL > ROW - HEADER);
+        assert_eq!(read(&bytes).unwrap().cells.len(), room());
+    }
+
+    #[test]
+    fn the_worst_come_first() {
+        let mut cells = [cell(1, State::Well), cell(2, State::Unknown), cell(3, State::CutOff), Wire { lost: 1, ..cell(4, State::Well) }];
+        cells.sort_by_key(Wire::rank);
+        assert_eq!(cells.iter().map(|cell| cell.subnet).collect::<Vec<_>>(), [3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn rough_numbers_are_near() {
+        for number in [0u64, 1, 10, 400, 5_000, 1_000_000] {
+            for steps in [10, 12] {
+                let back = exact(rough(number, steps), steps);
+                assert!(back.abs_diff(number) * 20 <= number + 20, "{number} became {back}");
+            }
+        }
+        assert_eq!(rough(u64::MAX, 12), 254);
+        // Of a day: more than any cycle.
+        assert!(exact(254, 10) > 40_000_000 && rough(3_600_000, 10) < 254);
+    }
+
+    proptest! {
+        #[test]
+        fn junk_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1300)) {
+            if let Some(body) = read(&bytes) {
+                prop_assert!(body.cells.len() * CELL <= bytes.len());
+                prop_assert!(body.own.gravest.is_none_or(|name| name.is_ascii() && name.len() <= NAME));
+                prop_assert!(body.cells.iter().all(|cell| cell.lost <= 16));
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What a node knows of the mesh, as the API carries it. Names come from the store and are hostile: whoever shows them makes them printable.
+//!
+//! Ages are milliseconds before [`Mesh::at_ms`].
+
+use crate::state::State;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// What this node knows of its peers, and what other nodes said of theirs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mesh {
+    /// When this was taken: milliseconds since 1970, by this node's clock.
+    pub at_ms: u64,
+    /// How long the prober has run, in milliseconds: before the first cycle is over, states are still unknown.
+    pub running_ms: u64,
+    /// The UDP port of questions and answers.
+    pub port: u16,
+    /// How often each peer is asked, in milliseconds.
+    pub cycle_ms: u64,
+    /// What was sent and heard since the start.
+    pub traffic: Traffic,
+    /// What keeps this node from asking or answering.
+    pub problems: Vec<Problem>,
+    /// This node's peers, one for each address family, in order of their subnets.
+    pub peers: Vec<Peer>,
+    /// What other nodes said, in order of their subnets. Empty unless somebody looked in the last minutes.
+    pub rows: Vec<Row>,
+}
+
+/// Counters of the prober.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Questions sent.
+    pub sent: u64,
+    /// Pings sent.
+    pub pings: u64,
+    /// Questions and pings to which the right answer came.
+    pub answered: u64,
+    /// Questions of others that were answered.
+    pub questions: u64,
+    /// What was dropped unread: not in the format, or an answer that nobody waits for.
+    pub junk: u64,
+    /// Questions from addresses of no lease.
+    pub strangers: u64,
+    /// Questions that were not answered because there were too many.
+    pub limited: u64,
+}
+
+/// Something that keeps this node from asking or answering.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// The address and port of the socket; none for ping.
+    pub address: Option<SocketAddr>,
+    /// Whether another program has the port.
+    pub taken: bool,
+    /// What failed, on what, and why.
+    pub what: String,
+}
+
+/// One peer in one address family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The peer's node id; Go flannel publishes none.
+    pub id: Option<String>,
+    /// Its hostname.
+    pub name: Option<String>,
+    /// Its subnet of this family.
+    pub subnet: IpNet,
+    /// The address at which nodes reach it.
+    pub address: IpAddr,
+    /// The address that is asked through the overlay network; none where there is none yet (host-gw before the first pod).
+    pub overlay: Option<IpAddr>,
+    /// The verdict.
+    pub state: State,
+    /// How long it has been that, in milliseconds.
+    pub state_age_ms: u64,
+    /// Whether it answers ping and nothing else: Go flannel, or the probe port is filtered, or its daemon is silent.
+    pub ping_only: bool,
+    /// Round trip in microseconds: the median of the last answers through the overlay network.
+    pub rtt_us: Option<u32>,
+    /// How many of the last [`Self::asked`] questions through the overlay network got no answer.
+    pub lost: u8,
+    /// How many were asked lately: at most 16.
+    pub asked: u8,
+    /// The largest packet that arrives there, in bytes; none before it is known.
+    pub carries: Option<u16>,
+    /// The largest packet that should: the MTU of the overlay network.
+    pub mtu: u16,
+    /// When it was asked last; none if never.
+    pub asked_age_ms: Option<u64>,
+    /// When it last answered through the overlay network, by any means.
+    pub answered_age_ms: Option<u64>,
+    /// When it last answered beside the overlay network, by any means.
+    pub beside_age_ms: Option<u64>,
+    /// By its own words: when it last heard a question of ours through the overlay network.
+    pub hears_us_age_ms: Option<u64>,
+    /// By its own words: when it last heard one beside the overlay network.
+    pub hears_us_beside_age_ms: Option<u64>,
+    /// When we last heard a question of its through the overlay network.
+    pub heard_age_ms: Option<u64>,
+    /// When we last heard one beside the overlay network.
+    pub heard_beside_age_ms: Option<u64>,
+    /// How far its clock is ahead of ours, in milliseconds.
+    pub clock_offset_ms: Option<i64>,
+    /// Who answered in its place: a node's name if it is known, else its number.
+    pub answered_by: Option<String>,
+    /// What other nodes say of it, of at most 16 of them.
+    pub others: Vec<Said>,
+}
+
+impl Peer {
+    /// The name, else the address.
+    pub fn title(&self) -> String {
+        self.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.address.to_string())
+    }
+}
+
+/// What another node says of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// Its hostname, else its address.
+    pub by: String,
+    /// Its verdict.
+    pub state: State,
+    /// How old that is.
+    pub age_ms: u64,
+}
+
+/// What another node said of itself and of its peers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The node's id.
+    pub id: Option<String>,
+    /// Its hostname.
+    pub name: Option<String>,
+    /// Its subnet of the family in which it was asked.
+    pub subnet: IpNet,
+    /// When it was asked last.
+    pub asked_age_ms: u64,
+    /// When it answered last; none if it cannot be asked.
+    pub said_age_ms: Option<u64>,
+    /// What it said.
+    pub said: Option<Own>,
+    /// Its peers by state, all of them.
+    pub counts: BTreeMap<State, u32>,
+    /// Median of its round trips in microseconds.
+    pub rtt_us: Option<u32>,
+    /// Its peers, where the answer had room for them: the worst first.
+    pub peers: Vec<Cell>,
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    /// Whether it is ready.
+    pub ready: bool,
+    /// How many findings there are that cost packets now.
+    pub broken: u16,
+    /// How many that cost some.
+    pub degraded: u16,
+    /// How many that will.
+    pub risks: u16,
+    /// The gravest one's check.
+    pub gravest: Option<String>,
+}
+
+/// What another node says of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The peer's subnet, where this node knows it.
+    pub subnet: IpNet,
+    /// The verdict.
+    pub state: State,
+    /// Whether it answers ping and nothing else.
+    pub ping_only: bool,
+    /// Round trip in microseconds, roughly.
+    pub rtt_us: Option<u32>,
+    /// How many of its last 16 questions got no answer.
+    pub lost: u8,
+    /// When it was asked last.
+    pub asked_age_ms: Option<u64>,
+}
+
+/// What came of asking a peer at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The peer, as it stands now.
+    pub peer: Peer,
+    /// Full and small questions through the overlay network.
+    pub overlay: Tally,
+    /// Questions beside the overlay network.
+    pub beside: Tally,
+    /// Ping of the overlay address.
+    pub overlay_ping: Tally,
+    /// Ping of the peer's address.
+    pub beside_ping: Tally,
+}
+
+/// Asked and answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How often it was asked.
+    pub asked: u8,
+    /// How often it answered.
+    pub answered: u8,
+    /// Median round trip in microseconds.
+    pub rtt_us: Option<u32>,
+}
+
+impl Mesh {
+    /// How many peers are in each state.
+    pub fn counts(&self) -> BTreeMap<State, u32> {
+        let mut counts = BTreeMap::new();
+        for peer in &self.peers {
+            *counts.entry(peer.state).or_default() += 1;
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(state: State) -> Peer {
+        Peer {
+            id: Some("b".into()),
+            name: Some("node-2".into()),
+            subnet: "10.244.2.0/24".parse().unwrap(),
+            address: "192.0.2.2".parse().unwrap(),
+            overlay: Some("10.244.2.0".parse().unwrap()),
+            state,
+            state_age_ms: 1,
+            ping_only: false,
+            rtt_us: Some(490),
+            lost: 0,
+            asked: 16,
+            carries: Some(1450),
+            mtu: 1450,
+            asked_age_ms: Some(1000),
+            answered_age_ms: Some(999),
+            beside_age_ms: None,
+            hears_us_age_ms: Some(1000),
+            hears_us_beside_age_ms: None,
+            heard_age_ms: None,
+            heard_beside_age_ms: None,
+            clock_offset_ms: Some(-3),
+            answered_by: None,
+            others: vec![Said { by: "node-3".into(), state: State::CutOff, age_ms: 7 }],
+        }
+    }
+
+    #[test]
+    fn json_leads_back() {
+        let row = Row {
+            id: None,
+            name: None,
+            subnet: "10.244.3.0/24".parse().unwrap(),
+            asked_age_ms: 1,
+            said_age_ms: Some(2),
+            said: Some(Own { ready: true, gravest: Some("mtu".into()), ..Own::default() }),
+            counts: BTreeMap::from([(State::Well, 2), (State::SmallMtu, 1)]),
+            rtt_us: None,
+            peers: vec![Cell {
+                subnet: "fd00::/64".parse().unwrap(),
+                state: State::Slow,
+                ping_only: true,
+                rtt_us: None,
+                lost: 1,
+                asked_age_ms: None,
+            }],
+        };
+        let problem = Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: "taken".into() };
+        let mesh = Mesh { peers: vec![peer(State::Well), peer(State::OneWay)], rows: vec![row], problems: vec![problem], ..Mesh::default() };
+        let text = serde_json::to_string(&mesh).unwrap();
+        assert!(text.contains(r#""counts":{"well":2,"small-mtu":1}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Mesh>(&text).unwrap(), mesh);
+        assert_eq!(mesh.counts(), BTreeMap::from([(State::Well, 1), (State::OneWay, 1)]));
+    }
+
+    #[test]
+    fn a_node_without_a_name_goes_by_its_address() {
+        assert_eq!(peer(State::Well).title(), "node-2");
+        assert_eq!(Peer { name: Some(String::new()), ..peer(State::Well) }.title(), "192.0.2.2");
+        assert_eq!(Peer { name: None, ..peer(State::Well) }.title(), "192.0.2.2");
+    }
+}

@@ -1,0 +1,298 @@
+//! Questions and answers, byte by byte; `docs/probing.md` has the table. Numbers are big-endian.
+//!
+//! Nothing here trusts a message: what does not fit the format is dropped, and so are unknown kinds and versions, which later versions may use.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// What every message begins with.
+const MAGIC: [u8; 4] = *b"flpr";
+/// The version of the format.
+const VERSION: u8 = 1;
+/// The part that all kinds have.
+pub const HEADER: usize = 32;
+/// The length of an echo answer, and of a small echo question.
+pub const ECHO: usize = 72;
+/// The length of a row question, and the most that a row answer has: it fits any IPv6 path.
+pub const ROW: usize = 1232;
+/// An age that is not known.
+const NEVER: u32 = u32::MAX;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Asks for an echo answer.
+    EchoQuestion,
+    /// Answers it.
+    EchoAnswer,
+    /// Asks for the node's own row.
+    RowQuestion,
+    /// Answers it.
+    RowAnswer,
+}
+
+/// The part that all kinds have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// The length of the question: in an answer, as it came in.
+    pub length: u16,
+    /// Random for each question, and repeated in its answer.
+    pub nonce: u64,
+    /// Who sends this.
+    pub from: u64,
+    /// Who is meant; 0 if the sender does not know.
+    pub to: u64,
+}
+
+/// What an echo carries beside the header. In a question only `wall_ms` and `answers_at` are of use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Echo {
+    /// Milliseconds since the last question of the receiver came in through the overlay network, this one included.
+    pub heard_overlay_ms: Option<u32>,
+    /// The same beside it.
+    pub heard_beside_ms: Option<u32>,
+    /// Microseconds between the arrival of the question and its answer.
+    pub held_us: u32,
+    /// The sender's clock: milliseconds since 1970.
+    pub wall_ms: u64,
+    /// The sender's address in the overlay network, if it has one.
+    pub answers_at: Option<IpAddr>,
+    /// Milliseconds since the sender started to listen.
+    pub up_ms: u32,
+}
+
+/// A message in the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// An echo question or answer.
+    Echo(Header, Echo),
+    /// A row question, or a row answer with what stands behind the header.
+    Row(Header, &'a [u8]),
+}
+
+impl Kind {
+    fn number(self) -> u8 {
+        match self {
+            Kind::EchoQuestion => 1,
+            Kind::EchoAnswer => 2,
+            Kind::RowQuestion => 3,
+            Kind::RowAnswer => 4,
+        }
+    }
+
+    fn of(number: u8) -> Option<Self> {
+        [Kind::EchoQuestion, Kind::EchoAnswer, Kind::RowQuestion, Kind::RowAnswer].into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// Whether it asks for an answer.
+    pub fn asks(self) -> bool {
+        matches!(self, Kind::EchoQuestion | Kind::RowQuestion)
+    }
+}
+
+/// Writes an echo of this length; questions are padded with zeros.
+pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
+    let mut out = head(header);
+    out.extend(echo.heard_overlay_ms.unwrap_or(NEVER).to_be_bytes());
+    out.extend(echo.heard_beside_ms.unwrap_or(NEVER).to_be_bytes());
+    out.extend(echo.held_us.to_be_bytes());
+    out.extend(echo.wall_ms.to_be_bytes());
+    out.extend(address_bytes(echo.answers_at));
+    out.extend(echo.up_ms.to_be_bytes());
+    out.resize(length.max(ECHO), 0);
+    out
+}
+
+/// Writes a row question.
+pub fn row_question(header: &Header) -> Vec<u8> {
+    let mut out = head(header);
+    out.resize(ROW, 0);
+    out
+}
+
+/// Writes a row answer; what is too long is not sent at all, since the room is known before.
+pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
+    let mut out = head(header);
+    out.extend(body);
+    (out.len() <= ROW).then_some(out)
+}
+
+fn head(header: &Header) -> Vec<u8> {
+    let mut out = Vec::with_capacity(ROW);
+    out.extend(MAGIC);
+    out.extend([VERSION, header.kind.number()]);
+    out.extend(header.length.to_be_bytes());
+    out.extend(header.nonce.to_be_bytes());
+    out.extend(header.from.to_be_bytes());
+    out.extend(header.to.to_be_bytes());
+    out
+}
+
+/// Reads a message; none if it is not in the format. A question's length must be its own.
+pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
+    let mut read = Reader(bytes);
+    if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
+        return None;
+    }
+    let kind = Kind::of(read.u8()?)?;
+    let header = Header { kind, length: read.u16()?, nonce: read.u64()?, from: read.u64()?, to: read.u64()? };
+    if kind.asks() && usize::from(header.length) != bytes.len() {
+        return None;
+    }
+    match kind {
+        Kind::EchoQuestion | Kind::EchoAnswer => {
+            let known = |age: u32| (age != NEVER).then_some(age);
+            let echo = Echo {
+                heard_overlay_ms: known(read.u32()?),
+                heard_beside_ms: known(read.u32()?),
+                held_us: read.u32()?,
+                wall_ms: read.u64()?,
+                answers_at: address(read.take()?),
+                up_ms: read.u32()?,
+            };
+            Some(Message::Echo(header, echo))
+        }
+        Kind::RowQuestion => (bytes.len() == ROW).then_some(Message::Row(header, &[])),
+        Kind::RowAnswer => (bytes.len() <= ROW).then_some(Message::Row(header, read.0)),
+    }
+}
+
+/// An address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for none.
+fn address_bytes(address: Option<IpAddr>) -> [u8; 16] {
+    match address {
+        Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
+        Some(IpAddr::V6(v6)) => v6.octets(),
+        None => [0; 16],
+    }
+}
+
+fn address(bytes: [u8; 16]) -> Option<IpAddr> {
+    let address = Ipv6Addr::from(bytes);
+    (!address.is_unspecified()).then(|| address.to_canonical())
+}
+
+/// Reads numbers from the front of a slice.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+impl Reader<'_> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(kind: Kind, length: u16) -> Header {
+        Header { kind, length, nonce: 0x0102_0304_0506_0708, from: 0x1112_1314_1516_1718, to: 0x2122_2324_2526_2728 }
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        let body = Echo {
+            heard_overlay_ms: Some(0x3132_3334),
+            heard_beside_ms: None,
+            held_us: 0x4142_4344,
+            wall_ms: 0x5152_5354_5556_5758,
+            answers_at: Some("10.244.2.0".parse().unwrap()),
+            up_ms: 0x6162_6364,
+        };
+        let bytes = echo(&header(Kind::EchoAnswer, 0x7172), &body, ECHO);
+        let want = concat!(
+            "666c7072",
+            "01",
+            "02",
+            "7172",
+            "0102030405060708",
+            "1112131415161718",
+            "2122232425262728", // header
+            "31323334",
+            "ffffffff",
+            "41424344",
+            "5152535455565758",
+            "00000000000000000000ffff0af40200",
+            "61626364", // echo
+        );
+        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), want);
+        assert_eq!(bytes.len(), ECHO);
+        assert_eq!(parse(&bytes), Some(Message::Echo(header(Kind::EchoAnswer, 0x7172), body)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped() {
+        let question = echo(&header(Kind::EchoQuestion, 1400), &Echo::default(), 1400);
+        assert!(parse(&question).is_some());
+        // A question cut short, or with something behind it, would be answered with a wrong length.
+        assert!(parse(&question[..1399]).is_none());
+        assert!(parse(&[question.clone(), vec![0]].concat()).is_none());
+        for (place, value) in [(0, b'F'), (4, 2), (5, 0), (5, 9)] {
+            let mut other = question.clone();
+            other[place] = value;
+            assert!(parse(&other).is_none(), "byte {place}");
+        }
+        let rows = row_question(&header(Kind::RowQuestion, u16::try_from(ROW).unwrap()));
+        assert!(matches!(parse(&rows), Some(Message::Row(_, []))));
+        let short = header(Kind::RowQuestion, 100);
+        assert!(parse(&echo(&short, &Echo::default(), 100)).is_none(), "a short row question would be answered with more bytes");
+        assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW]).is_none());
+        assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());
+    }
+
+    fn kinds() -> impl Strategy<Value = Kind> {
+        prop_oneof![Just(Kind::EchoQuestion), Just(Kind::EchoAnswer)]
+    }
+
+    fn addresses() -> impl Strategy<Value = Option<IpAddr>> {
+        prop_oneof![
+            Just(None),
+            any::<[u8; 4]>().prop_map(|v4| Some(IpAddr::from(v4))),
+            any::<[u8; 16]>().prop_map(|v6| Some(IpAddr::from(v6).to_canonical())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn echoes_lead_back(
+            kind in kinds(), nonce: u64, from: u64, to: u64, length in 72u16..9000,
+            ages in (proptest::option::of(0..NEVER), proptest::option::of(0..NEVER)), held_us: u32, wall_ms: u64, answers_at in addresses(), up_ms: u32,
+        ) {
+            prop_assume!(answers_at.is_none_or(|ip| !ip.is_unspecified() || ip.is_ipv4()));
+            let header = Header { kind, length, nonce, from, to };
+            let body = Echo { heard_overlay_ms: ages.0, heard_beside_ms: ages.1, held_us, wall_ms, answers_at, up_ms };
+            let bytes = echo(&header, &body, if kind.asks() { length.into() } else { ECHO });
+            prop_assert_eq!(parse(&bytes), Some(Message::Echo(header, body)));
+        }
+
+        #[test]
+        fn junk_is_read_without_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), like: bool) {
+            if like {
+                bytes.splice(0..bytes.len().min(5), *b"flpr\x01");
+            }
+            if let Some(Message::Echo(header, _)) = parse(&bytes) {
+                prop_assert!(bytes.len() >= ECHO);
+                prop_assert!(!header.kind.asks() || usize::from(header.length) == bytes.len());
+            }
+        }
+    }
+}
