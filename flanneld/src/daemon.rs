@@ -13,6 +13,9 @@ mod serve;
 mod vitals;
 
 use crate::api::health::Server;
+use crate::checks::Checks;
+use crate::checks::known::Known;
+use crate::checks::sysctls::SysctlWriter;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -26,6 +29,7 @@ use run_dir::subnet_env;
 use std::sync::Arc;
 use subnet_lease::manager::SubnetManager;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -40,8 +44,17 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     // A log file at its size limit costs a line (EFBIG), not the daemon.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let stop = CancellationToken::new();
-    let daemon =
-        Daemon { settings, inherited, health: Health::new(), run: Run::until(&stop), stop, rights: Rights::default(), tasks: JoinSet::new() };
+    let daemon = Daemon {
+        known: watch::channel(Known { store: settings.store.to_string(), ..Known::default() }).0,
+        sysctls: Arc::default(),
+        settings,
+        inherited,
+        health: Health::new(),
+        run: Run::until(&stop),
+        stop,
+        rights: Rights::default(),
+        tasks: JoinSet::new(),
+    };
     let stop = daemon.stop.clone();
     let mut life = Box::pin(daemon.live(hangup));
     let ended = tokio::select! {
@@ -76,6 +89,9 @@ struct Daemon {
     health: Health,
     stop: CancellationToken,
     rights: Rights,
+    /// What the doctor is told.
+    known: watch::Sender<Known>,
+    sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
     /// The tasks of the network, which may have to be restarted.
@@ -90,6 +106,8 @@ impl Daemon {
         // Also while the network restarts: that may wait for somebody else.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
+        let checks = Checks::new(self.known.subscribe(), self.settings.subnet_file.clone(), self.health.clone(), self.sysctls.clone());
+        self.spawn(checks.keep(self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
@@ -127,6 +145,7 @@ impl Daemon {
         self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
+        self.known.send_modify(|known| (known.serving, known.choice) = (None, None));
         self.rights = Rights::default();
     }
 

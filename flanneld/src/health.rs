@@ -5,6 +5,7 @@ mod datapath;
 mod figures;
 
 use condition::Condition;
+use doctor::Report;
 pub use figures::Figures;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ struct Inner {
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
+    report: Option<Arc<Report>>,
 }
 
 /// A lease in the store that this node does not use: there is no route to its holder.
@@ -61,6 +63,7 @@ impl Health {
             facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
+            report: None,
         })));
         health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
@@ -90,6 +93,7 @@ impl Health {
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.figures = Figures::default();
+        inner.report = None;
     }
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
@@ -146,6 +150,23 @@ impl Health {
         self.inner().unused.clone()
     }
 
+    /// Sets what the doctor found. It never affects readiness.
+    pub fn set_report(&self, report: Arc<Report>) {
+        let mut inner = self.inner();
+        inner.figures.findings = crate::checks::counts(&report);
+        inner.report = Some(report);
+    }
+
+    /// What the doctor found; none before its first round.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.inner().report.clone()
+    }
+
+    /// For how long the daemon has run.
+    pub fn uptime(&self) -> Duration {
+        self.inner().started.elapsed()
+    }
+
     /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
     pub fn fact(&self, name: &str, value: impl Into<serde_json::Value>) {
         self.inner().facts.insert(name.to_owned(), value.into());
@@ -179,6 +200,9 @@ impl Health {
         status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
         for (name, value) in &inner.facts {
             status.insert(name.clone(), value.clone());
+        }
+        if let Some(report) = &inner.report {
+            status.insert("findings".to_owned(), report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>().into());
         }
         status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
         status.insert("figures".to_owned(), inner.figures.json());

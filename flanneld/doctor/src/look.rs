@@ -13,7 +13,7 @@ pub use firewalls::Programs;
 pub use netlink::Target;
 pub use options::Options;
 pub use ports::owner;
-pub use proc::{has_br_netfilter, sysctls};
+pub use proc::{has_br_netfilter, is_strict, sysctls};
 pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;
@@ -94,7 +94,7 @@ impl Look {
         host.foreign = cni::foreign(&self.places, &host);
         if let Some(underlay) = underlay {
             let mut sysctls = sysctls(underlay);
-            if proc::is_strict(underlay) {
+            if is_strict(underlay) {
                 sysctls.astray = astray(&host, underlay);
             }
             host.sysctls = Fact::Known(sysctls);

@@ -18,7 +18,7 @@ fn number(path: &str) -> Option<u64> {
 }
 
 /// Whether rp_filter is strict on a device. Of its own value and that of all devices the larger one applies: 2 is loose.
-pub(super) fn is_strict(device: &str) -> bool {
+pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == STRICT
 }
