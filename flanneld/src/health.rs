@@ -6,6 +6,7 @@ mod figures;
 mod last_hour;
 
 use condition::Condition;
+use doctor::Report;
 pub use figures::Figures;
 
 use jiff::Timestamp;
@@ -35,6 +36,7 @@ struct Inner {
     /// The same, with what is known of the network.
     node: Node,
     notices: BTreeMap<&'static str, String>,
+    report: Option<Arc<Report>>,
 }
 
 /// A lease in the store that this node does not use: there is no route to its holder.
@@ -79,6 +81,7 @@ impl Health {
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
+            report: None,
         })));
         health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
@@ -109,6 +112,7 @@ impl Health {
         inner.unused = Arc::default();
         inner.figures = Figures::default();
         inner.node = inner.process.clone();
+        inner.report = None;
     }
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
@@ -163,6 +167,23 @@ impl Health {
     /// The leases that are not used.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
         self.inner().unused.clone()
+    }
+
+    /// Sets what the doctor found. It never affects readiness.
+    pub fn set_report(&self, report: Arc<Report>) {
+        let mut inner = self.inner();
+        inner.figures.findings = crate::checks::counts(&report);
+        inner.report = Some(report);
+    }
+
+    /// What the doctor found; none before its first round.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.inner().report.clone()
+    }
+
+    /// For how long the daemon has run.
+    pub fn uptime(&self) -> Duration {
+        self.inner().started.elapsed()
     }
 
     /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
@@ -261,6 +282,9 @@ impl Health {
         status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
         for (name, value) in &inner.facts {
             status.insert(name.clone(), value.clone());
+        }
+        if let Some(report) = &inner.report {
+            status.insert("findings".to_owned(), report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>().into());
         }
         status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
         status.insert("figures".to_owned(), inner.figures.json());
