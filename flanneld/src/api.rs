@@ -6,4 +6,7 @@ pub mod connections;
 pub mod health;
 pub mod host;
 mod listen;
+pub mod node;
+mod routes;
 mod slots;
+pub mod ways;

@@ -20,11 +20,12 @@ const LAW: &[(&str, &[&str])] = &[
     ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease"]),
+    ("node-api", &["doctor", "probing"]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "doctor", "install-file", "netstate", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flanneld", &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "doctor", "lab", "netstate", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "doctor", "lab", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("e2e", &["lab"]),
 ];
 

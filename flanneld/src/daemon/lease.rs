@@ -4,6 +4,7 @@ use super::end::End;
 use super::host::Host;
 use super::node::Node;
 use super::{Daemon, attrs, retry, vitals};
+use crate::api::node;
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::read::{Wish, wait_for};
@@ -46,6 +47,7 @@ impl Daemon {
         };
         info!("this node's subnet is {}{how}", lease.subnets);
         self.health.fact("subnet", lease.subnets.to_string());
+        self.health.node(|node| node.subnets = lease.subnets.nets().collect());
         Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }
 
@@ -73,6 +75,7 @@ impl Daemon {
         let choice = Choice { interface: underlay.name.clone(), addresses: addresses.collect(), why: chosen.why.clone(), named: chosen.named };
         let store = if let StoreAt::There(addresses) = &found.request.store { addresses.clone() } else { Vec::new() };
         self.known.send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
+        self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
     /// What this host knows that identifies its own lease.

@@ -5,6 +5,7 @@ use super::end::End;
 use super::node::Node;
 use super::node_info::Reconsider;
 use super::{Daemon, vitals};
+use crate::api::node::Live;
 use crate::checks::known::Serving;
 use crate::checks::network;
 use crate::cni_conf::CniConfKeeper;
@@ -14,7 +15,7 @@ use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Announced, Backend, Inputs, Network, Underlay};
 use ipnet::IpNet;
-use run_dir::subnet_env;
+use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +120,15 @@ impl Daemon {
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
         self.health.condition(Condition::Start, None);
+        last_words::remove(&self.settings.subnet_file);
+        let live = Live {
+            held: held.1.clone(),
+            leases: leases.table.clone(),
+            underlay: (underlay.clone(), found.chosen.why.clone()),
+            env: env.clone(),
+            own: lease.subnets,
+        };
+        self.describer.follow(live);
         let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));

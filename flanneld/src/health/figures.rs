@@ -1,6 +1,7 @@
 //! The counters and gauges behind /metrics and /status.
 
 use super::datapath;
+use super::last_hour::LastHour;
 use crate::logging;
 use backends::status::Observer;
 use prometheus_client::encoding::text::encode;
@@ -43,6 +44,8 @@ pub struct Figures {
     pub findings: BTreeMap<&'static str, u64>,
     /// The state of the running network.
     pub network: Option<Observer>,
+    /// How many objects of the kernel were put back lately.
+    pub put_back: LastHour,
 }
 
 impl Figures {
