@@ -52,9 +52,9 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let health = Health::new();
     let subnet_file = settings.subnet_file.clone();
     let daemon = Daemon {
-        describer: Describer::new(health.clone(), subnet_file.clone()),
         known: watch::channel(Known { store: settings.store.to_string(), ..Known::default() }).0,
         sysctls: Arc::default(),
+        describer: Describer::new(health.clone(), subnet_file.clone()),
         settings,
         inherited,
         health,
@@ -175,8 +175,8 @@ impl Daemon {
         self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
-        self.describer.forget();
         self.known.send_modify(|known| (known.serving, known.choice) = (None, None));
+        self.describer.forget();
         self.rights = Rights::default();
     }
 

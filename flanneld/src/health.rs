@@ -31,12 +31,12 @@ struct Inner {
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
+    report: Option<Arc<Report>>,
     /// What the document says of the process and of its store, whichever network it serves.
     process: Node,
     /// The same, with what is known of the network.
     node: Node,
     notices: BTreeMap<&'static str, String>,
-    report: Option<Arc<Report>>,
 }
 
 /// A lease in the store that this node does not use: there is no route to its holder.
@@ -78,10 +78,10 @@ impl Health {
             facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
+            report: None,
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
-            report: None,
         })));
         health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
@@ -111,8 +111,8 @@ impl Health {
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.figures = Figures::default();
-        inner.node = inner.process.clone();
         inner.report = None;
+        inner.node = inner.process.clone();
     }
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.

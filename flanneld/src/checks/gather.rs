@@ -31,7 +31,8 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
     let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
     let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
-    host.ports = Fact::Known(known.ports.clone());
+    let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
+    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).collect());
     host.modules = Fact::Known(look::missing_modules(&kernel));
     let daemon = Daemon {
         running: Fact::Known(true),

@@ -70,12 +70,12 @@ impl Daemon {
             warn!("{warning}");
         }
         self.health.fact("interface", underlay.name.clone());
-        self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
         let chosen = &found.chosen;
         let addresses = underlay.addresses.v4().copied().map(IpAddr::V4).into_iter().chain(underlay.addresses.v6().copied().map(IpAddr::V6));
         let choice = Choice { interface: underlay.name.clone(), addresses: addresses.collect(), why: chosen.why.clone(), named: chosen.named };
         let store = if let StoreAt::There(addresses) = &found.request.store { addresses.clone() } else { Vec::new() };
         self.known.send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
+        self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
     /// What this host knows that identifies its own lease.

@@ -15,19 +15,17 @@ pub fn missing_modules(text: &str) -> Vec<Module> {
     found
 }
 
+/// The ways in, as the daemon calls them, with the flag that moves each.
+const WAYS_IN: [(&str, &str, &str); 2] = [("the health server", "health endpoints", "healthz-port"), ("the page", "page", "page-port")];
+
 /// The ports that a text says are taken.
 pub fn taken_ports(text: &str) -> Vec<Port> {
-    let Some((_, rest)) = text.split_once("the health server cannot listen on ") else { return Vec::new() };
-    let taken = rest.contains("Address already in use");
-    let number = rest.split(": ").next().and_then(|address| address.rsplit_once(':')?.1.parse().ok());
-    let port = |number| Port {
-        number,
-        udp: false,
-        purpose: "health endpoints".to_owned(),
-        flag: "healthz-port".to_owned(),
-        owner: super::owner(number, false),
+    let of = |(name, purpose, flag): (&str, &str, &str)| {
+        let (_, rest) = text.split_once(&format!("{name} cannot listen on "))?;
+        let number = rest.split(": ").next()?.rsplit_once(':')?.1.parse().ok().filter(|_| rest.contains("Address already in use"))?;
+        Some(Port { number, udp: false, purpose: purpose.to_owned(), flag: flag.to_owned(), owner: super::owner(number, false) })
     };
-    number.filter(|_| taken).map(port).into_iter().collect()
+    WAYS_IN.into_iter().filter_map(of).collect()
 }
 
 /// The interface that a daemon chose before it was refused.
@@ -50,6 +48,8 @@ mod tests {
         assert_eq!(missing_modules("all is well"), []);
         let text = "the health server cannot listen on 0.0.0.0:8471: Address already in use (os error 98); find the process with `ss`";
         assert_eq!(taken_ports(text).iter().map(|port| port.number).collect::<Vec<_>>(), [8471]);
+        let text = "the page cannot listen on 127.0.0.1:8474: Address already in use (os error 98); find the process";
+        assert_eq!(taken_ports(text).iter().map(|port| (port.number, port.flag.as_str())).collect::<Vec<_>>(), [(8474, "page-port")]);
         assert_eq!(taken_ports("the health server cannot listen on 192.0.2.1:80: Cannot assign requested address"), []);
         let text = "… This node chose enp0s3: the default route's. Its interfaces:\n  enp0s3  10.0.2.15";
         assert_eq!(chosen_in(text), Some(("enp0s3", "the default route's")));
