@@ -105,7 +105,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 
-test-interop: ## Mixed clusters with Go flannel, and its images in Kubernetes [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar]
+test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)
 	@echo "test-interop: skipped, because GO_FLANNELD does not name a Go flanneld (make test-interop GO_FLANNELD=/path/to/flanneld)"
 else
@@ -117,6 +117,11 @@ ifeq ($(GO_FLANNEL_IMAGE),)
 else
 	cargo build --workspace
 	GO_FLANNEL_IMAGE=$(abspath $(GO_FLANNEL_IMAGE)) cargo test -p e2e --test e2e -- --ignored --nocapture kube::upstream::
+endif
+ifeq ($(GO_FLANNEL_CNI),)
+	@echo "test-interop: the CNI plugin is skipped, because GO_FLANNEL_CNI does not name Go flannel's"
+else
+	GO_FLANNEL_CNI=$(abspath $(GO_FLANNEL_CNI)) cargo test -p flannel-cni --test plugin -- --ignored differential
 endif
 
 test-images: ## Images as they are shipped, of both architectures: sizes, and the programs of arm64 under an emulator

@@ -3,6 +3,7 @@
 mod build;
 mod checks;
 mod interrupt;
+mod key;
 mod kube;
 mod plan;
 mod show;

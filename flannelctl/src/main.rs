@@ -4,6 +4,7 @@
 
 mod cleanup;
 mod completion;
+mod doctor;
 mod lab;
 mod leases;
 mod out;
@@ -31,6 +32,8 @@ enum Command {
     Release(release::Args),
     /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
     Cleanup(cleanup::Args),
+    /// Tell what is wrong on this node, why, and what to type; with a daemon or without.
+    Doctor(doctor::Args),
     /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
     Lab(lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
@@ -54,16 +57,18 @@ fn main() -> ExitCode {
         Err(error) => return complain_of_usage(&error),
     };
     let long = matches!(cli.command, Command::Lab(_));
+    let mut code = ExitCode::SUCCESS;
     let outcome = match cli.command {
         Command::Leases(args) => leases::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
+        Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
         Command::Lab(args) => lab::run(&args),
         Command::Completion(args) => completion::run(&args, &command()),
         Command::Man(args) => completion::manual(&args, &command()),
     };
     match outcome.and_then(|()| out::end()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => code,
         // With the ends of logs.
         Err(error) if long => {
             out::complain_at_length(error);

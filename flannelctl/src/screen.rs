@@ -38,6 +38,17 @@ impl Screen {
         Screen { terminal, colours: terminal && !plain }
     }
 
+    /// Neither a terminal nor colours.
+    #[cfg(test)]
+    pub fn plain() -> Screen {
+        Screen { terminal: false, colours: false }
+    }
+
+    /// Whether a person reads it.
+    pub fn is_terminal(self) -> bool {
+        self.terminal
+    }
+
     /// The text in a style, with control characters escaped.
     pub fn styled(self, style: Style, text: impl Display) -> String {
         let code = match style {

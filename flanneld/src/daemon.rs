@@ -12,23 +12,32 @@ mod run;
 mod serve;
 mod vitals;
 
+use crate::api::health::Server;
+use crate::api::node::Describer;
+use crate::api::ways;
+use crate::checks::Checks;
+use crate::checks::known::Known;
+use crate::checks::sysctls::SysctlWriter;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
-use crate::health::server::Server;
 use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
 use options::Settings;
 use rights::Rights;
 use run::Run;
-use run_dir::subnet_env;
+use run_dir::last_words::{self, LastWords};
+use run_dir::{status_file, subnet_env};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use subnet_lease::manager::SubnetManager;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Runs the daemon. Returns its exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
@@ -40,8 +49,20 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     // A log file at its size limit costs a line (EFBIG), not the daemon.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let stop = CancellationToken::new();
-    let daemon =
-        Daemon { settings, inherited, health: Health::new(), run: Run::until(&stop), stop, rights: Rights::default(), tasks: JoinSet::new() };
+    let health = Health::new();
+    let subnet_file = settings.subnet_file.clone();
+    let daemon = Daemon {
+        describer: Describer::new(health.clone(), subnet_file.clone()),
+        known: watch::channel(Known { store: settings.store.to_string(), ..Known::default() }).0,
+        sysctls: Arc::default(),
+        settings,
+        inherited,
+        health,
+        run: Run::until(&stop),
+        stop,
+        rights: Rights::default(),
+        tasks: JoinSet::new(),
+    };
     let stop = daemon.stop.clone();
     let mut life = Box::pin(daemon.live(hangup));
     let ended = tokio::select! {
@@ -56,16 +77,35 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             }
         }
     };
-    match ended {
+    // The daemon is gone: its files are nobody's.
+    drop(life);
+    let (code, text) = match ended {
         Ok(()) => {
             info!("exiting cleanly");
-            0
+            (0, "stopped on request".to_owned())
         }
         Err(end) => {
             error!("{end}");
             systemd::stopping(&end.to_string());
-            end.code()
+            (end.code(), end.to_string())
         }
+    };
+    leave_last_words(&subnet_file, code, text).await;
+    code
+}
+
+/// For whoever asks why no daemon runs here.
+async fn leave_last_words(subnet_file: &Path, code: u8, text: String) {
+    // A task that had to be aborted gives up its files a moment later.
+    for _ in 0..10 {
+        if !status_file::lives(subnet_file) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let words = LastWords { at: jiff::Timestamp::now(), code, text, version: options::version() };
+    if let Err(error) = last_words::write(subnet_file, &words) {
+        debug!("cannot leave last words in {}: {error}", last_words::path(subnet_file).display());
     }
 }
 
@@ -74,8 +114,12 @@ struct Daemon {
     settings: Settings,
     inherited: Arc<Inherited>,
     health: Health,
+    describer: Describer,
     stop: CancellationToken,
     rights: Rights,
+    /// What the doctor is told.
+    known: watch::Sender<Known>,
+    sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
     /// The tasks of the network, which may have to be restarted.
@@ -87,9 +131,12 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
+        self.open_ways();
         // Also while the network restarts: that may wait for somebody else.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
+        let checks = Checks::new(self.known.subscribe(), self.settings.subnet_file.clone(), self.health.clone(), self.sysctls.clone());
+        self.spawn(checks.keep(self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
@@ -112,6 +159,7 @@ impl Daemon {
     /// From what the store knows of this node to the end of its lease.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
+        self.health.figures(|figures| figures.store = Some(manager.counters()));
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
         let Some(node) = stop.run_until_cancelled(self.take_lease(manager.clone(), host)).await.transpose()? else { return Ok(()) };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
@@ -127,6 +175,8 @@ impl Daemon {
         self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
+        self.describer.forget();
+        self.known.send_modify(|known| (known.serving, known.choice) = (None, None));
         self.rights = Rights::default();
     }
 
@@ -151,6 +201,22 @@ impl Daemon {
             self.spawn(server.serve(self.stop.clone()));
         }
         Ok(())
+    }
+
+    /// Opens the socket beside subnet.env, and the page's port.
+    fn open_ways(&mut self) {
+        let store = node_api::Store { what: self.settings.store.to_string(), ..node_api::Store::default() };
+        let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        self.health.process(|node| {
+            node.store = Some(store.clone());
+            node.node.clone_from(&name);
+        });
+        let (describer, health, stop) = (self.describer.clone(), self.health.clone(), self.stop.clone());
+        let subnet_file = self.settings.subnet_file.clone();
+        self.spawn(async move { ways::socket(&subnet_file, describer, health, stop).await });
+        if let Some(address) = self.settings.page {
+            self.spawn(ways::page(address, self.describer.clone(), self.health.clone(), self.stop.clone()));
+        }
     }
 
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {

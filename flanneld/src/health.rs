@@ -1,16 +1,20 @@
-//! The daemon's health: conditions, heartbeats and figures, served as /healthz, /readyz, /metrics and /status.
+//! The daemon's health: conditions, heartbeats and figures.
 
 pub mod condition;
 mod datapath;
 mod figures;
-pub mod server;
+mod last_hour;
 
 use condition::Condition;
+use doctor::Report;
 pub use figures::Figures;
 
+use jiff::Timestamp;
+use node_api::{Kernel, Node, Notice, Reason, Rules};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use subnet_lease::manager::Counters;
 
 /// Default limit for the time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -27,6 +31,12 @@ struct Inner {
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
+    /// What the document says of the process and of its store, whichever network it serves.
+    process: Node,
+    /// The same, with what is known of the network.
+    node: Node,
+    notices: BTreeMap<&'static str, String>,
+    report: Option<Arc<Report>>,
 }
 
 /// A lease in the store that this node does not use: there is no route to its holder.
@@ -38,6 +48,12 @@ pub struct Unused {
     pub reason: &'static str,
     /// The reason in words.
     pub text: String,
+}
+
+impl Unused {
+    fn shown(&self) -> node_api::Unused {
+        node_api::Unused { lease: self.lease.clone(), reason: self.reason.to_owned(), text: self.text.clone() }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +78,10 @@ impl Health {
             facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
+            process: Node::default(),
+            node: Node::default(),
+            notices: BTreeMap::new(),
+            report: None,
         })));
         health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
@@ -91,6 +111,8 @@ impl Health {
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.figures = Figures::default();
+        inner.node = inner.process.clone();
+        inner.report = None;
     }
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
@@ -147,9 +169,89 @@ impl Health {
         self.inner().unused.clone()
     }
 
+    /// Sets what the doctor found. It never affects readiness.
+    pub fn set_report(&self, report: Arc<Report>) {
+        let mut inner = self.inner();
+        inner.figures.findings = crate::checks::counts(&report);
+        inner.report = Some(report);
+    }
+
+    /// What the doctor found; none before its first round.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.inner().report.clone()
+    }
+
+    /// For how long the daemon has run.
+    pub fn uptime(&self) -> Duration {
+        self.inner().started.elapsed()
+    }
+
     /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
     pub fn fact(&self, name: &str, value: impl Into<serde_json::Value>) {
         self.inner().facts.insert(name.to_owned(), value.into());
+    }
+
+    /// Changes what the document says of the process, whichever network it serves.
+    pub fn process(&self, change: impl Fn(&mut Node)) {
+        let mut inner = self.inner();
+        change(&mut inner.process);
+        change(&mut inner.node);
+    }
+
+    /// Changes what the document says of the network.
+    pub fn node(&self, change: impl FnOnce(&mut Node)) {
+        change(&mut self.inner().node);
+    }
+
+    /// The counters of the store's manager, once there is one.
+    pub fn store(&self) -> Option<Arc<Counters>> {
+        self.inner().figures.store.clone()
+    }
+
+    /// The name of this node.
+    pub fn name(&self) -> String {
+        self.inner().node.node.clone()
+    }
+
+    /// Sets or clears what costs no readiness and should be known.
+    pub fn notice(&self, name: &'static str, text: Option<&str>) {
+        let mut inner = self.inner();
+        match text {
+            Some(text) => inner.notices.insert(name, text.to_owned()),
+            None => inner.notices.remove(name),
+        };
+    }
+
+    /// The node's document, without what others have to add: peers, and the state of files.
+    pub fn document(&self) -> Node {
+        let silent = self.alive().err();
+        let unused = self.unused();
+        let inner = self.inner();
+        let reasons: Vec<Reason> =
+            inner.conditions.iter().map(|(condition, text)| Reason { condition: condition.to_string(), text: text.clone() }).collect();
+        let kernel = inner.figures.network.as_ref().map(|network| {
+            let now = network.status().kernel;
+            let put_back = inner.figures.put_back.within(now.repairs);
+            let wanted = now.wanted;
+            Kernel { in_sync: now.in_step, trouble: now.trouble, routes: wanted.routes, neighbours: wanted.neighbours, fdb: wanted.fdb, put_back }
+        });
+        let trouble = inner.conditions.get(&Condition::Rules).cloned().unwrap_or_default();
+        let put_back = inner.figures.rule_repairs;
+        let rules = inner.node.rules.clone().map(|rules| Rules { in_place: trouble.is_empty(), trouble, put_back, ..rules });
+        Node {
+            schema: node_api::SCHEMA.to_owned(),
+            at: Timestamp::now(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: inner.started.elapsed().as_secs(),
+            ready: reasons.is_empty(),
+            reasons,
+            silent,
+            notices: inner.notices.iter().map(|(name, text)| Notice { name: (*name).to_owned(), text: text.clone() }).collect(),
+            kernel,
+            rules,
+            unused: unused.iter().map(Unused::shown).collect(),
+            ..inner.node.clone()
+        }
     }
 
     /// Changes the figures behind /metrics.
@@ -180,6 +282,9 @@ impl Health {
         status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
         for (name, value) in &inner.facts {
             status.insert(name.clone(), value.clone());
+        }
+        if let Some(report) = &inner.report {
+            status.insert("findings".to_owned(), report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>().into());
         }
         status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
         status.insert("figures".to_owned(), inner.figures.json());

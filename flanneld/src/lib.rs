@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
 
+pub mod api;
 pub mod checks;
 pub mod cni_conf;
 pub mod daemon;

@@ -320,8 +320,23 @@ impl Keeper {
             }
             self.trouble.clone_from(&text);
         }
+        self.describe();
         self.health.condition(Condition::Rules, (!text.is_empty()).then_some(text.as_str()));
         unserved
+    }
+
+    /// Tells the API what the rules are written with, and what they do.
+    fn describe(&self) {
+        let variant = self.appliers.iter().find_map(Applier::variant);
+        let with = match (self.wanted.nftables, variant) {
+            (true, _) => "nftables".to_owned(),
+            (false, Some(variant)) => format!("iptables ({variant})"),
+            (false, None) => "iptables".to_owned(),
+        };
+        let options = &self.wanted.options;
+        let what = [("masquerade", options.masquerade), ("forward", options.forward), ("guard", options.guard.is_some())];
+        let what = what.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect();
+        self.health.node(|node| node.rules = Some(node_api::Rules { with, what, ..node_api::Rules::default() }));
     }
 
     /// Which of our rules are in use; `None` until they are in place.

@@ -6,7 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-use flanneld::checks::judge::CHECKS;
 use flanneld::health::condition::Condition;
 use regex::Regex;
 use std::collections::BTreeSet;
@@ -369,7 +368,7 @@ fn metrics_are_those_of_the_code() {
 fn conditions_checks_and_reasons_are_those_of_the_code() {
     let page = read("docs/operations.md");
     same("conditions", &first_cells(&page, "| name | not ready while"), &Condition::ALL.iter().map(ToString::to_string).collect());
-    same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
+    same("checks", &first_cells(&page, "| check |"), &doctor::table::checks().map(|check| check.id.to_owned()).collect());
     let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
     same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#));
     same(

@@ -79,7 +79,10 @@ impl Directory {
             }))
         });
         match done {
-            Ok(done) => Ok(done),
+            Ok(done) => {
+                self.counters.heard();
+                Ok(done)
+            }
             Err(Trouble::Failed(why)) => Err(Unanswered(why.into())),
             Err(Trouble::Away(why)) => {
                 self.counters.away(&why);

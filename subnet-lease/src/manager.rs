@@ -19,6 +19,8 @@ use tokio::sync::watch;
 pub struct Held {
     /// When the lease expires unless it is renewed (boot-time clock); none for a reservation.
     pub until: Option<Duration>,
+    /// When it was renewed last (boot-time clock); none where leases are not renewed.
+    pub renewed: Option<Duration>,
     /// What is wrong; none while all is well.
     pub trouble: Option<Reason>,
     /// Whether the trouble makes the node not ready at once, however short it lasts.
@@ -153,6 +155,8 @@ pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, String>>,
     away: std::sync::Mutex<Option<String>>,
+    /// Boot time in milliseconds; 0 before the first answer.
+    heard: std::sync::atomic::AtomicU64,
 }
 
 impl Counters {
@@ -166,6 +170,16 @@ impl Counters {
     /// Calls so far, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         self.calls.lock().map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect()).unwrap_or_default()
+    }
+
+    /// Notes that the store has answered, or sent something.
+    pub fn heard(&self) {
+        self.heard.store(u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// When the store was heard last (boot-time clock).
+    pub fn last_heard(&self) -> Option<Duration> {
+        Some(self.heard.load(std::sync::atomic::Ordering::Relaxed)).filter(|heard| *heard > 0).map(Duration::from_millis)
     }
 
     /// Notes that the store is unavailable, and why. A single lost answer does not count.

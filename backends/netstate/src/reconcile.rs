@@ -209,6 +209,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let errors = self.kernel.apply(&ops).await;
         self.report.applied(&ops, &errors, repair, || routes_to_peers(&desired.state));
         self.report.state(&errors, held.is_some());
+        self.report.wanted(&desired.state);
         self.settled = errors.is_empty() && held.is_none();
         if self.settled {
             // Nothing of the former run is left. Objects that appear in its networks from now on belong to others.
@@ -241,6 +242,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let ops = diff(&change.after, &change.before);
         self.kernel.forward(self.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
+        self.report.changed(&change);
         desired.take(change);
         self.report.applied(&ops, &errors, false, || routes_to_peers(&desired.state));
         self.report.state(&errors, false);

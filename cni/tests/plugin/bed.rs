@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// The plugin, or the one that `FLANNEL_TEST_CNI` names: with a program before it, such as an emulator, if need be.
-fn plugin() -> String {
+pub fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
 
@@ -39,6 +39,8 @@ exit 0
 /// The place of one test.
 pub struct Bed {
     folder: TempDir,
+    /// The words of the command line of the plugin.
+    plugin: String,
 }
 
 /// What came of a call.
@@ -76,7 +78,12 @@ impl Answer {
 impl Bed {
     /// With a subnet.env, and stubs of these names.
     pub fn new(stubs: &[&str]) -> Self {
-        let bed = Self { folder: tempfile::tempdir().unwrap() };
+        Self::of(plugin(), stubs)
+    }
+
+    /// The same for another plugin.
+    pub fn of(plugin: String, stubs: &[&str]) -> Self {
+        let bed = Self { folder: tempfile::tempdir().unwrap(), plugin };
         for folder in ["bin", "stub/held"] {
             fs::create_dir_all(bed.path(folder)).unwrap();
         }
@@ -104,8 +111,7 @@ impl Bed {
 
     /// Starts the plugin, through other programs if some are given.
     pub fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
-        let plugin = plugin();
-        let words: Vec<&str> = through.iter().copied().chain(plugin.split_whitespace()).collect();
+        let words: Vec<&str> = through.iter().copied().chain(self.plugin.split_whitespace()).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("STUB", self.path("stub")).env("CNI_PATH", self.path("bin"));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bed;
+mod differential;
 mod faults;
 mod golden;
 mod many;

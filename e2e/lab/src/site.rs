@@ -26,6 +26,11 @@ impl Site {
         Ok(netns)
     }
 
+    /// Gives a process's namespace one of the lab's names, if it has not got it yet.
+    pub(crate) fn netns_of(&self, name: &str, pid: u32) -> Result<Netns> {
+        Netns::attach(self.name.netns(name), pid)
+    }
+
     /// A folder of the lab, made when it is not there.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);

@@ -1,18 +1,18 @@
-//! The files that flannel leaves: subnet.env with its lock and status, and the CNI plugin's state files.
+//! The files that flannel leaves: subnet.env with what lies beside it, and the CNI plugin's state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
 use std::path::Path;
 
 use run_dir::instance::lock_path;
-use run_dir::{regular, status_file};
+use run_dir::{api_socket, last_words, regular, status_file};
 
 use super::report::Report;
 
 /// A longer subnet.env is not flannel's.
 const LIMIT: u64 = 64 * 1024;
 
-/// Removes a subnet.env, its lock, temporary files left by a crash, and its directory if that is flannel's own and empty.
+/// Removes a subnet.env, what a daemon keeps beside it, temporary files left by a crash, and its directory if that is flannel's own and empty.
 pub fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -23,13 +23,13 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (lock, status) = (lock_path(file), status_file::path(file));
+    let beside = [lock_path(file), status_file::path(file), api_socket::path(file), last_words::path(file)];
     let mut others = false;
     for entry in read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name();
         let ours = |of: &Path| is_temporary(of, &name.to_string_lossy());
-        if path == lock || path == status || ours(file) || ours(&status) {
+        if beside.contains(&path) || ours(file) || beside.iter().any(|beside| ours(beside)) {
             remove(&path, report);
         } else {
             others |= path != file;
@@ -110,7 +110,15 @@ mod tests {
         let folder = root.path().join("flannel");
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("subnet.env"), "FLANNEL_NETWORK=10.5.0.0/16\n").unwrap();
-        for name in [".subnet.env.lock", ".subnet.env", ".subnet.env0123456789abcdef", "subnet.env.status", ".subnet.env.status0123456789abcdef"] {
+        for name in [
+            ".subnet.env.lock",
+            ".subnet.env",
+            ".subnet.env0123456789abcdef",
+            "subnet.env.status",
+            ".subnet.env.status0123456789abcdef",
+            "subnet.env.sock",
+            "subnet.env.ended",
+        ] {
             fs::write(folder.join(name), "").unwrap();
         }
         root
@@ -123,10 +131,10 @@ mod tests {
         let before = left(root.path());
         let mut dry = Report { dry_run: true, ..Report::default() };
         subnet_env(&file, &mut dry);
-        assert_eq!((left(root.path()), dry.removed), (before, 7));
+        assert_eq!((left(root.path()), dry.removed), (before, 9));
         let mut report = Report::default();
         subnet_env(&file, &mut report);
-        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 7, 0));
+        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 9, 0));
         let mut again = Report::default();
         subnet_env(&file, &mut again);
         assert_eq!((again.removed, again.complaints), (0, 0));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::lab::key;
 use crate::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -25,6 +26,7 @@ pub fn remove_labs_on_signals() -> Result<()> {
             }
         });
         INTERRUPTED.store(true, Ordering::SeqCst);
+        key::restore();
         out::note("\nremoving the lab");
         if let Err(error) = lab::remove_of_process() {
             out::complain(format!("{error:#}"));

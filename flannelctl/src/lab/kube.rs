@@ -2,13 +2,13 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
 use serde_json::Value;
 
+use crate::lab::key;
 use crate::screen::{Screen, Style};
 
 /// A pod answers a Service call within this time, image caches being cold.
@@ -88,7 +88,8 @@ pub fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     hint(&cluster, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
         screen.say(format!("\n  {}", screen.styled(Style::Strong, "The cluster stays up until you press a key.")));
-        wait_for_key();
+        key::wait(std::io::stdin())?;
+        screen.say("  removing the cluster");
     }
     Ok(())
 }
@@ -169,16 +170,6 @@ fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
         (format!("ip netns exec {inside} tcpdump -ni enp0s8"), "packets on the wire of the first node"),
     ]);
     Ok(())
-}
-
-/// Waits for one key, not for a line; the terminal is as before afterwards.
-fn wait_for_key() {
-    let script = "old=$(stty -g); trap 'stty $old' EXIT; stty -icanon -echo; dd bs=1 count=1 >/dev/null 2>&1";
-    // Without stty, a line has to do.
-    let waited = Command::new("sh").args(["-c", script]).stdin(Stdio::inherit()).status();
-    if !waited.is_ok_and(|status| status.success()) {
-        let _ = std::io::stdin().read_line(&mut String::new());
-    }
 }
 
 /// The options of the demonstration on Kubernetes.

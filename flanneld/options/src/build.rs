@@ -66,7 +66,9 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let blackhole = reader.on(ip_blackhole_route);
     let rules = choices(rules, &mut reader);
     let features = features(datapath, &mut reader);
-    let health = health_address(health, &mut reader);
+    let HealthFlags { healthz_ip, healthz_port, page_ip, page_port } = health;
+    let health = listen_address(healthz_ip, healthz_port, &mut reader);
+    let page = listen_address(page_ip, page_port, &mut reader);
     let logging = logging(log, &mut reader);
     let node_id = identity(node_id, &mut reader);
     let subnet_file = subnet_file_of(subnet_file, &mut reader);
@@ -97,6 +99,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
         route_protocol,
         features,
         health,
+        page,
         logging,
         warnings,
     })))
@@ -288,10 +291,10 @@ fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
 }
 
-fn health_address(flags: &HealthFlags, reader: &mut Reader) -> Option<SocketAddr> {
-    let HealthFlags { healthz_ip, healthz_port } = flags;
-    let (from, port) = reader.last(healthz_port).filter(|(_, port)| *port > 0)?;
-    let value = healthz_ip.last()?;
+/// Where a server listens; none where its port is 0.
+fn listen_address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Option<SocketAddr> {
+    let (from, port) = reader.last(port).filter(|(_, port)| *port > 0)?;
+    let value = ip.last()?;
     let bare = value.text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(&value.text);
     let ip = match bare {
         "" => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),

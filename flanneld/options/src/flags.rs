@@ -165,12 +165,18 @@ pub(crate) struct NodeFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Health and logs")]
 pub(crate) struct HealthFlags {
-    /// Address of the server for /healthz, /readyz, /metrics and /status.
+    /// Address of the server for /healthz, /livez, /readyz, /metrics and /status.
     #[arg(long, env = "FLANNELD_HEALTHZ_IP", value_name = "IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: Vec<Value<String>>,
     /// Port of that server; 0: no server.
     #[arg(long, env = "FLANNELD_HEALTHZ_PORT", value_name = "PORT", default_value = "0")]
     pub(crate) healthz_port: Vec<Value<i64>>,
+    /// Address of the page and of its API, which say all of this node and its peers to whoever reaches it.
+    #[arg(long, env = "FLANNELD_PAGE_IP", value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) page_ip: Vec<Value<String>>,
+    /// Port of the page; 0: no page.
+    #[arg(long, env = "FLANNELD_PAGE_PORT", value_name = "PORT", default_value = "8474")]
+    pub(crate) page_port: Vec<Value<i64>>,
 }
 
 #[derive(Args, Clone, Debug)]

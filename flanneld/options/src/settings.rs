@@ -50,6 +50,8 @@ pub struct Settings {
     pub features: Features,
     /// Where the health server listens; none: nowhere.
     pub health: Option<SocketAddr>,
+    /// Where the page listens; none: nowhere.
+    pub page: Option<SocketAddr>,
     /// How to log.
     pub logging: Logging,
     /// What is odd but no mistake: to be logged at start.

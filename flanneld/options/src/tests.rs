@@ -328,6 +328,16 @@ fn health_address() {
 }
 
 #[test]
+fn page_address() {
+    let address = |args: &[&str]| settings(args, &[]).page.map(|address| address.to_string());
+    assert_eq!(address(&[]).as_deref(), Some("127.0.0.1:8474"));
+    assert_eq!(address(&["--page-port=0", "--page-ip=nonsense"]), None);
+    assert_eq!(address(&["--page-ip=192.0.2.1", "--page-port=80"]).as_deref(), Some("192.0.2.1:80"));
+    assert!(mistakes(&["--page-port=65536"], &[])[0].contains("65535"));
+    assert!(mistakes(&["--page-ip=nonsense"], &[])[0].contains("nonsense"));
+}
+
+#[test]
 fn numbers_within_bounds() {
     let both = settings(&["--audit-interval=0", "--iface-wait=30", "--route-protocol=186", "--subnet-lease-renew-margin=1_439"], &[]);
     assert_eq!((both.audit, both.iface_wait), (None, Some(Duration::from_secs(30))));

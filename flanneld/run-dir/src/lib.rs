@@ -1,7 +1,9 @@
-//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status, and the sockets of running
-//! daemons. `flannelctl` uses it without depending on the daemon.
+//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status, last words and socket, and
+//! the names of running daemons. `flannelctl` uses it without depending on the daemon.
 
+pub mod api_socket;
 pub mod instance;
+pub mod last_words;
 pub mod regular;
 pub mod status_file;
 pub mod subnet_env;

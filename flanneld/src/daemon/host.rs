@@ -29,6 +29,14 @@ impl Daemon {
         info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
         let node = identity::node(info.as_ref().map(|info| info.id.as_str()).or(self.settings.node_id.as_deref()));
         self.health.fact("node_id", node.id.clone());
+        self.health.node(|document| {
+            if let Some(info) = &info {
+                document.node.clone_from(&info.id);
+            }
+            document.node_id = Some(node.id.clone());
+            document.networks = config.networks.nets().collect();
+            document.backend = Some(config.backend.clone());
+        });
         let backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && !backend.guarded_ports().is_empty();
         let wants = rights::wants(&*backend).await;

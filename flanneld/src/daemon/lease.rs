@@ -4,11 +4,14 @@ use super::end::End;
 use super::host::Host;
 use super::node::Node;
 use super::{Daemon, attrs, retry, vitals};
+use crate::api::node;
 use crate::health::condition::Condition;
 use crate::identity;
-use crate::underlay::Found;
 use crate::underlay::read::{Wish, wait_for};
+use crate::underlay::{Found, StoreAt};
+use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
+use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
 use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
@@ -44,6 +47,7 @@ impl Daemon {
         };
         info!("this node's subnet is {}{how}", lease.subnets);
         self.health.fact("subnet", lease.subnets.to_string());
+        self.health.node(|node| node.subnets = lease.subnets.nets().collect());
         Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }
 
@@ -66,6 +70,12 @@ impl Daemon {
             warn!("{warning}");
         }
         self.health.fact("interface", underlay.name.clone());
+        self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
+        let chosen = &found.chosen;
+        let addresses = underlay.addresses.v4().copied().map(IpAddr::V4).into_iter().chain(underlay.addresses.v6().copied().map(IpAddr::V6));
+        let choice = Choice { interface: underlay.name.clone(), addresses: addresses.collect(), why: chosen.why.clone(), named: chosen.named };
+        let store = if let StoreAt::There(addresses) = &found.request.store { addresses.clone() } else { Vec::new() };
+        self.known.send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
     }
 
     /// What this host knows that identifies its own lease.

@@ -82,6 +82,7 @@ impl Vitals {
                 self.health.heartbeat("kernel");
                 seen = kernel.passes;
             }
+            self.health.figures(|figures| figures.put_back.note(kernel.repairs));
             self.programmed.send_if_modified(|present| std::mem::replace(present, kernel.in_step) != kernel.in_step);
             if kernel.in_step {
                 in_sync_at = Instant::now();

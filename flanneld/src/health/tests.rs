@@ -1,7 +1,7 @@
 //! The answers over HTTP, and the port that is taken.
 
-use super::server::Server;
 use super::*;
+use crate::api::health::Server;
 use backends::status::{EngineStatus, Observer, Status, Traffic};
 use netstate::reconcile::progress::Snapshot;
 use subnet_lease::manager::{Counters, boot_time};
@@ -27,7 +27,9 @@ async fn answers() {
     let task = tokio::spawn(server.serve(stop.clone()));
 
     for method in ["GET", "POST"] {
-        assert_eq!(get(address, method, "/healthz").await, (200, "flanneld is running".to_owned()));
+        for path in ["/healthz", "/livez"] {
+            assert_eq!(get(address, method, path).await, (200, "flanneld is running".to_owned()));
+        }
     }
     health.condition(Condition::Lease, Some("the pool is exhausted"));
     assert_eq!(get(address, "GET", "/readyz").await, (503, "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()));

@@ -54,7 +54,8 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
             Ok(()) => Some(Arc::new(Lease { subnets, ..Lease::clone(lease) })),
             Err((reason, why)) => {
                 refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
-                before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && identities.take(good).is_ok()).cloned()
+                let good = before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, terms));
+                good.filter(|good| identities.take(good).is_ok()).cloned()
             }
         };
         used.take(&subnets);
@@ -73,6 +74,12 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
     let name = lease.attrs.node.as_ref().map(|node| node.id.as_str()).filter(|_| terms.config.assigned);
     (lease.since, name, lease.subnets)
+}
+
+/// Whether a value and the last good one are one node's: where the store assigns the subnets, the Node says whose they are.
+fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
+    let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
+    !terms.config.assigned || name(good) == name(lease)
 }
 
 /// The subnets that a store has assigned: inside the network, to the oldest of those that claim them.

@@ -219,7 +219,10 @@ impl EtcdRegistry {
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Unanswered> {
         match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => {
+                self.counters.heard();
+                Ok(answer)
+            }
             Ok(Err(error)) => {
                 if !is_answer(&error) {
                     self.connections.leave(connection.number).await;

@@ -145,6 +145,7 @@ impl<'a> Watch<'a> {
                 Ok(Ok(Some(response))) => response,
             };
             self.asked = false;
+            self.registry.counters.heard();
             self.refuse(&response).await?;
             if let Some(header) = response.header() {
                 self.behind(header)?;

@@ -123,6 +123,9 @@ impl Api {
                 self.give_up(generation);
             }
         }
+        if outcome.is_ok() {
+            self.counters.heard();
+        }
         outcome.map(|body| Answer { body, server, what: call.what.clone(), generation })
     }
 

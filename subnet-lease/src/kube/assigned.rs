@@ -48,7 +48,7 @@ impl Assigned {
                 net_conf.display()
             ));
         }
-        if let Some(other) = others.senior(&subnets, (node.created, name)) {
+        if let Some(other) = others.senior(node) {
             return Err(format!(
                 "node \"{name}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
                  the two Nodes (kubectl delete node {name}) and restart its kubelet, which registers it again"

@@ -3,10 +3,11 @@
 //! A Node is no key: two may have one podCIDR. They are kept by name, and the oldest of those that claim a subnet has it.
 
 use super::annotations;
+use super::holders::{Claim, Holders};
 use super::node::Node;
 use crate::dual::{Dual, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
-use crate::table::LeaseEvent;
+use crate::table::{LeaseEvent, inside};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,9 +15,6 @@ use std::time::Duration;
 
 /// How long a Node that loses flannel's mark counts as before: an operator may be replacing its annotations.
 pub const WITHDRAWAL: Duration = Duration::from_secs(60);
-
-/// Who has a subnet among several Nodes that claim it: the oldest, then the first by name.
-pub type Seniority<'a> = (i64, &'a str);
 
 /// A Node, as far as other nodes are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +58,8 @@ pub struct Nodes {
 pub struct Leases {
     /// Those that can be read, by subnets.
     pub readable: BTreeMap<Subnets, Arc<Lease>>,
-    /// Subnets of Nodes whose annotations cannot be read.
-    pub unreadable: BTreeSet<Subnets>,
+    /// Subnets of Nodes whose annotations cannot be read, with the Node's name.
+    pub unreadable: BTreeMap<Subnets, String>,
     /// Nodes that are left out, and why.
     pub left_out: BTreeMap<String, String>,
 }
@@ -130,46 +128,77 @@ impl Nodes {
         published.filter(|(address, _)| !ours.contains(address)).chain(internal).collect()
     }
 
-    /// The Node that has these subnets, or a part of them, before the one with this seniority.
-    pub fn senior(&self, subnets: &Subnets, seniority: Seniority<'_>) -> Option<&str> {
-        let earlier = |(name, known): &(&String, &Known)| name.as_str() != seniority.1 && (known.created, name.as_str()) < seniority;
-        let overlaps = |(_, known): &(&String, &Known)| known.subnets.is_some_and(|theirs| theirs.overlaps(subnets));
-        self.known.iter().filter(earlier).find(overlaps).map(|(name, _)| name.as_str())
+    /// The older Node that has this Node's subnets, or a part of them.
+    pub fn senior(&self, node: &Node) -> Option<&str> {
+        let subnets = node.subnets.clone().ok().flatten()?;
+        let subnets = self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))?;
+        let own = Claim { created: node.created, name: &node.name, subnets };
+        let older = |claim: &Claim<'_>| claim.name != own.name && *claim < own;
+        // Thousands of Nodes need not be sorted where none is in the way.
+        if !self.claims().any(|claim| older(&claim) && claim.subnets.overlaps(&subnets)) {
+            return None;
+        }
+        let holder = Holders::among(self.claims().filter(older).collect()).holder(&subnets)?;
+        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
     }
 
-    /// Any other Node that has these subnets, or a part of them.
+    /// Another Node that has these subnets, or a part of them, while this node has no Node.
     pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
-        let others = self.known.iter().filter(|(name, _)| **name != self.own);
-        others.filter(|(_, known)| known.subnets.is_some_and(|theirs| theirs.overlaps(subnets))).map(|(name, _)| name.as_str()).next()
+        let others = || self.claims().filter(|claim| claim.name != self.own);
+        if !others().any(|claim| claim.subnets.overlaps(subnets)) {
+            return None;
+        }
+        let holder = Holders::among(others().collect()).holder(subnets)?;
+        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
+    }
+
+    /// Who claims what: a podCIDR that is not inside the network counts for nothing.
+    fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
+        self.known.iter().filter_map(|(name, known)| {
+            let subnets = known.subnets.filter(|subnets| self.is_inside(subnets))?;
+            Some(Claim { created: known.created, name, subnets })
+        })
+    }
+
+    fn is_inside(&self, subnets: &Subnets) -> bool {
+        self.networks.as_ref().is_none_or(|networks| inside(subnets, networks))
     }
 
     /// The leases of the other Nodes, and when to ask again although no Node changed.
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
-        let mut by_age: Vec<(&String, &Known)> = self.known.iter().filter(|(name, _)| **name != self.own).collect();
-        by_age.sort_by_key(|(name, known)| (known.created, name.as_str()));
-        let mut holders: BTreeMap<Subnets, &str> = BTreeMap::new();
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
-        for (name, known) in by_age {
-            let Some(subnets) = known.subnets else {
-                if let Published::Unreadable(why, _) = &known.lease {
-                    out.left_out.insert(name.clone(), why.clone());
+        let mut by_age = Vec::with_capacity(self.known.len());
+        for (name, known) in &self.known {
+            match (known.subnets, &known.lease) {
+                (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((Claim { created: known.created, name, subnets }, known)),
+                (Some(subnets), Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..)) if *name != self.own => {
+                    out.left_out.insert(name.clone(), format!("its podCIDR {subnets} is not inside the network"));
                 }
+                (None, Published::Unreadable(why, _)) if *name != self.own => drop(out.left_out.insert(name.clone(), why.clone())),
+                _ => {}
+            }
+        }
+        by_age.sort_unstable_by_key(|(claim, _)| *claim);
+        // This node's Node is among them: whoever is younger has nothing of its subnets.
+        let mut holders = Holders::default();
+        for (claim, known) in by_age {
+            let (name, subnets) = (claim.name, claim.subnets);
+            let taken = holders.take(&claim);
+            if *name == self.own {
                 continue;
-            };
-            // Parts of subnets that overlap are for admission to judge, which knows ours and the underlay's too.
-            if let Some(holder) = holders.get(&subnets) {
+            }
+            if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out.insert(name.clone(), format!("its podCIDR {subnets} is that of the older Node {holder}"));
+                    out.left_out.insert(name.to_owned(), format!("its podCIDR {subnets} overlaps that of the older Node {holder}"));
                 }
                 continue;
             }
-            holders.insert(subnets, name);
             match &known.lease {
                 Published::Nothing => {}
                 Published::Unreadable(why, _) => {
-                    out.unreadable.insert(subnets);
-                    out.left_out.insert(name.clone(), why.clone());
+                    out.unreadable.insert(subnets, name.to_owned());
+                    out.left_out.insert(name.to_owned(), why.clone());
                 }
                 Published::Lease(lease) => drop(out.readable.insert(subnets, lease.clone())),
                 Published::Withdrawn(lease, since) => {
@@ -240,23 +269,36 @@ impl Known {
 }
 
 impl Leases {
-    /// Every lease anew.
-    pub fn reset(&self) -> LeaseEvent {
-        LeaseEvent::Reset { leases: self.readable.values().map(|lease| Lease::clone(lease)).collect(), unreadable: self.unreadable.clone() }
+    /// Every lease anew, after these.
+    pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
+        let leases = self.readable.values().map(|lease| Lease::clone(lease)).collect();
+        let reset = LeaseEvent::Reset { leases, unreadable: self.unreadable.keys().copied().collect() };
+        self.inherited(before).map(LeaseEvent::Delete).chain([reset]).collect()
     }
 
     /// What leads from the leases before to these.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
-        let exists = |leases: &Leases, subnets: &Subnets| leases.readable.contains_key(subnets) || leases.unreadable.contains(subnets);
-        let gone =
-            before.readable.keys().chain(&before.unreadable).filter(|subnets| !exists(self, subnets)).map(|subnets| LeaseEvent::Delete(*subnets));
+        let gone = before.readable.keys().chain(before.unreadable.keys()).copied().filter(|subnets| self.owner(subnets).is_none());
         let same = |subnets: &Subnets, lease: &Arc<Lease>| {
-            let was = before.readable.get(subnets).filter(|_| !before.unreadable.contains(subnets));
+            let was = before.readable.get(subnets).filter(|_| !before.unreadable.contains_key(subnets));
             was.is_some_and(|was| Arc::ptr_eq(was, lease) || was == lease)
         };
         let put = self.readable.iter().filter(|(subnets, lease)| !same(subnets, lease)).map(|(_, lease)| LeaseEvent::Put(Lease::clone(lease)));
-        let odd = self.unreadable.difference(&before.unreadable).map(|subnets| LeaseEvent::Unreadable(*subnets));
-        gone.chain(put).chain(odd).collect()
+        let odd = self.unreadable.iter().filter(|(subnets, name)| before.unreadable.get(subnets) != Some(name));
+        let deleted = gone.chain(self.inherited(before)).map(LeaseEvent::Delete);
+        deleted.chain(put).chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets))).collect()
+    }
+
+    /// Subnets of Nodes that cannot be read and that were another Node's before: its lease is not the last good value of these.
+    fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
+        let inherited = |(subnets, name): &(&Subnets, &String)| before.owner(subnets).is_some_and(|was| was != name.as_str());
+        self.unreadable.iter().filter(inherited).map(|(subnets, _)| *subnets)
+    }
+
+    /// The name of the Node that has these subnets.
+    fn owner(&self, subnets: &Subnets) -> Option<&str> {
+        let readable = || self.readable.get(subnets).and_then(|lease| lease.attrs.node.as_ref()).map(|node| node.id.as_str());
+        self.unreadable.get(subnets).map(String::as_str).or_else(readable)
     }
 }
 
@@ -298,7 +340,7 @@ mod tests {
         assert_eq!(names(&nodes, NOW), ["10.244.1.0/24", "10.244.3.0/24"]);
         assert_eq!(leases.readable.values().next().unwrap().since, 7);
         assert!(leases.left_out["a"].contains("the older Node b"));
-        assert_eq!(nodes.senior(&leases.readable.values().next().unwrap().subnets, (8, "a")), Some("b"));
+        assert_eq!((nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))), (Some("b"), None));
         // With the same second the name decides.
         nodes.put(up("a", 7, 1), NOW);
         assert!(nodes.leases(NOW).0.left_out["b"].contains("the older Node a"));
@@ -348,7 +390,9 @@ mod tests {
         nodes.put(up("a", 1, 1), NOW);
         let (good, _) = nodes.leases(NOW);
         let mut table = LeaseTable::default();
-        table.apply(good.reset());
+        for event in good.reset(&Leases::default()) {
+            table.apply(event);
+        }
         nodes.put(node("a", 1, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
         let (odd, _) = nodes.leases(NOW);
         assert!(odd.left_out["a"].contains("public-ip"));
@@ -360,6 +404,16 @@ mod tests {
         let mut unmarked = nodes.clone();
         unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
         assert_eq!((names(&unmarked, NOW).len(), names(&unmarked, NOW + WITHDRAWAL).len()), (1, 0));
+        // It becomes another Node's, which cannot be read either: the lease in force was not that one's.
+        let mut inherited = nodes.clone();
+        inherited.put(node("0", 0, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
+        for events in [inherited.leases(NOW).0.since(&odd), inherited.leases(NOW).0.reset(&odd)] {
+            let mut table = table.clone();
+            for event in events {
+                table.apply(event);
+            }
+            assert_eq!((table.len(), table.unreadable().len()), (0, 1));
+        }
         // It is good again, with the same value.
         nodes.put(up("a", 1, 1), NOW);
         let again = nodes.leases(NOW).0.since(&odd);
@@ -373,7 +427,9 @@ mod tests {
             let mut nodes = Nodes::new("n0");
             let mut before = Leases::default();
             let mut table = LeaseTable::default();
-            table.apply(before.reset());
+            for event in before.reset(&before) {
+                table.apply(event);
+            }
             for (at, (name, created, third, what)) in steps.into_iter().enumerate() {
                 let now = NOW + Duration::from_secs(at as u64);
                 let name = format!("n{name}");
@@ -384,7 +440,7 @@ mod tests {
                     _ => nodes.put(up(&name, created, third), now),
                 };
                 let (leases, _) = nodes.leases(now);
-                prop_assert!(!leases.readable.keys().any(|subnets| leases.unreadable.contains(subnets)));
+                prop_assert!(!leases.readable.keys().any(|subnets| leases.unreadable.contains_key(subnets)));
                 for event in leases.since(&before) {
                     table.apply(event);
                 }
@@ -392,7 +448,7 @@ mod tests {
                     prop_assert_eq!(table.get(subnets), Some(&**lease));
                 }
                 let known: BTreeSet<Subnets> = table.iter().map(|lease| lease.subnets).chain(table.unreadable().iter().copied()).collect();
-                let want: BTreeSet<Subnets> = leases.readable.keys().copied().chain(leases.unreadable.iter().copied()).collect();
+                let want: BTreeSet<Subnets> = leases.readable.keys().copied().chain(leases.unreadable.keys().copied()).collect();
                 prop_assert_eq!(known, want);
                 before = leases;
             }

@@ -70,7 +70,7 @@ impl<'a> Watching<'a> {
         self.note(&leases);
         match &self.told {
             Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
-            _ => self.queue.push(leases.reset()),
+            told => self.queue.extend(leases.reset(told.as_ref().unwrap_or(&Leases::default()))),
         }
         (self.told, self.lists) = (Some(leases), look.lists);
         if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {

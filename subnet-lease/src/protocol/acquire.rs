@@ -105,7 +105,8 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                 sweep(&io, &claim, &tenure, &view).await;
                 io.show(|held| {
                     held.trouble = None;
-                    held.until = (tenure.lease != 0).then(|| tenure.renewed + TTL);
+                    held.renewed = (tenure.lease != 0).then_some(tenure.renewed);
+                    held.until = held.renewed.map(|renewed| renewed + TTL);
                     held.lease = Some(tenure.lease());
                 });
                 return Ok(tenure);

@@ -129,7 +129,7 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
 
 impl Holder {
     fn show(&self) {
-        let until = (self.tenure.lease != 0).then(|| self.tenure.renewed + TTL);
+        let renewed = (self.tenure.lease != 0).then_some(self.tenure.renewed);
         let distrusted = self.distrusted_until > self.io.now();
         let lease = self.tenure.lease();
         let failing = self.renewal_failures > 0 || self.telling_failures > 0;
@@ -138,7 +138,8 @@ impl Holder {
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
             .map(|since| Untold { since, what: words::untold(&self.tenure.attrs, &self.wanted) });
         self.io.show(|held| {
-            held.until = until;
+            held.until = renewed.map(|renewed| renewed + TTL);
+            held.renewed = renewed;
             held.grave = distrusted;
             held.untold = untold;
             if held.lease.as_ref() != Some(&lease) {

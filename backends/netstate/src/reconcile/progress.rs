@@ -5,6 +5,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::object::{KernelState, Key};
+
 /// The progress of the reconciler.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -14,6 +16,44 @@ pub struct Progress {
     pub(super) repairs: AtomicU64,
     pub(super) in_step: AtomicBool,
     pub(super) trouble: Mutex<String>,
+    pub(super) wanted: Mutex<Counts>,
+}
+
+/// How many objects there are, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Routes.
+    pub routes: u64,
+    /// Permanent neighbours.
+    pub neighbours: u64,
+    /// FDB entries.
+    pub fdb: u64,
+}
+
+impl Counts {
+    /// Counts the objects of a state.
+    pub fn of(state: &KernelState) -> Self {
+        let mut counts = Self::default();
+        for key in state.0.keys() {
+            match key {
+                Key::Route(..) => counts.routes += 1,
+                Key::Neighbor(..) => counts.neighbours += 1,
+                Key::Fdb(..) => counts.fdb += 1,
+                Key::Link(_) | Key::Address(..) => {}
+            }
+        }
+        counts
+    }
+
+    /// The counts after a change.
+    pub(super) fn changed(self, before: Self, after: Self) -> Self {
+        let changed = |now: u64, before: u64, after: u64| (now + after).saturating_sub(before);
+        Self {
+            routes: changed(self.routes, before.routes, after.routes),
+            neighbours: changed(self.neighbours, before.neighbours, after.neighbours),
+            fdb: changed(self.fdb, before.fdb, after.fdb),
+        }
+    }
 }
 
 /// The progress of the reconciler at one moment.
@@ -31,6 +71,8 @@ pub struct Snapshot {
     pub in_step: bool,
     /// The current problem, in words. Empty while the kernel is in sync.
     pub trouble: String,
+    /// The wanted objects.
+    pub wanted: Counts,
 }
 
 impl Progress {
@@ -43,6 +85,7 @@ impl Progress {
             repairs: self.repairs.load(Relaxed),
             in_step: self.in_step.load(Relaxed),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The counters, the current problem and the log lines of the loop. Log lines are rate-limited.
 
-use super::progress::Progress;
+use super::progress::{Counts, Progress};
+use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
-use crate::object::{Key, Op};
+use crate::object::{KernelState, Key, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -36,6 +37,22 @@ impl Report {
     /// Counts a pass.
     pub fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
+    }
+
+    /// Counts the wanted objects.
+    pub fn wanted(&self, state: &KernelState) {
+        self.count(|_| Counts::of(state));
+    }
+
+    /// Counts the wanted objects after a change.
+    pub fn changed(&self, change: &Change) {
+        let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
+        self.count(|counts| counts.changed(before, after));
+    }
+
+    fn count(&self, count: impl FnOnce(Counts) -> Counts) {
+        let mut wanted = self.progress.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *wanted = count(*wanted);
     }
 
     /// Counts and logs operations.

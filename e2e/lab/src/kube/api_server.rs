@@ -14,6 +14,7 @@ use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::kube::client::{ApiClient, trusting};
+use crate::kube::door::Door;
 use crate::kube::proxy::Proxy;
 use crate::kube::users::{self, User};
 use crate::store::ca::Certificates;
@@ -185,6 +186,14 @@ impl ApiServer {
     /// When the port is taken.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
         Proxy::start(self.host.netns(), SocketAddr::new(self.advertised, port), SocketAddr::new(self.advertised, PORT), &self.tls)
+    }
+
+    /// Another port for the nodes, which leads to it.
+    ///
+    /// # Errors
+    /// When nft refuses.
+    pub fn door(&self, port: u16) -> Result<Door> {
+        Door::open(self.host.netns(), self.advertised, port, PORT)
     }
 
     /// Runs kubectl as the administrator and returns its standard output.

@@ -2,11 +2,9 @@
 //!
 //! It is what kubeadm leaves behind, without a pod network: `kubectl apply` of a manifest is the next step.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::binaries;
 use crate::host::process::{Launch, Process};
@@ -21,6 +19,7 @@ use crate::wait::{eventually, eventually_ok};
 mod config;
 pub(crate) mod member;
 mod options;
+mod pods;
 
 pub use options::{ClusterOptions, ProxyMode};
 
@@ -125,6 +124,11 @@ impl Cluster {
         &self.options
     }
 
+    /// The nodes that were started.
+    pub fn started(&self) -> impl Iterator<Item = &Member> {
+        self.nodes.iter().filter(|node| node.is_started())
+    }
+
     /// A node by its number, from 0.
     ///
     /// # Errors
@@ -158,7 +162,7 @@ impl Cluster {
     pub fn wait_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
-        for node in self.nodes.iter().filter(|node| node.is_started()) {
+        for node in self.started() {
             eventually_ok(SLOW, "all nodes are Ready", || {
                 let condition = admin.condition(node.name(), "Ready")?;
                 ensure!(condition["status"] == "True", "{}: {condition}", node.name());
@@ -166,21 +170,6 @@ impl Cluster {
             })?;
         }
         Ok(start.elapsed())
-    }
-
-    /// Waits until a pod runs and is ready; it is returned as it then is.
-    ///
-    /// # Errors
-    /// When it is not in time; the error says why.
-    pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
-        let admin = self.api.admin();
-        eventually_ok(SLOW, "a pod is ready", || {
-            let pod = admin.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
-            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-            ensure!(is_ready, "{name}: {}", pod["status"]);
-            Ok(pod)
-        })
     }
 
     /// Waits until a DaemonSet has a ready pod of its present template on each node.
@@ -197,34 +186,6 @@ impl Cluster {
             ensure!(is_current && status["numberReady"] == *wanted && status["updatedNumberScheduled"] == *wanted, "{status}");
             Ok(())
         })
-    }
-
-    /// Runs a command in the first container of a pod.
-    ///
-    /// # Errors
-    /// When it fails.
-    pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
-        let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
-        let id = found["status"]["containerStatuses"][0]["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
-        let (id, on) = (id.context("the pod has no container yet")?, found["spec"]["nodeName"].as_str().unwrap_or_default());
-        let node = self.nodes.iter().find(|node| node.name() == on).with_context(|| format!("no node {on}"))?;
-        node.exec_in_container(id, command)
-    }
-
-    /// The pods' addresses of one family, by the pods' names.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
-    pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
-        let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
-        let addresses =
-            |pod: &Value| pod["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect();
-        Ok(pods["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|pod| (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), addresses(pod)))
-            .collect())
     }
 
     /// A command line of kubectl for the reader.

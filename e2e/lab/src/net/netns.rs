@@ -39,6 +39,15 @@ impl Netns {
         Ok(netns)
     }
 
+    /// Names the namespace that a process runs in, if it has not got this name yet.
+    pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
+        let netns = Netns::named(name);
+        if !netns.exists() {
+            command("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
+        }
+        Ok(netns)
+    }
+
     /// Its name, as `ip netns exec` wants it.
     pub fn name(&self) -> &str {
         &self.name

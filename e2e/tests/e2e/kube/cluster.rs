@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, ProxyMode, eventually_ok};
 use serde_json::{Value, json};
 
-use crate::kube::bed::{SOON, echo_pod, echo_service};
+use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service, turn};
 
 /// Bridge and host-local with routes by hand: what makes a cluster work without flannel.
 fn plain_network(cluster: &Cluster) -> Result<()> {
@@ -50,6 +50,7 @@ fn require_service(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn a_cluster_without_flannel_comes_up_and_nothing_is_left_of_it() -> Result<()> {
+    let _turn = turn();
     let (mut prefix, mut cgroups) = (String::new(), Vec::new());
     Lab::run("cluster without flannel", |lab| {
         prefix = lab.prefix();
@@ -64,7 +65,7 @@ fn a_cluster_without_flannel_comes_up_and_nothing_is_left_of_it() -> Result<()> 
         let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
         let before = cluster.api.admin().get("/api/v1/namespaces/default/pods/p1")?;
         cluster.node(0)?.reboot()?;
-        let back = eventually_ok(SOON * 6, "the pod runs again", || {
+        let back = eventually_ok(MINUTES, "the pod runs again", || {
             let pod = cluster.api.admin().get("/api/v1/namespaces/default/pods/p1")?;
             ensure!(restarts(&pod) > restarts(&before) && pod["status"]["containerStatuses"][0]["ready"] == true, "{}", pod["status"]);
             Ok(pod)

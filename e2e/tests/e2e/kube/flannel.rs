@@ -1,21 +1,20 @@
 //! Flannel in whole clusters, installed as an operator does it: by the manifest, and nothing else.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Families, Lab, ProxyMode, eventually};
 use serde_json::Value;
 
-use crate::kube::bed::{SOON, turn};
+use crate::kube::bed::{MINUTES, turn};
 use crate::kube::installed::{
-    apply_pods, backend, first_pod, impatient, install, manifest, probe, require_no_failed_sandbox, require_traffic, seen_inside, seen_outside,
-    with_images,
+    apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox, require_traffic, seen_inside, seen_outside, with_images,
 };
+use crate::kube::life::whatever_happens;
 
 /// Annotations and condition as Go flannel leaves them.
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
-    for node in &cluster.nodes {
+    for node in cluster.started() {
         let annotation = |name: &str| cluster.api.admin().flannel_annotation(node.name(), name);
         ensure!(annotation("public-ip")? == Some(node.host().v4_of("enp0s8")?.to_string()), "{:?}", annotation("public-ip")?);
         ensure!(annotation("backend-type")?.as_deref() == Some(backend), "{:?}", annotation("backend-type")?);
@@ -34,50 +33,13 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-fn ready(cluster: &Cluster) -> Result<()> {
-    cluster.wait_ready()?;
-    cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
-}
-
-/// All that operators do to nodes and that happens to them, under a probe from the first node to the second.
-fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
-    let probe = probe(cluster, 0, 1)?;
-    probe.wait_flowing(SOON)?;
-    let start = Instant::now();
-    let told = |what: &str| println!("{what}: {:.1?} after the start of the probe", start.elapsed());
-    cluster.apply(&impatient(text).replace("- --ip-masq\n", "- --ip-masq\n        - --v=1\n"))?;
-    ready(cluster)?;
-    told("rolling update");
-    let second = cluster.nodes[1].name().to_owned();
-    cluster.kubectl(&["drain", &second, "--ignore-daemonsets", "--force", "--grace-period=0", "--timeout=60s"])?;
-    let pod = cluster.api.admin().get("/api/v1/namespaces/default/pods/p2");
-    ensure!(pod.is_err(), "the drained node still has its pod: {pod:?}");
-    cluster.kubectl(&["uncordon", &second])?;
-    apply_pods(cluster)?;
-    cluster.wait_pod("default", "p2")?;
-    told("drain and return");
-    for node in &cluster.nodes {
-        let pids = node.host().netns().pids();
-        for pid in pids.into_iter().filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "flanneld")) {
-            node.command(&["kill", "-9", &pid.to_string()])?;
-        }
-    }
-    cluster.node(0)?.stop_kubelet()?;
-    cluster.node(0)?.start_kubelet()?;
-    cluster.node(1)?.restart_containerd()?;
-    cluster.api.stop()?;
-    cluster.api.restart()?;
-    ready(cluster)?;
-    told("daemons killed; kubelet, containerd and API server restarted");
-    require_traffic(cluster)?;
-    probe.finish()?.require_clean()
-}
-
 #[test]
 fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: vxlan", |lab| {
-        let mut cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3))?)?;
+        // The fourth joins later.
+        let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(4))?)?;
+        cluster.start_nodes(0..3)?;
         // Pods that wait for their network are those of every new cluster: CoreDNS, for one.
         apply_pods(&cluster)?;
         let text = manifest(|text| text)?;
@@ -95,7 +57,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         let before = restarts(&cluster)?;
         cluster.node(2)?.reboot()?;
         let back = || restarts(&cluster).is_ok_and(|now| now != before) && cluster.exec("default", "p3", &["echo"]).is_ok();
-        eventually(Duration::from_secs(120), "the pod of the node runs again", back)?;
+        eventually(MINUTES, "the pod of the node runs again", back)?;
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
 
@@ -110,7 +72,9 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
 fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: host-gw", |lab| {
-        let mut cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2).proxy(ProxyMode::Nftables))?)?;
+        // The third joins later.
+        let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?)?;
+        cluster.start_nodes(0..2)?;
         let text = manifest(|text| impatient(&backend(&text, "host-gw")).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true"))?;
         install(&cluster, &text)?;
         require_published(&cluster, "host-gw")?;

@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Families, FlanneldOptions, Lab, NodeObject, Uplink, eventually_ok};
 use serde_json::{Map, Value};
 
-use crate::kube::bed::turn;
+use crate::kube::bed::{SOON, turn};
 
 const CASES: [&str; 10] =
     ["alloc", "custom-prefix", "host-gw", "kept-mac", "no-condition", "overwrite", "udp", "vxlan", "vxlan-dual", "vxlan-v6only"];
@@ -48,7 +47,7 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
                 options = options.arg(flag);
             }
             let mut daemon = host.flanneld(&options).with_context(|| case.to_owned())?;
-            eventually_ok(Duration::from_secs(10), "the Node is written", || compare(case, &expected, &api.admin().node("n1")?))?;
+            eventually_ok(SOON, "the Node is written", || compare(case, &expected, &api.admin().node("n1")?))?;
             let mut env = golden("subnet.env")?;
             if case == "vxlan-v6only" {
                 // Go flannel's is that of a device for IPv4, which is not there: packets of this size do not fit.
@@ -56,7 +55,7 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
             }
             let written = std::fs::read_to_string(daemon.subnet_file())?;
             ensure!(written == env, "{case}: subnet.env is\n{written}\ninstead of\n{env}");
-            daemon.terminate(Duration::from_secs(20))?;
+            daemon.terminate(SOON)?;
             std::fs::remove_file(daemon.subnet_file())?;
             // The next case starts on a new machine.
             host.power_off()?;

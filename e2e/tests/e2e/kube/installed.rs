@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Host, Probe, ProbeOptions, binaries, eventually_ok};
+use lab::{Cluster, ClusterOptions, Host, Member, binaries, eventually_ok};
 use serde_json::Value;
 
 use crate::kube::bed::{SOON, echo_pod, echo_service};
@@ -59,16 +59,17 @@ pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// A pod on each node, wherever there is none yet, and the Service in front of them.
+/// A pod on each started node, wherever there is none yet, and the Service in front of them.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
-    let pods = cluster.nodes.iter().enumerate().map(|(number, node)| echo_pod(&format!("p{}", number + 1), node.name()));
+    let pods = cluster.started().enumerate().map(|(number, node)| echo_pod(&format!("p{}", number + 1), node.name()));
     cluster.apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---")).map(drop)
 }
 
 /// All pods reach each other, the Service is answered by all of them, and each node's hostPort by its own.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     apply_pods(cluster)?;
-    for number in 1..=cluster.nodes.len() {
+    let nodes: Vec<&Member> = cluster.started().collect();
+    for number in 1..=nodes.len() {
         cluster.wait_pod("default", &format!("p{number}"))?;
     }
     let addresses = cluster.pod_addresses("default")?;
@@ -90,8 +91,8 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
             ensure!(answered.len() == addresses.len(), "{from} was answered by {answered:?} only");
             Ok(())
         })?;
-        let other = (number + 1) % cluster.nodes.len();
-        let host_port = format!("{} 8090", cluster.nodes[other].host().v4_of("enp0s8")?);
+        let other = (number + 1) % nodes.len();
+        let host_port = format!("{} 8090", nodes[other].host().v4_of("enp0s8")?);
         eventually_ok(SOON, "a hostPort of another node answers", || {
             let answer = ask(from, &host_port)?;
             ensure!(answer == format!("p{}", other + 1), "{host_port}: {answer}");
@@ -125,7 +126,7 @@ pub(super) fn seen_inside(cluster: &Cluster) -> Result<IpAddr> {
 fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
-    let script = format!("nc -w 5 {address} {} </dev/null", listener.local_addr()?.port());
+    let script = format!("nc -w 60 {address} {} </dev/null", listener.local_addr()?.port());
     std::thread::scope(|scope| {
         let seen = scope.spawn(|| eventually_ok(SOON, "the pod's connection comes", || Ok(listener.accept()?.1.ip())));
         cluster.exec("default", "p1", &["sh", "-c", &script])?;
@@ -145,10 +146,4 @@ pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
 fn of_bridge(host: &Host) -> Result<IpAddr> {
     let text = host.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
     Ok(text.split_whitespace().nth(2).and_then(|net| net.split('/').next()).context("cni0 has no address")?.parse()?)
-}
-
-/// Probes between the bridges of two nodes' pods: the way of packets from pod to pod but for the cable.
-pub(super) fn probe(cluster: &Cluster, from: usize, to: usize) -> Result<Probe> {
-    let (from, to) = (cluster.nodes[from].host(), cluster.nodes[to].host());
-    Probe::between((from.netns(), of_bridge(from)?), (to.netns(), of_bridge(to)?), &ProbeOptions::default())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{ANNOTATIONS, Lab, NodeObject, eventually, eventually_ok, throughout};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, OWN, SOON, Scenario, VXLAN, turn};
+use crate::kube::bed::{Bed, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
 
 const NODES: &[(&str, Scenario)] = &[
     ("annotations changed by others come back", tampered),
@@ -114,7 +114,7 @@ fn tampered(bed: &mut Bed) -> Result<()> {
         let before = bed.admin().flannel_annotation("h1", name)?;
         bed.admin().annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
         // Put back at once, then at most once in ten seconds.
-        eventually_ok(Duration::from_secs(30), "an annotation comes back", || {
+        eventually_ok(SOON, "an annotation comes back", || {
             let now = bed.admin().flannel_annotation("h1", name)?;
             ensure!(now == before, "{name} is {now:?} instead of {before:?}");
             Ok(())
@@ -128,7 +128,7 @@ fn condition(bed: &mut Bed) -> Result<()> {
     let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud" }] } });
     bed.admin().patch_node_status("h2", &wrong)?;
     // At most once a minute.
-    eventually(Duration::from_secs(75), "the condition comes back", || bed.admin().has_network("h2")).map(drop)
+    eventually(MINUTES, "the condition comes back", || bed.admin().has_network("h2")).map(drop)
 }
 
 fn two_patchers(bed: &mut Bed) -> Result<()> {
@@ -140,7 +140,7 @@ fn two_patchers(bed: &mut Bed) -> Result<()> {
         let node = bed.admin().node("h1")?;
         ensure!(node["metadata"]["annotations"]["example.org/counter"] == *number.to_string(), "{number} is lost: {node}");
     }
-    eventually_ok(Duration::from_secs(30), "ours is back", || {
+    eventually_ok(SOON, "ours is back", || {
         let now = bed.admin().flannel_annotation("h1", "public-ip")?;
         ensure!(now.as_deref() == Some("192.168.56.101"), "{now:?}");
         Ok(())
@@ -301,7 +301,7 @@ fn hostile(bed: &mut Bed) -> Result<()> {
     }
     taken.iter().try_for_each(|name| bed.admin().delete_node(name))?;
     for (host, before) in before.iter().enumerate() {
-        eventually_ok(Duration::from_secs(90), "nothing of them is left", || {
+        eventually_ok(MINUTES, "nothing of them is left", || {
             let now = bed.peers_of(host)?;
             ensure!(now == *before, "before:\n{before}\nnow:\n{now}");
             Ok(())
@@ -359,7 +359,7 @@ fn restored(bed: &mut Bed) -> Result<()> {
         bed.wait_tunnel(host, "10.244.51.0/24", Some("192.168.56.51"))?;
         bed.wait_tunnel(host, "10.244.53.0/24", Some("192.168.56.53"))?;
         // What is not there any more waits a minute: the list of a restored store is not trusted at once.
-        eventually_ok(Duration::from_secs(120), "the Node after the snapshot goes", || {
+        eventually_ok(MINUTES, "the Node after the snapshot goes", || {
             ensure!(bed.tunnel(host, "10.244.52.0/24")?.is_none(), "it stays");
             Ok(())
         })?;

@@ -91,7 +91,7 @@ fn half_open(bed: &mut Bed) -> Result<()> {
     bed.admin().create_node(&peer)?;
     let found = (0..bed.hosts.len()).try_for_each(|host| {
         // 15 seconds without an answer end a connection.
-        eventually_ok(Duration::from_secs(90), "the new peer is there", || {
+        eventually_ok(2 * SOON, "the new peer is there", || {
             ensure!(bed.tunnel(host, "10.244.251.0/24")?.is_some(), "h{} does not know it", host + 1);
             Ok(())
         })
@@ -167,12 +167,16 @@ fn a_daemon_that_starts_without_the_api_waits_and_is_ready_as_soon_as_it_is_ther
                 ensure!(daemon.is_running() && !daemon.is_ready(), "{}", daemon.log());
                 Ok(())
             })?;
-            ensure!(daemon.get("/readyz")?.0 == 503, "{:?}", daemon.get("/readyz")?);
+            eventually_ok(SOON, "it says that it is not ready", || {
+                let (code, why) = daemon.get("/readyz")?;
+                ensure!(code == 503, "{code} {why}");
+                Ok(())
+            })?;
             if cut {
                 bed.admin().create_node(&bed.node(1))?;
             }
             bed.proxies.iter().for_each(lab::Proxy::pass);
-            daemon.wait_ready(Duration::from_secs(60))?;
+            daemon.wait_ready(SOON)?;
             ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
             std::fs::remove_file(daemon.subnet_file()).ok();
         }

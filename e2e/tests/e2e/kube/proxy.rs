@@ -6,10 +6,11 @@ use anyhow::{Context, Result, ensure};
 use lab::{Answer, ApiServer, Families, Lab, NodeObject, Uplink, User, eventually};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(10);
+use crate::kube::bed::{SOON, turn};
 
 #[test]
 fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot() -> Result<()> {
+    let _turn = turn();
     Lab::run("API server alone", |lab| {
         let lan = lab.switch("lan")?;
         let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
@@ -29,9 +30,11 @@ fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot()
         // Through the proxy from a host: counted, answered for, stalled, ended.
         let proxy = api.proxy(8001)?;
         let url = proxy.url();
-        let ask =
-            |path: &str| client.netns().output("curl", &["--silent", "--max-time", "2", "--write-out", "%{http_code}", &format!("{url}{path}")]);
-        let answer = |path: &str| -> Result<String> { Ok(String::from_utf8(ask(path)?.stdout)?) };
+        let ask = |path: &str, patience: &str| -> Result<String> {
+            let args = ["--silent", "--max-time", patience, "--write-out", "%{http_code}", &format!("{url}{path}")];
+            Ok(String::from_utf8(client.netns().output("curl", &args)?.stdout)?)
+        };
+        let answer = |path: &str| ask(path, "60");
         let text = answer("/api/v1/nodes/n1")?;
         ensure!(text.ends_with("200") && text.contains("10.244.1.0/24"), "{text}");
         let calls = proxy.calls_of(client.v4()?);
@@ -44,7 +47,7 @@ fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot()
         proxy.pass();
         proxy.stall(true);
         let start = Instant::now();
-        ensure!(answer("/api/v1/nodes/n1")?.ends_with("000") && start.elapsed() >= Duration::from_secs(2), "it answers while it is stalled");
+        ensure!(ask("/api/v1/nodes/n1", "2")?.ends_with("000") && start.elapsed() >= Duration::from_secs(2), "it answers while it is stalled");
         proxy.cut();
         ensure!(answer("/api/v1/nodes/n1")?.ends_with("000"), "it answers while it is cut");
         proxy.pass();

@@ -43,7 +43,7 @@ fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
         ensure!(bed.admin().node("h1")?["metadata"].get("annotations").is_none(), "it published something: {}", bed.admin().node("h1")?);
         // The mounted file is read again.
         std::fs::write(&bed.net_conf, VXLAN.replace("10.244.0.0/16", "10.42.0.0/16"))?;
-        eventually(Duration::from_secs(120), "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
+        eventually(SOON, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
         ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
 
@@ -52,7 +52,7 @@ fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
         let mut daemon = host.start_flanneld(&bed.options[0])?;
         waits(&mut daemon, &["net-conf.json"])?;
         std::fs::write(&bed.net_conf, VXLAN.replace("10.244.0.0/16", "10.42.0.0/16"))?;
-        eventually(Duration::from_secs(120), "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
+        eventually(SOON, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
         Ok(())
     })
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, binaries};
 
-use crate::kube::bed::{SOON, turn};
+use crate::kube::bed::turn;
 use crate::kube::installed::{
-    apply_pods, first_pod, impatient, install, probe, repository, require_no_failed_sandbox, require_traffic, seen_outside, with_images,
+    apply_pods, first_pod, impatient, install, repository, require_no_failed_sandbox, require_traffic, seen_outside, with_images,
 };
+use crate::kube::streams::Streams;
 
 /// An update of one node takes a packet's way away for 3 seconds, or 10 on an overloaded machine.
 const GAP: Duration = Duration::from_secs(60);
@@ -42,13 +43,13 @@ fn udp_by_the_chart_and_the_gap_of_a_rolling_update() -> Result<()> {
         ensure!(seen == node, "with --ip-masq the pod is seen as {seen} instead of {node}");
 
         // The update takes --ip-masq away.
-        let probe = probe(&cluster, 0, 1)?;
-        probe.wait_flowing(SOON)?;
+        let streams = Streams::start(&cluster)?;
         install(&cluster, &chart(&["--set", "flannel.args={--kube-subnet-mgr}"])?)?;
-        probe.wait_flowing(SOON)?;
-        let report = probe.finish()?;
-        println!("udp, rolling update of two nodes: {report}");
-        ensure!(report.wrong == 0 && report.longest_outage < GAP, "{report}");
+        streams.wait_flowing()?;
+        for report in streams.finish()? {
+            println!("udp, rolling update of two nodes: {report}");
+            ensure!(report.wrong == 0 && report.longest_outage < GAP, "{report}");
+        }
         require_traffic(&cluster)?;
         let (seen, pod) = (seen_outside(&cluster)?, first_pod(&cluster)?);
         ensure!(seen == pod, "without --ip-masq the pod is seen as {seen} instead of {pod}");

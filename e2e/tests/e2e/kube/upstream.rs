@@ -6,8 +6,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab};
 
-use crate::kube::bed::{SOON, turn};
-use crate::kube::installed::{apply_pods, impatient, install, manifest, probe, repository, require_no_failed_sandbox, require_traffic, with_images};
+use crate::kube::bed::turn;
+use crate::kube::installed::{apply_pods, impatient, install, manifest, repository, require_no_failed_sandbox, require_traffic, with_images};
+use crate::kube::streams::Streams;
 
 const OURS: [&str; 2] = ["docker.io/flannel-rs/flannel:v0.1.0", "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0"];
 /// An archive of Go flannel's images, the daemon's and the plugin's, as `docker save` and `ctr images export` write it.
@@ -24,8 +25,7 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     apply_pods(cluster)?;
     install(cluster, theirs)?;
     require_traffic(cluster)?;
-    let probe = probe(cluster, 0, 1)?;
-    probe.wait_flowing(SOON)?;
+    let streams = Streams::start(cluster)?;
     let ours = manifest(|text| impatient(&text))?;
     for (name, text) in [("ours over it", ours.as_str()), ("and back", theirs)] {
         let start = Instant::now();
@@ -33,7 +33,7 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
         println!("{name}: {:.1?}", start.elapsed());
         require_traffic(cluster).with_context(|| name.to_owned())?;
     }
-    probe.finish()?.require_clean()
+    streams.require_clean()
 }
 
 #[test]

@@ -202,13 +202,6 @@ impl Member {
         self.host.netns().exec("nsenter", &args)
     }
 
-    /// Runs a program in a container.
-    pub(super) fn exec_in_container(&self, id: &str, command: &[&str]) -> Result<String> {
-        let exec = format!("lab-{:08x}", rand::random::<u32>());
-        let args = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
-        self.command(&args.into_iter().chain(command.iter().copied()).collect::<Vec<_>>())
-    }
-
     /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
     ///
     /// # Errors

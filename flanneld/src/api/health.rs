@@ -1,22 +1,19 @@
-//! The HTTP server that answers for [`Health`].
+//! The health endpoint, as Go flannel has it: /healthz, /livez, /readyz, /metrics and /status, for kubelet and Prometheus. Nothing per peer.
 
-use super::Health;
+use super::connections::{self, Times};
+use super::listen::{self, Listener};
+use crate::health::Health;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use socket2::{Domain, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 use subnet_lease::printable;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
-
-/// How long open requests may take once the daemon stops.
-const GRACE: Duration = Duration::from_secs(3);
+use tracing::info;
 
 /// How many unused leases /readyz lists.
 const REFUSED: usize = 20;
@@ -53,8 +50,8 @@ impl Server {
     /// # Errors
     /// Names the address and the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, BindError> {
-        let listener = listen(address).await.map_err(|why| BindError { address, why })?;
-        info!("health server listens on http://{address}: /healthz /readyz /metrics /status");
+        let listener = listen::tcp(address).await.map_err(|why| BindError { address, why })?;
+        info!("health server listens on http://{address}: /healthz /livez /readyz /metrics /status");
         Ok(Self { listener, health })
     }
 
@@ -68,46 +65,19 @@ impl Server {
 
     /// Answers until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
-        let router = Router::new()
-            .route("/healthz", any(healthz))
-            .route("/readyz", any(readyz))
-            .route("/metrics", any(metrics))
-            .route("/status", any(status))
-            .with_state(self.health);
-        let served = axum::serve(self.listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-        let late = async {
-            stop.cancelled().await;
-            tokio::time::sleep(GRACE).await;
-        };
-        tokio::select! {
-            result = async { served.await } => if let Err(error) = result { warn!("the health server ended: {error}") },
-            () = late => info!("closing open requests to the health server"),
-        }
+        connections::serve(Listener::Tcp(self.listener), routes(self.health), "the health server", Times::default(), stop).await;
     }
 }
 
-/// Listens on an address. 0.0.0.0 stands for all of this host, IPv6 too, as it does for Go: kubelet asks an IPv6 node by IPv6.
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
-        match listen_on_all(address.port()) {
-            Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse || error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
-            // A kernel without IPv6.
-            Err(error) => debug!("no health server on IPv6: {error}"),
-        }
-    }
-    TcpListener::bind(address).await
-}
-
-fn listen_on_all(port: u16) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
-    socket.set_only_v6(false)?;
-    // As tokio's own.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-    socket.listen(1024)?;
-    TcpListener::from_std(socket.into())
+/// What the health endpoint answers, with any method, as Go's does.
+pub(super) fn routes(health: Health) -> Router {
+    Router::new()
+        .route("/healthz", any(healthz))
+        .route("/livez", any(healthz))
+        .route("/readyz", any(readyz))
+        .route("/metrics", any(metrics))
+        .route("/status", any(status))
+        .with_state(health)
 }
 
 async fn healthz(State(health): State<Health>) -> Response {

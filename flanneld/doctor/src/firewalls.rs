@@ -1,6 +1,6 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
 
-use super::nftables::Barrier;
+use crate::nftables::Barrier;
 use ipnet::IpNet;
 use serde_json::Value;
 

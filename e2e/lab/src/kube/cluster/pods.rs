@@ -1,0 +1,88 @@
+//! The pods of a cluster, and what is done from inside of them.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::kube::cluster::member::Member;
+use crate::kube::cluster::{Cluster, SLOW};
+use crate::net::netns::Netns;
+use crate::wait::eventually_ok;
+
+impl Cluster {
+    /// Waits until a pod runs and is ready; it is returned as it then is.
+    ///
+    /// # Errors
+    /// When it is not in time; the error says why.
+    pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
+        let admin = self.api.admin();
+        eventually_ok(SLOW, "a pod is ready", || {
+            let pod = admin.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            ensure!(is_ready, "{name}: {}", pod["status"]);
+            Ok(pod)
+        })
+    }
+
+    /// Runs a command in the first container of a pod.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
+        let (node, id) = self.container(namespace, pod)?;
+        node.exec_in_container(&id, command)
+    }
+
+    /// The network namespace of a pod, for what is measured from inside.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn netns(&self, namespace: &str, pod: &str) -> Result<Netns> {
+        let (node, id) = self.container(namespace, pod)?;
+        node.netns_of_container(&id)
+    }
+
+    /// The first container of a pod, and the node that it is on.
+    fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
+        let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
+        let id = found["status"]["containerStatuses"][0]["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
+        let (id, on) = (id.context("the pod has no container yet")?, found["spec"]["nodeName"].as_str().unwrap_or_default());
+        let node = self.nodes.iter().find(|node| node.name() == on).with_context(|| format!("no node {on}"))?;
+        Ok((node, id.to_owned()))
+    }
+
+    /// The addresses of all pods of a namespace, by the pods' names.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
+        let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
+        let addresses =
+            |pod: &Value| pod["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect();
+        Ok(pods["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|pod| (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), addresses(pod)))
+            .collect())
+    }
+}
+
+impl Member {
+    /// Runs a program in a container.
+    fn exec_in_container(&self, id: &str, command: &[&str]) -> Result<String> {
+        let exec = format!("lab-{:08x}", rand::random::<u32>());
+        let args = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
+        self.command(&args.into_iter().chain(command.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// The network namespace that a container runs in, as one of the lab's: it goes with the lab, if not before.
+    fn netns_of_container(&self, id: &str) -> Result<Netns> {
+        let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
+        let of_task = |line: &str| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok();
+        let pid: u32 = tasks.lines().find_map(of_task).with_context(|| format!("container {id} does not run:\n{tasks}"))?;
+        self.host().site().netns_of(&format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)), pid)
+    }
+}

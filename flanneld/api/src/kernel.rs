@@ -1,0 +1,35 @@
+//! What the kernel has of this network.
+
+use serde::{Deserialize, Serialize};
+
+/// Links, addresses, routes, neighbours and FDB entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Whether all are as wanted.
+    pub in_sync: bool,
+    /// What is not, in words; empty if all are.
+    pub trouble: String,
+    /// Number of routes wanted.
+    pub routes: u64,
+    /// Number of permanent neighbours wanted.
+    pub neighbours: u64,
+    /// Number of FDB entries wanted.
+    pub fdb: u64,
+    /// How many were put back within the last hour after another program had changed them.
+    pub put_back: u64,
+}
+
+/// The traffic rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// What they are written with: `nftables`, `iptables (nf_tables)`, `iptables (legacy)`.
+    pub with: String,
+    /// What they do: `masquerade`, `forward`, `guard`.
+    pub what: Vec<String>,
+    /// Whether they are in place.
+    pub in_place: bool,
+    /// Why not; empty if they are.
+    pub trouble: String,
+    /// How often they were put back since the daemon started.
+    pub put_back: u64,
+}

@@ -1,0 +1,18 @@
+//! What a daemon says of its node: the document of `GET /api/v1/node`, which `flannelctl` and the page show.
+//!
+//! Names and texts in it come from the store and from other nodes. Whoever shows them makes them printable.
+
+mod kernel;
+mod node;
+mod peer;
+
+pub use kernel::{Kernel, Rules};
+pub use node::{File, FileState, Lease, Node, Notice, Reason, Store, Underlay};
+pub use peer::{Peer, Unused};
+
+/// The schema of [`Node`].
+pub const SCHEMA: &str = "flannel.node/1";
+/// The path of the document.
+pub const NODE: &str = "/api/v1/node";
+/// The path of the doctor's report, [`doctor::Report`].
+pub const FINDINGS: &str = "/api/v1/findings";

@@ -1,0 +1,193 @@
+//! `docs/schema/node.json` describes the types, no more and no less.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use doctor::finding::{self, Unknown as Unmade};
+use doctor::{Finding, Report, Severity};
+use node_api::{File, FileState, Kernel, Lease, Node, Notice, Peer, Reason, Rules, SCHEMA, Store, Underlay, Unused};
+use probing::state::State;
+use probing::view::{self, Mesh};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+fn schema(name: &str) -> Value {
+    let path = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn finding() -> Finding {
+    let mut finding = Finding::new("mtu", Severity::Degraded, "eth1", "what", "why").seen("text", "from").run("true");
+    finding.since = Some(jiff::Timestamp::UNIX_EPOCH);
+    finding.explained_by = Some(String::new());
+    finding
+}
+
+fn mesh() -> Mesh {
+    let (text, subnet) = (String::new, "10.244.2.0/24".parse().unwrap());
+    let peer = view::Peer {
+        id: Some(text()),
+        name: Some(text()),
+        subnet,
+        address: "192.0.2.2".parse().unwrap(),
+        overlay: Some("10.244.2.0".parse().unwrap()),
+        state: State::Well,
+        state_age_ms: 1,
+        ping_only: false,
+        rtt_us: Some(1),
+        lost: 0,
+        asked: 16,
+        carries: Some(1450),
+        mtu: 1450,
+        asked_age_ms: Some(1),
+        answered_age_ms: Some(1),
+        beside_age_ms: Some(1),
+        hears_us_age_ms: Some(1),
+        hears_us_beside_age_ms: Some(1),
+        heard_age_ms: Some(1),
+        heard_beside_age_ms: Some(1),
+        clock_offset_ms: Some(1),
+        answered_by: Some(text()),
+        others: vec![view::Said { by: text(), state: State::Well, age_ms: 1 }],
+    };
+    let said = view::Own { ready: true, broken: 0, degraded: 0, risks: 0, gravest: Some(text()) };
+    let cell = view::Cell { subnet, state: State::Well, ping_only: true, rtt_us: Some(1), lost: 0, asked_age_ms: Some(1) };
+    Mesh {
+        at_ms: 1,
+        running_ms: 1,
+        port: 8473,
+        cycle_ms: 5000,
+        traffic: view::Traffic::default(),
+        problems: vec![view::Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: text() }],
+        peers: vec![peer],
+        rows: vec![view::Row {
+            id: Some(text()),
+            name: Some(text()),
+            subnet,
+            asked_age_ms: 1,
+            said_age_ms: Some(1),
+            said: Some(said),
+            counts: [(State::Well, 1)].into(),
+            rtt_us: Some(1),
+            peers: vec![cell],
+        }],
+    }
+}
+
+/// Every field has a value, and every list an element: a field that is added to a type has to be added here.
+fn full() -> Node {
+    let text = String::new;
+    let time = jiff::Timestamp::UNIX_EPOCH;
+    Node {
+        schema: SCHEMA.to_owned(),
+        at: time,
+        node: text(),
+        node_id: Some(text()),
+        version: text(),
+        uptime_seconds: 1,
+        ready: true,
+        reasons: vec![Reason { condition: text(), text: text() }],
+        silent: Some(text()),
+        notices: vec![Notice { name: text(), text: text() }],
+        networks: vec!["10.244.0.0/16".parse().unwrap()],
+        backend: Some(text()),
+        subnets: vec!["10.244.1.0/24".parse().unwrap()],
+        lease: Some(Lease { until: Some(time), renewed: Some(time), trouble: Some(text()) }),
+        underlay: Some(Underlay {
+            interface: text(),
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            public: vec!["192.0.2.1".parse().unwrap()],
+            mtu: 1500,
+            why: text(),
+        }),
+        mtu: Some(1450),
+        subnet_env: Some(File { path: "/run".into(), state: FileState::Right }),
+        store: Some(Store { what: text(), heard: Some(time), trouble: Some(text()) }),
+        kernel: Some(Kernel { in_sync: true, trouble: text(), routes: 1, neighbours: 1, fdb: 1, put_back: 1 }),
+        rules: Some(Rules { with: text(), what: vec![text()], in_place: true, trouble: text(), put_back: 1 }),
+        findings: Some(vec![finding()]),
+        unknown: vec![Unmade { check: text(), why: text() }],
+        mesh: Some(mesh()),
+        page: Some(text()),
+        peers: vec![Peer { node: Some(text()), subnets: vec!["10.244.2.0/24".parse().unwrap()], addresses: vec!["192.0.2.2".parse().unwrap()] }],
+        unused: vec![Unused { lease: text(), reason: text(), text: text() }],
+    }
+}
+
+/// Compares a value with the part of the schema that describes it; `full` values have every field of it.
+fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str) {
+    if let Some(name) = part["$ref"].as_str() {
+        return compare(schema, &schema["$defs"][name.rsplit('/').next().unwrap()], value, full, place);
+    }
+    if let Some(choices) = part["anyOf"].as_array() {
+        assert!(choices.len() == 2 && choices[1] == json!({"type": "null"}), "{place}");
+        return if value.is_null() { assert!(!full, "{place}") } else { compare(schema, &choices[0], value, full, place) };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds: Vec<&str> = part["type"]
+        .as_array()
+        .map_or_else(|| vec![&part["type"]], |kinds| kinds.iter().collect())
+        .iter()
+        .map(|kind| kind.as_str().unwrap())
+        .collect();
+    assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| compare(schema, &part["items"], item, full, &format!("{place}[]"))),
+        Value::Object(fields) if part["properties"].is_null() => {
+            fields.values().for_each(|value| compare(schema, &part["additionalProperties"], value, full, place));
+        }
+        Value::Object(fields) => {
+            let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
+            assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");
+            let required: BTreeSet<&str> = part["required"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+            assert_eq!(required, described.iter().map(|name| name.as_str()).collect(), "{place}");
+            assert_eq!(part["additionalProperties"], false, "{place}");
+            fields.iter().for_each(|(name, value)| compare(schema, &part["properties"][name], value, full, &format!("{place}.{name}")));
+        }
+        _ => {
+            assert!(part["enum"].as_array().is_none_or(|choices| choices.contains(value)), "{place}");
+            assert!(part.get("const").is_none_or(|only| only == value || !full), "{place}");
+        }
+    }
+}
+
+#[test]
+fn the_schema_describes_the_types() {
+    let schema = schema("node");
+    assert_eq!(schema["title"], SCHEMA);
+    compare(&schema, &schema, &serde_json::to_value(full()).unwrap(), true, "node");
+    compare(&schema, &schema, &serde_json::to_value(Node::default()).unwrap(), false, "node");
+    for state in [FileState::Right, FileState::Missing, FileState::Different] {
+        assert!(schema["$defs"]["file"]["properties"]["state"]["enum"].as_array().unwrap().contains(&serde_json::to_value(state).unwrap()));
+    }
+}
+
+#[test]
+fn the_schema_of_findings_describes_the_report() {
+    let schema = schema("findings");
+    let unknown = vec![Unmade { check: String::new(), why: String::new() }];
+    let report = Report {
+        schema: finding::SCHEMA.to_owned(),
+        node: String::new(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        daemon: finding::DaemonState::Running,
+        checks: 1,
+        findings: vec![finding()],
+        unknown,
+    };
+    assert_eq!(schema["title"], finding::SCHEMA);
+    compare(&schema, &schema, &serde_json::to_value(report).unwrap(), true, "findings");
+}
+
+#[test]
+fn json_leads_back() {
+    for node in [full(), Node::default()] {
+        assert_eq!(serde_json::from_str::<Node>(&serde_json::to_string(&node).unwrap()).unwrap(), node);
+    }
+}

@@ -1,0 +1,14 @@
+//! The checks, a file a group.
+
+pub mod daemon;
+pub mod firewall;
+pub mod interface;
+pub mod kernel;
+pub mod kubernetes;
+pub mod limits;
+pub mod mesh;
+pub mod network;
+pub mod pods;
+pub mod store;
+pub mod sysctls;
+mod way_out;

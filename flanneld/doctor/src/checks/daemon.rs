@@ -1,0 +1,106 @@
+//! The daemon itself: whether it runs, whether it hangs, the ports that it wants.
+
+use super::way_out::{restart, set_option};
+use crate::facts::Facts;
+use crate::facts::daemon::Launch;
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::table::Check;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "not-running",
+        severity: Severity::Broken,
+        title: "flanneld does not run",
+        needs: &[Need::Running],
+        explains: &["subnet-env", "vtep-mac", "lease"],
+        waits: false,
+        judge: not_running,
+    },
+    Check {
+        id: "hangs",
+        severity: Severity::Broken,
+        title: "flanneld hangs",
+        needs: &[Need::Silent],
+        explains: &["vtep-mac", "lease"],
+        waits: false,
+        judge: hangs,
+    },
+    Check {
+        id: "port-taken",
+        severity: Severity::Degraded,
+        title: "Another program has a port that flanneld wants",
+        needs: &[Need::Ports],
+        explains: &["probe-filtered"],
+        waits: false,
+        judge: port_taken,
+    },
+];
+
+fn not_running(facts: &Facts) -> Vec<Finding> {
+    if facts.daemon.running.known() != Some(&false) {
+        return Vec::new();
+    }
+    let mut finding = Finding::new(
+        "not-running",
+        Severity::Broken,
+        "",
+        "flanneld does not run on this node",
+        "packets still take the ways that are set, but no change of the network arrives here and the lease of this node runs out",
+    );
+    let place = match facts.daemon.launch {
+        Launch::Systemd => "journalctl -u flanneld",
+        Launch::Kubernetes => "kubectl logs",
+    };
+    if let Some(words) = facts.daemon.last_words.known() {
+        let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
+        finding = finding.seen(format!("it ended{when} with exit code {}: {}", words.code, words.text), "its last words");
+    } else {
+        finding = finding.seen(format!("no process holds {}.status", facts.daemon.subnet_file.display()), place);
+    }
+    vec![match facts.daemon.launch {
+        Launch::Systemd => finding.run("systemctl start flanneld"),
+        Launch::Kubernetes => finding.run(restart(facts)),
+    }]
+}
+
+fn hangs(facts: &Facts) -> Vec<Finding> {
+    let Some(silent) = facts.daemon.silent.known().filter(|silent| !silent.is_empty()) else { return Vec::new() };
+    let mut finding = Finding::new(
+        "hangs",
+        Severity::Broken,
+        "",
+        "flanneld runs and does not work",
+        "one of its tasks waits for something that does not come: a disk, a program, the kernel; packets still take the ways that are set",
+    );
+    for task in silent.iter().take(5) {
+        finding = finding.seen(task, "livez");
+    }
+    vec![finding.run(restart(facts))]
+}
+
+fn port_taken(facts: &Facts) -> Vec<Finding> {
+    let ports = facts.host.ports.known().into_iter().flatten();
+    ports
+        .map(|port| {
+            let (kind, list) = if port.udp { ("UDP", "ss -ulpn") } else { ("TCP", "ss -ltnp") };
+            let what = format!("{kind} port {}, which flanneld wants for its {}, is taken", port.number, port.purpose);
+            let finding = Finding::new(
+                "port-taken",
+                Severity::Degraded,
+                format!("{} {}", kind.to_lowercase(), port.number),
+                what,
+                format!("there are no {} until the port is free or another one is named", port.purpose),
+            );
+            let finding = match &port.owner {
+                Some(owner) => finding.seen(format!("{owner} has it"), list),
+                None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
+            };
+            match port.number.checked_add(100) {
+                Some(other) => finding.run_all(set_option(facts, &port.flag, &other.to_string())),
+                None => finding,
+            }
+        })
+        .collect()
+}

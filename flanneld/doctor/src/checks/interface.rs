@@ -1,0 +1,286 @@
+//! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
+
+use super::way_out::{candidates, lead_out, nat_marks};
+use crate::facts::Facts;
+use crate::facts::host::Interface;
+use crate::facts::mesh::{Path, State};
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+use crate::table::Check;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "wrong-interface",
+        severity: Severity::Broken,
+        title: "flannel uses an interface that does not join the nodes",
+        needs: &[Need::Interfaces, Need::Routes, Need::Choice],
+        explains: &[
+            "nat-interface",
+            "duplicate-address",
+            "not-running",
+            "lease-refused",
+            "peer-cut",
+            "overlay-cut",
+            "one-way",
+            "wrong-node",
+            "encap-blocked",
+            "probe-filtered",
+            "silent-node",
+            "node-internal-ip",
+        ],
+        waits: false,
+        judge: wrong_interface,
+    },
+    Check {
+        id: "nat-interface",
+        severity: Severity::Risk,
+        title: "flannel uses the NAT interface of a virtual machine",
+        needs: &[Need::Interfaces, Need::Routes, Need::Choice],
+        explains: &[],
+        waits: false,
+        judge: nat_interface,
+    },
+    Check {
+        id: "duplicate-address",
+        severity: Severity::Broken,
+        title: "Two nodes have one address",
+        needs: &[Need::Running],
+        explains: &["not-running", "wrong-node"],
+        waits: false,
+        judge: duplicate_address,
+    },
+    Check {
+        id: "clone",
+        severity: Severity::Broken,
+        title: "Another machine has this node's identity",
+        needs: &[Need::Running],
+        explains: &["not-running", "lease"],
+        waits: false,
+        judge: clone,
+    },
+    Check {
+        id: "no-interface",
+        severity: Severity::Broken,
+        title: "No interface fits",
+        needs: &[Need::Reasons],
+        explains: &[],
+        waits: false,
+        judge: no_interface,
+    },
+    Check {
+        id: "node-internal-ip",
+        severity: Severity::Degraded,
+        title: "kubelet reports the address of a NAT interface",
+        needs: &[Need::Interfaces, Need::Routes, Need::Choice, Need::Kubernetes],
+        explains: &[],
+        waits: false,
+        judge: node_internal_ip,
+    },
+];
+
+/// The chosen interface.
+fn chosen(facts: &Facts) -> Option<&Interface> {
+    facts.host.named(&facts.daemon.choice.known()?.interface)
+}
+
+fn paths(facts: &Facts) -> &[Path] {
+    facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
+}
+
+/// The last words of a daemon that was refused because another node has its address.
+fn refused_for_address(facts: &Facts) -> Option<&str> {
+    let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false))?;
+    words.text.contains("is already the address of").then_some(words.text.as_str())
+}
+
+/// Leases of others with an address of this host.
+fn with_our_address(facts: &Facts) -> Vec<&str> {
+    let refused = facts.leases.refused.known().into_iter().flatten();
+    refused.filter(|refused| refused.reason == "our-address").map(|refused| refused.text.as_str()).collect()
+}
+
+fn wrong_interface(facts: &Facts) -> Vec<Finding> {
+    let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else { return Vec::new() };
+    let paths = paths(facts);
+    if paths.iter().any(Path::is_heard) {
+        return Vec::new();
+    }
+    let marks = nat_marks(facts, interface);
+    let candidates = candidates(facts, interface);
+    let led = candidates.iter().any(|candidate| candidate.leads.is_some());
+    let silent = !paths.is_empty() && paths.iter().all(|path| path.state == State::Cut);
+    let refused = refused_for_address(facts);
+    let ours = with_our_address(facts);
+    // Without probes the marks alone tell: nobody else is behind that gateway.
+    let alone = facts.mesh.known().is_none()
+        && facts.leases.peers.known().is_some_and(|peers| peers.iter().any(|peer| peer.public.iter().any(|ip| beside(interface, *ip))));
+    if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led) || alone && marks.is_some()) {
+        return Vec::new();
+    }
+    let name = &interface.name;
+    let what = match marks {
+        Some(_) => format!("flannel uses {name}, the NAT interface of the virtual machine"),
+        None => format!("flannel uses {name}, by which no other node is reached"),
+    };
+    let reached = "no other machine reaches it";
+    let why = match choice.named {
+        true => format!("{}; {reached}", choice.why),
+        false => format!("nothing named an interface ({}); {reached}", choice.why),
+    };
+    let mut finding = Finding::new("wrong-interface", Severity::Broken, name, what, why);
+    if let Some(marks) = marks {
+        finding = finding.seen(marks, "ip address, ip route");
+    }
+    if let Some(words) = refused {
+        finding = finding.seen(words.split(". ").next().unwrap_or_default(), "the last words of flanneld");
+    }
+    for text in ours.iter().take(3) {
+        finding = finding.seen(*text, "flannelctl leases");
+    }
+    if silent {
+        let names: Vec<String> = paths.iter().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
+        let more = if paths.len() > names.len() { format!(" and {} more", paths.len() - names.len()) } else { String::new() };
+        let verb = if paths.len() == 1 { "answers" } else { "answer" };
+        finding = finding.seen(format!("{}{more} {verb} nothing, ping neither", names.join(" and ")), "probes");
+    }
+    if candidates.is_empty() {
+        finding = finding.seen(
+            "this host has no other interface with an address: give the machine a second one, on a network that joins the machines",
+            "ip address",
+        );
+    }
+    vec![lead_out(finding, facts, &candidates)]
+}
+
+/// Whether an address is on the link of an interface.
+fn beside(interface: &Interface, ip: IpAddr) -> bool {
+    interface.addresses.iter().any(|net| net.contains(&ip))
+}
+
+fn nat_interface(facts: &Facts) -> Vec<Finding> {
+    let Some(interface) = chosen(facts) else { return Vec::new() };
+    let Some(marks) = nat_marks(facts, interface) else { return Vec::new() };
+    let candidates = candidates(facts, interface);
+    if candidates.is_empty() || paths(facts).iter().any(Path::is_heard) {
+        return Vec::new();
+    }
+    let name = &interface.name;
+    let finding = Finding::new(
+        "nat-interface",
+        Severity::Risk,
+        name,
+        format!("flannel uses {name}, the NAT interface of the virtual machine"),
+        "other nodes will not reach this one: every machine is alone behind that gateway, often with the same address",
+    );
+    vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, &candidates)]
+}
+
+fn duplicate_address(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let way_out = |finding: Finding| match chosen(facts) {
+        Some(interface) => {
+            let candidates = candidates(facts, interface);
+            lead_out(finding, facts, &candidates)
+        }
+        None => finding,
+    };
+    const WHY: &str = "nodes that share an address cannot be reached separately: packets to one of them arrive at the other";
+    if let Some(words) = refused_for_address(facts) {
+        let what = "flanneld did not start here: another node has this node's address";
+        let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
+        findings.push(way_out(finding.seen(words.split(". ").next().unwrap_or_default(), "the last words of flanneld")));
+    }
+    for text in with_our_address(facts) {
+        let finding = Finding::new("duplicate-address", Severity::Broken, text, "another node publishes an address of this host", WHY);
+        findings.push(way_out(finding.seen(text, "flannelctl leases")));
+    }
+    let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    // With WireGuard, several nodes may be behind one address.
+    let shares = facts.network.known().is_some_and(|network| network.backend.as_deref() == Some("wireguard"));
+    for peer in facts.leases.peers.known().into_iter().flatten().filter(|_| !shares) {
+        for ip in &peer.public {
+            by_address.entry(*ip).or_default().push(format!("{} ({})", peer.name, peer.subnets));
+        }
+    }
+    for (ip, nodes) in by_address.iter().filter(|(_, nodes)| nodes.len() > 1) {
+        let what = format!("{} nodes publish the address {ip}", nodes.len());
+        findings.push(
+            Finding::new("duplicate-address", Severity::Broken, ip.to_string(), what, WHY)
+                .seen(nodes.join(", "), "flannelctl leases")
+                .on("those nodes"),
+        );
+    }
+    findings
+}
+
+fn clone(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false)).map(|words| words.text.as_str());
+    let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_deref());
+    let signs = ["another machine uses this node's identity", "with this node's identity or address", "with the same identity and address"];
+    for (text, from) in [(words, "the last words of flanneld"), (trouble, "the lease")] {
+        let Some(text) = text.filter(|text| signs.iter().any(|sign| text.contains(sign))) else { continue };
+        let finding = Finding::new(
+            "clone",
+            Severity::Broken,
+            "",
+            "another machine runs with this node's identity",
+            "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets",
+        );
+        let finding = finding.seen(text, from);
+        findings.push(finding.run("rm /etc/machine-id && systemd-machine-id-setup").run("systemctl restart flanneld"));
+        break;
+    }
+    findings
+}
+
+fn no_interface(facts: &Facts) -> Vec<Finding> {
+    let Some(reason) = facts.daemon.reasons.known().and_then(|reasons| reasons.get("underlay")) else { return Vec::new() };
+    let mut finding = Finding::new(
+        "no-interface",
+        Severity::Broken,
+        "",
+        "there is no interface that reaches the other nodes",
+        "flanneld waits for it and goes on as soon as it is there",
+    );
+    finding = finding.seen(reason, "readyz");
+    let down = |interface: &&Interface| !interface.up && !interface.loopback && interface.kind.is_empty();
+    let choice = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    for interface in facts.host.interfaces.known().into_iter().flatten().filter(down) {
+        finding = finding.seen(format!("{} is down", interface.name), "ip link");
+        if choice == Some(interface.name.as_str()) {
+            finding = finding.run(format!("ip link set {} up", word(&interface.name)));
+        }
+    }
+    vec![finding]
+}
+
+fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
+    let (Some(node), Some(choice)) = (facts.kubernetes.known(), chosen(facts)) else { return Vec::new() };
+    if node.internal.is_empty() || node.internal.iter().any(|ip| choice.owns(*ip)) {
+        return Vec::new();
+    }
+    let behind_nat = node.internal.iter().find_map(|ip| {
+        let owner = facts.host.owner(*ip)?;
+        Some((*ip, owner, nat_marks(facts, owner)?))
+    });
+    let Some((ip, owner, marks)) = behind_nat else { return Vec::new() };
+    let Some(right) = choice.address(ip.is_ipv6()) else { return Vec::new() };
+    let line = format!("KUBELET_EXTRA_ARGS=--node-ip={}", right.addr());
+    vec![
+        Finding::new(
+            "node-internal-ip",
+            Severity::Degraded,
+            "",
+            format!("the InternalIP of the Node, {ip}, is on {}, not on {}, which joins the nodes", owner.name, choice.name),
+            "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
+        )
+        .seen(marks, "ip address, ip route")
+        .run(format!("echo {} >> /etc/default/kubelet", word(&line)))
+        .run("systemctl restart kubelet"),
+    ]
+}

@@ -1,0 +1,101 @@
+//! Limits of the kernel and faults of hardware.
+
+use crate::facts::Facts;
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+use crate::table::Check;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "checksum",
+        severity: Severity::Broken,
+        title: "Packets arrive with wrong checksums",
+        needs: &[Need::Checksums, Need::Mesh, Need::Interfaces],
+        explains: &["probe-filtered", "lossy"],
+        waits: true,
+        judge: checksum,
+    },
+    Check {
+        id: "neighbour-table",
+        severity: Severity::Risk,
+        title: "The kernel's table of neighbours is too small",
+        needs: &[Need::Neighbours, Need::Peers],
+        explains: &[],
+        waits: false,
+        judge: neighbour_table,
+    },
+    Check {
+        id: "conntrack-full",
+        severity: Severity::Risk,
+        title: "The table of connections is nearly full",
+        needs: &[Need::Conntrack],
+        explains: &[],
+        waits: false,
+        judge: conntrack_full,
+    },
+];
+
+fn checksum(facts: &Facts) -> Vec<Finding> {
+    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp + errors.tcp > 0) else { return Vec::new() };
+    // Ping has a checksum of its own, which no hardware computes.
+    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.ping_only && path.ours));
+    let device =
+        facts.host.interfaces.known().into_iter().flatten().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
+    let Some(device) = device.filter(|_| ping_only) else { return Vec::new() };
+    vec![
+        Finding::new(
+            "checksum",
+            Severity::Broken,
+            &device.name,
+            "packets through the overlay arrive with wrong checksums",
+            "a network card or its driver computes them wrongly for packets in packets; \"ChecksumOffload\": false in the Backend of the network configuration makes it last",
+        )
+        .seen(format!("{} of UDP, {} of TCP since the last look", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
+        .seen("a peer answers ping and no UDP through the overlay", "probes")
+        .run(format!("ethtool -K {} tx-checksum-ip-generic off", word(&device.name)))
+        .on(crate::finding::EVERYWHERE),
+    ]
+}
+
+fn neighbour_table(facts: &Facts) -> Vec<Finding> {
+    let Some(limits) = facts.host.neighbours.known().filter(|limits| limits.counts_permanent) else { return Vec::new() };
+    let peers = facts.leases.peers.known().map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
+    let families = [(limits.v4, "net.ipv4.neigh.default.gc_thresh"), (limits.v6, "net.ipv6.neigh.default.gc_thresh")];
+    families
+        .iter()
+        .filter_map(|(limit, name)| Some(((*limit)?, name)))
+        .filter(|(limit, _)| peers >= *limit)
+        .map(|(limit, name)| {
+            let (most, more) = (peers.saturating_mul(4), peers.saturating_mul(2));
+            Finding::new(
+                "neighbour-table",
+                Severity::Risk,
+                format!("{name}3"),
+                format!("{name}3 is {limit}, and this node has {peers} peers"),
+                "this kernel counts the permanent entries that flannel makes for its peers: when the table is full, other addresses are not resolved",
+            )
+            .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
+            .run(format!("sysctl -w {name}3={most} {name}2={more}"))
+        })
+        .collect()
+}
+
+fn conntrack_full(facts: &Facts) -> Vec<Finding> {
+    let Some(fill) = facts.host.conntrack.known().filter(|fill| fill.limit > 0 && fill.used.saturating_mul(10) >= fill.limit.saturating_mul(9))
+    else {
+        return Vec::new();
+    };
+    vec![
+        Finding::new(
+            "conntrack-full",
+            Severity::Risk,
+            "",
+            format!("{} of {} connections are tracked", fill.used, fill.limit),
+            "when the table is full, new connections of pods are dropped at random",
+        )
+        .seen(format!("nf_conntrack_count = {}, nf_conntrack_max = {}", fill.used, fill.limit), "sysctl net.netfilter")
+        .run(format!("sysctl -w net.netfilter.nf_conntrack_max={}", fill.limit.saturating_mul(2))),
+    ]
+}

@@ -1,0 +1,264 @@
+//! What the probes of the peers found: a peer, the way to it, or this node.
+
+use crate::facts::Facts;
+use crate::facts::mesh::{Mesh, Path, State};
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::table::Check;
+
+/// How far most peers' clocks may be from ours, in milliseconds.
+const CLOCK: i64 = 5000;
+/// How many peers are told one by one.
+const TOLD: usize = 16;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    check("encap-blocked", Severity::Broken, "A firewall drops flannel's packets between nodes", &["overlay-cut", "one-way"], encap_blocked),
+    check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
+        each(facts, |path| path.state == State::Cut && !is_gone(facts, path), peer_cut)
+    }),
+    check("overlay-cut", Severity::Broken, "Packets through the overlay do not reach a peer", &[], |facts| {
+        each(facts, |path| matches!(path.state, State::OverlayCut | State::OverlayCutDaemonSilent), overlay_cut)
+    }),
+    check("one-way", Severity::Broken, "A peer hears this node, and its answers get lost", &[], |facts| {
+        each(facts, |path| path.state == State::OneWay, one_way)
+    }),
+    check("wrong-node", Severity::Broken, "Another node answers in a peer's place", &[], |facts| {
+        each(facts, |path| matches!(path.state, State::WrongNode(_)), wrong_node)
+    }),
+    check("lossy", Severity::Degraded, "The way to a peer loses packets", &[], |facts| each(facts, |path| path.state == State::Lossy, lossy)),
+    check("slow", Severity::Degraded, "The way to a peer is slow", &[], |facts| each(facts, |path| path.state == State::Slow, slow)),
+    check("probe-filtered", Severity::Risk, "A firewall drops the probes", &[], probe_filtered),
+    check("clock", Severity::Risk, "This node's clock is wrong", &[], clock),
+];
+
+const fn check(
+    id: &'static str,
+    severity: Severity,
+    title: &'static str,
+    explains: &'static [&'static str],
+    judge: fn(&Facts) -> Vec<Finding>,
+) -> Check {
+    Check { id, severity, title, needs: &[Need::Network, Need::Mesh], explains, waits: true, judge }
+}
+
+fn paths(facts: &Facts) -> &[Path] {
+    facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
+}
+
+/// One finding a path, the first ones; the rest in one.
+fn each(facts: &Facts, is: impl Fn(&Path) -> bool, tell: impl Fn(&Facts, &Path) -> Finding) -> Vec<Finding> {
+    let hit: Vec<&Path> = paths(facts).iter().filter(|path| is(path)).collect();
+    let mut findings: Vec<Finding> = hit.iter().take(TOLD).map(|path| tell(facts, path)).collect();
+    if let (Some(more @ 1..), Some(first)) = (hit.len().checked_sub(TOLD), findings.first()) {
+        let rest = Finding::new(&first.check, first.severity, "more", format!("the same is so for {more} more peers"), first.why.clone());
+        findings.push(rest.run("flannelctl peers --all"));
+    }
+    findings
+}
+
+/// What other nodes say of a peer: whether it is the peer, the way, or this node.
+fn blame(path: &Path, finding: Finding) -> Finding {
+    match path.others {
+        Some((0, fail)) if fail > 0 => {
+            finding.seen(format!("none of {fail} other nodes reaches it either: the trouble is at {}", path.node), "other nodes")
+        }
+        Some((reach, 0)) if reach > 0 => finding.seen(format!("{reach} other nodes reach it: the trouble is on the way, or here"), "other nodes"),
+        Some((reach, fail)) if reach > 0 => {
+            finding.seen(format!("{reach} other nodes reach it, {fail} do not: the trouble is on the way"), "other nodes")
+        }
+        _ => finding,
+    }
+}
+
+/// Whether that peer has a finding of its own: its machine is gone.
+fn is_gone(facts: &Facts, path: &Path) -> bool {
+    super::store::gone(facts).any(|peer| peer.subnets.nets().any(|net| net == path.subnet))
+}
+
+fn about(path: &Path) -> String {
+    format!("{} {}", path.node, path.subnet)
+}
+
+fn there(path: &Path) -> String {
+    path.node.clone()
+}
+
+/// Whether one cause at this end is enough for all of it.
+fn all_blocked(mesh: &Mesh) -> bool {
+    let judged: Vec<&Path> = mesh.paths.iter().filter(|path| path.state != State::Unknown).collect();
+    let cut = |path: &&Path| matches!(path.state, State::OverlayCut | State::OverlayCutDaemonSilent);
+    let one_way = |path: &&Path| path.state == State::OneWay;
+    // A single peer that hears us may have a wrong entry for us.
+    !judged.is_empty() && judged.iter().all(|path| path.underlay) && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
+}
+
+fn encap_blocked(facts: &Facts) -> Vec<Finding> {
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
+    let Some(port) = network.port.filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
+    let place = if incoming { "to this node" } else { "on the way, or at the peers" };
+    let mut finding = Finding::new(
+        "encap-blocked",
+        Severity::Broken,
+        "",
+        format!("UDP port {port} is blocked {place}"),
+        format!(
+            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
+        ),
+    );
+    for path in mesh.paths.iter().take(4) {
+        finding = finding.seen(
+            format!(
+                "{} at {} answers beside the overlay, and through it {}",
+                path.node,
+                path.address,
+                match path.state {
+                    State::OneWay => "its answers get lost",
+                    _ => "nothing arrives",
+                }
+            ),
+            "probes",
+        );
+    }
+    let tables = facts.host.firewalls.known().map(|firewalls| firewalls.tables.as_slice()).unwrap_or_default();
+    let mut commands = Vec::new();
+    for table in tables.iter().filter(|table| table.input_refuses) {
+        finding = finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command));
+        commands.push(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", table.command));
+    }
+    if commands.is_empty() {
+        for name in ["iptables", "ip6tables"].iter().zip([network.v4(), network.v6()]).filter(|(_, used)| *used).map(|(name, _)| name) {
+            commands.push(format!("{name} -I INPUT -p udp --dport {port} -j ACCEPT"));
+        }
+    }
+    vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
+}
+
+fn peer_cut(_: &Facts, path: &Path) -> Finding {
+    let finding = Finding::new(
+        "peer-cut",
+        Severity::Broken,
+        about(path),
+        format!("{} at {} answers nothing, ping neither", path.node, path.address),
+        "that machine is off, its network is down, or its lease names an address that does not lead to it",
+    );
+    blame(path, finding.seen("no answer through the overlay, none beside it", "probes"))
+        .run(format!("ip route get {}", path.address))
+        .run(format!("ping -c 3 {}", path.address))
+}
+
+fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
+    let daemon = if path.state == State::OverlayCutDaemonSilent { "; its daemon is silent, ping is not" } else { "" };
+    let port = facts.network.known().and_then(|network| network.port);
+    let finding = Finding::new(
+        "overlay-cut",
+        Severity::Broken,
+        about(path),
+        format!("what this node sends through the overlay does not reach {}", path.node),
+        match port {
+            Some(port) => {
+                format!("its address {} answers, so UDP port {port} is dropped on the way or there, or flannel does not work there", path.address)
+            }
+            None => format!(
+                "its address {} answers, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
+                path.address
+            ),
+        },
+    );
+    let finding = blame(path, finding.seen(format!("{} answers beside the overlay{daemon}", path.address), "probes")).on(there(path));
+    let filter = port.map(|port| format!(" udp port {port} and")).unwrap_or_default();
+    finding.run("flannelctl doctor").run(format!("tcpdump -c 5 -ni any{filter} host {}", path.address))
+}
+
+fn one_way(facts: &Facts, path: &Path) -> Finding {
+    let port = facts.network.known().and_then(|network| network.port).map(|port| format!(" (UDP port {port})")).unwrap_or_default();
+    let finding = Finding::new(
+        "one-way",
+        Severity::Broken,
+        about(path),
+        format!("{} hears this node, and its answers do not arrive", path.node),
+        format!("packets from there to here are dropped{port}, or that node sends them elsewhere: its entries for this node are wrong"),
+    );
+    blame(path, finding.seen("by its own words it heard this node through the overlay just now", "probes")).run("flannelctl doctor").on(there(path))
+}
+
+fn wrong_node(_: &Facts, path: &Path) -> Finding {
+    let other = if let State::WrongNode(other) = &path.state { other.as_str() } else { "another node" };
+    Finding::new(
+        "wrong-node",
+        Severity::Broken,
+        about(path),
+        format!("{other} answers in the place of {}", path.node),
+        format!("two machines have the address {}, or a lease is left of a machine that is no more", path.address),
+    )
+    .seen(format!("{} was asked, {other} answered", path.address), "probes")
+    .run("flannelctl leases --long")
+    .run(format!("ip neighbour show {}", path.address))
+}
+
+fn lossy(_: &Facts, path: &Path) -> Finding {
+    let finding = Finding::new(
+        "lossy",
+        Severity::Degraded,
+        about(path),
+        format!("{} of the last 16 questions to {} were lost", path.lost, path.node),
+        "the network between the nodes, or the network card of one, loses packets",
+    );
+    blame(path, finding.seen(format!("{} of 16 lost", path.lost), "probes")).run(format!("ping -i 0.2 -c 50 {}", path.address))
+}
+
+fn slow(_: &Facts, path: &Path) -> Finding {
+    let rtt = path.rtt.map(|rtt| format!("{}.{:02} ms", rtt / 1000, rtt % 1000 / 10)).unwrap_or_default();
+    let finding = Finding::new(
+        "slow",
+        Severity::Degraded,
+        about(path),
+        format!("{} answers after {rtt}, much later than the others", path.node),
+        "the way is congested or long, or that machine is overloaded",
+    );
+    blame(path, finding.seen(format!("a round trip takes {rtt}"), "probes")).run(format!("ping -c 10 {}", path.address))
+}
+
+fn probe_filtered(facts: &Facts) -> Vec<Finding> {
+    let Some(mesh) = facts.mesh.known() else { return Vec::new() };
+    let filtered: Vec<&Path> = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).collect();
+    let Some(first) = filtered.first() else { return Vec::new() };
+    let names: Vec<&str> = filtered.iter().take(4).map(|path| path.node.as_str()).collect();
+    let port = mesh.port;
+    vec![
+        Finding::new(
+            "probe-filtered",
+            Severity::Risk,
+            "",
+            format!("{} of {} peers answer ping alone: UDP port {port} is filtered", filtered.len(), mesh.paths.len()),
+            "traffic between pods is well; loss in one direction, wrong nodes and the usable MTU are not noticed there",
+        )
+        .seen(format!("{} answer ping and not UDP port {port}", names.join(", ")), "probes")
+        .run(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", if first.address.is_ipv6() { "ip6tables" } else { "iptables" }))
+        .on(crate::finding::EVERYWHERE),
+    ]
+}
+
+fn clock(facts: &Facts) -> Vec<Finding> {
+    let mut ahead: Vec<i64> = paths(facts).iter().filter_map(|path| path.clock_ahead).collect();
+    ahead.sort_unstable();
+    let Some(median) = ahead.get(ahead.len() / 2).copied() else { return Vec::new() };
+    let far = ahead.iter().filter(|offset| offset.abs() > CLOCK).count();
+    if far * 2 <= ahead.len() || median.abs() <= CLOCK {
+        return Vec::new();
+    }
+    let (side, seconds) = (if median > 0 { "behind" } else { "ahead of" }, median.abs() / 1000);
+    vec![
+        Finding::new(
+            "clock",
+            Severity::Risk,
+            "",
+            format!("the clock of this node is {seconds} s {side} that of most peers"),
+            "certificates may not be valid yet or any more, and logs of several nodes cannot be put in order",
+        )
+        .seen(format!("{far} of {} peers differ by more than {} s", ahead.len(), CLOCK / 1000), "probes")
+        .run("timedatectl set-ntp true")
+        .run("timedatectl timesync-status || chronyc tracking"),
+    ]
+}

@@ -1,0 +1,210 @@
+//! Addresses and MTUs that do not fit the network.
+
+use crate::facts::Facts;
+use crate::facts::host::Interface;
+use crate::facts::mesh::State;
+use crate::finding::{EVERYWHERE, Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+use crate::table::Check;
+use ipnet::IpNet;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "stale-bridge",
+        severity: Severity::Broken,
+        title: "The pods' bridge has an address of another subnet",
+        needs: &[Need::Network, Need::Interfaces],
+        explains: &["network-overlap"],
+        waits: false,
+        judge: stale_bridge,
+    },
+    Check {
+        id: "network-overlap",
+        severity: Severity::Broken,
+        title: "The pods' network overlaps another one",
+        needs: &[Need::Network, Need::Interfaces, Need::NameServers, Need::Peers],
+        explains: &[],
+        waits: false,
+        judge: network_overlap,
+    },
+    Check {
+        id: "mtu",
+        severity: Severity::Broken,
+        title: "The way to a peer carries less than pods send",
+        needs: &[Need::Network, Need::Mesh, Need::Choice],
+        explains: &[],
+        waits: true,
+        judge: mtu,
+    },
+    Check {
+        id: "bridge-mtu",
+        severity: Severity::Degraded,
+        title: "Pods send packets that are too large",
+        needs: &[Need::Network, Need::Interfaces],
+        explains: &[],
+        waits: false,
+        judge: bridge_mtu,
+    },
+];
+
+fn interfaces(facts: &Facts) -> &[Interface] {
+    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
+}
+
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    subnet_lease::nets_overlap(a, b)
+}
+
+/// The bridges that pods of flannel are on.
+fn is_pods_bridge(name: &str) -> bool {
+    matches!(name, "cni0" | "docker0")
+}
+
+fn network_overlap(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else { return Vec::new() };
+    let mut findings = Vec::new();
+    let leased: Vec<(IpNet, String)> =
+        facts.leases.peers.known().into_iter().flatten().flat_map(|peer| peer.subnets.nets().map(|net| (net, peer.name.clone()))).collect();
+    let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    for interface in interfaces(facts) {
+        // Flannel's own devices, and a bridge of pods, which has a check of its own.
+        if interface.loopback || interface.name.starts_with("flannel") || interface.name == "cni0" {
+            continue;
+        }
+        for net in &interface.addresses {
+            let whole = net.trunc();
+            let within = network.networks.nets().any(|networks| overlap(&networks, &whole));
+            let in_own = network.own.nets().any(|own| own.contains(net));
+            // A host address says nothing of a network.
+            if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
+                continue;
+            }
+            let name = &interface.name;
+            let used = leased.iter().find(|(subnet, _)| overlap(subnet, &whole));
+            let (severity, why) = match used {
+                Some((subnet, node)) => (
+                    Severity::Broken,
+                    format!("{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"),
+                ),
+                // The nodes may be inside of Network, as long as no subnet overlaps them.
+                None if underlay == Some(name.as_str()) => continue,
+                None => (Severity::Risk, format!("as soon as a node is given a subnet there, packets to its pods stay on {name}")),
+            };
+            findings.push(
+                Finding::new(
+                    "network-overlap",
+                    severity,
+                    format!("{name} {whole}"),
+                    format!("{whole} on {name} is inside the network of pods, {}", network.networks),
+                    why,
+                )
+                .seen(format!("{net} on {name}"), "ip address")
+                .seen(format!("the network of pods is {}", network.networks), "the network configuration")
+                .on("whoever configures the network, or that interface"),
+            );
+        }
+    }
+    for server in facts.host.name_servers.known().into_iter().flatten() {
+        let inside = network.networks.nets().any(|net| net.contains(server)) && !network.own.nets().any(|own| own.contains(server));
+        if inside && facts.host.owner(*server).is_none() {
+            findings.push(
+                Finding::new(
+                    "network-overlap",
+                    Severity::Risk,
+                    format!("name server {server}"),
+                    format!("the name server {server} is inside the network of pods, {}", network.networks),
+                    "this node cannot reach it once another node has a subnet there, and then resolves no names",
+                )
+                .seen(format!("nameserver {server}"), "cat /etc/resolv.conf"),
+            );
+        }
+    }
+    findings
+}
+
+fn stale_bridge(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else { return Vec::new() };
+    let mut findings = Vec::new();
+    for bridge in interfaces(facts).iter().filter(|interface| is_pods_bridge(&interface.name) && interface.kind == "bridge") {
+        for net in &bridge.addresses {
+            let family = if net.addr().is_ipv6() { network.own.v6().map(|net| IpNet::V6(*net)) } else { network.own.v4().map(|net| IpNet::V4(*net)) };
+            let Some(own) = family.filter(|own| !own.contains(&net.addr())) else { continue };
+            // Docker's bridge may have nothing to do with flannel, and every bridge has a link-local address.
+            let local = matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
+            if local || bridge.name == "docker0" && !network.contains(&IpNet::from(net.addr())) {
+                continue;
+            }
+            let name = &bridge.name;
+            let finding = Finding::new(
+                "stale-bridge",
+                Severity::Broken,
+                format!("{name} {net}"),
+                format!("{name} has {net}, an address outside of this node's subnet {own}"),
+                "pods of an earlier subnet are reached by nobody, and new pods do not start; restart the pods of this node afterwards",
+            )
+            .seen(format!("{net} on {name}"), format!("ip address show {name}"));
+            findings.push(match name.as_str() {
+                "docker0" => finding.run("systemctl restart docker"),
+                _ => finding.run(format!("ip address del {net} dev {}", word(name))),
+            });
+        }
+    }
+    findings
+}
+
+fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
+    let Some(mtu) = facts.network.known().and_then(|network| network.mtu).filter(|mtu| *mtu > 0) else { return Vec::new() };
+    let mut findings = Vec::new();
+    for bridge in interfaces(facts).iter().filter(|interface| interface.name == "cni0" && interface.kind == "bridge") {
+        let large: Vec<&Interface> = interfaces(facts).iter().filter(|port| port.master == Some(bridge.index) && port.mtu > mtu).collect();
+        let Some(first) = large.first() else { continue };
+        let commands = large.iter().take(64).map(|port| format!("ip link set {} mtu {mtu}", word(&port.name)));
+        findings.push(
+            Finding::new(
+                "bridge-mtu",
+                Severity::Degraded,
+                &bridge.name,
+                format!("{} pods on {} may send packets of {} bytes, and the network carries {mtu}", large.len(), bridge.name, first.mtu),
+                "large packets between nodes are lost or cut into pieces: connections begin and then stall; pods that start anew get the right MTU",
+            )
+            .seen(format!("{} has the MTU {}, FLANNEL_MTU is {mtu}", first.name, first.mtu), "ip link")
+            .run_all(commands),
+        );
+    }
+    findings
+}
+
+fn mtu(facts: &Facts) -> Vec<Finding> {
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
+    let small: Vec<_> = mesh.paths.iter().filter(|path| path.state == State::SmallMtu).collect();
+    let Some(least) = small.iter().filter_map(|path| path.carries).min() else { return Vec::new() };
+    let nodes: Vec<&str> = small.iter().take(4).map(|path| path.node.as_str()).collect();
+    let more = if small.len() > nodes.len() { format!(" and {} more", small.len() - nodes.len()) } else { String::new() };
+    let wanted = network.mtu.map(|mtu| format!(", and pods send up to {mtu}")).unwrap_or_default();
+    let mut finding = Finding::new(
+        "mtu",
+        Severity::Broken,
+        "",
+        format!("the way to {}{more} carries packets of {least} bytes{wanted}", nodes.join(", ")),
+        "small packets pass and large ones are lost: connections begin and then stall",
+    );
+    for path in small.iter().take(8) {
+        if let Some(carries) = path.carries {
+            finding = finding.seen(format!("{} bytes to {} at {}", carries, path.node, path.address), "probes");
+        }
+    }
+    if let (Some(overhead), Some(choice)) = (network.overhead(), facts.daemon.choice.known()) {
+        let overhead = if small.iter().any(|path| path.address.is_ipv6()) { overhead + 20 } else { overhead };
+        let outer = least + overhead;
+        finding = finding
+            .seen(
+                format!("with the {overhead} bytes that flannel adds, the underlay carries {outer}: as Backend.MTU, give {outer}"),
+                "the network configuration",
+            )
+            .run(format!("ip link set {} mtu {outer}", word(&choice.interface)))
+            .on(EVERYWHERE);
+    }
+    vec![finding]
+}

@@ -1,0 +1,192 @@
+//! What pods need beside the network: subnet.env, the CNI configuration, free addresses.
+
+use crate::facts::Facts;
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+use crate::table::Check;
+
+/// The configuration that the chart installs.
+const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "foreign-cni",
+        severity: Severity::Risk,
+        title: "Another pod network is, or was, installed on this node",
+        needs: &[Need::Foreign],
+        explains: &["cni-config"],
+        waits: false,
+        judge: foreign_cni,
+    },
+    Check {
+        id: "subnet-env",
+        severity: Severity::Broken,
+        title: "subnet.env is missing or wrong",
+        needs: &[Need::Env, Need::Reasons],
+        explains: &[],
+        waits: true,
+        judge: subnet_env,
+    },
+    Check {
+        id: "cni-config",
+        severity: Severity::Broken,
+        title: "Pods do not get their network from flannel",
+        needs: &[Need::Cni],
+        explains: &[],
+        waits: true,
+        judge: cni_config,
+    },
+    Check {
+        id: "ipam-full",
+        severity: Severity::Broken,
+        title: "Addresses are kept for pods that are gone",
+        needs: &[Need::Network, Need::Ipam],
+        explains: &[],
+        waits: false,
+        judge: ipam_full,
+    },
+];
+
+fn subnet_env(facts: &Facts) -> Vec<Finding> {
+    let file = facts.daemon.subnet_file.display().to_string();
+    let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("subnet.env"));
+    let started = facts.daemon.reasons.known().is_some_and(|reasons| !reasons.contains_key("start"));
+    let env = facts.pods.env.known();
+    let finding = |what: String, text: &str| {
+        Finding::new("subnet-env", Severity::Broken, "", what, "no pod starts on this node, or pods get addresses that do not lead here")
+            .seen(text, format!("cat {}", word(&file)))
+    };
+    if let Some(obstacle) = env.and_then(|env| env.obstacle.as_ref()) {
+        let aside = format!("{file}.aside");
+        return vec![finding(format!("{file} cannot be written: {obstacle}"), obstacle).run(format!("mv {} {}", word(&file), word(&aside)))];
+    }
+    if let Some(reason) = reason {
+        let folder = facts.daemon.subnet_file.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
+        return vec![finding(format!("{file} cannot be written"), reason).run(format!("df -h {0} && ls -la {0}", word(&folder)))];
+    }
+    // A daemon that works puts it right by itself, at once.
+    let (Some(network), true) = (facts.network.known(), started) else { return Vec::new() };
+    let restart = || super::way_out::restart(facts);
+    match env {
+        None => vec![finding(format!("{file} is missing"), "there is no such file").run(restart())],
+        Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
+            let said = env.subnets.map(|subnets| subnets.to_string()).unwrap_or_default();
+            vec![
+                finding(format!("{file} names another subnet than this node's lease"), &format!("{said} in the file, {} leased", network.own))
+                    .run(restart()),
+            ]
+        }
+        Some(_) => Vec::new(),
+    }
+}
+
+fn cni_config(facts: &Facts) -> Vec<Finding> {
+    let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("cni-conf"));
+    let Some(cni) = facts.pods.cni.known().filter(|cni| cni.expected) else { return Vec::new() };
+    let folder = cni.folder.display().to_string();
+    if let Some(reason) = reason {
+        let finding = Finding::new(
+            "cni-config",
+            Severity::Broken,
+            "",
+            format!("the CNI configuration cannot be written to {folder}"),
+            "the container runtime has no network for pods: the file system is read-only or full, or SELinux refuses",
+        );
+        return vec![finding.seen(reason, "readyz").run(format!("ls -ldZ {}", word(&folder)))];
+    }
+    let first = cni.files.first();
+    if first.is_some_and(|file| file.flannel) {
+        return Vec::new();
+    }
+    let list: Vec<&str> = cni.files.iter().map(|file| file.name.as_str()).collect();
+    let seen = if list.is_empty() { "no configuration".to_owned() } else { list.join(", ") };
+    if !cni.files.iter().any(|file| file.flannel) {
+        let file = format!("{folder}/10-flannel.conflist");
+        let finding = Finding::new(
+            "cni-config",
+            Severity::Broken,
+            "",
+            format!("there is no configuration of flannel in {folder}"),
+            "the container runtime does not know that flannel is this node's network",
+        );
+        return vec![finding.seen(seen, format!("ls {}", word(&folder))).run(format!("printf '%s\\n' {} > {}", word(CONFLIST), word(&file)))];
+    }
+    let before: Vec<&str> = cni.files.iter().take_while(|file| !file.flannel).map(|file| file.name.as_str()).collect();
+    let finding = Finding::new(
+        "cni-config",
+        Severity::Broken,
+        "",
+        format!("{} sorts before flannel's configuration in {folder}", before.join(", ")),
+        "the container runtime uses the first configuration: new pods get another network; the command sets that one aside",
+    );
+    let aside = before.iter().map(|name| {
+        let path = format!("{folder}/{name}");
+        format!("mv {} {}", word(&path), word(&format!("{path}.aside")))
+    });
+    vec![finding.seen(seen, format!("ls {}", word(&folder))).run_all(aside)]
+}
+
+fn foreign_cni(facts: &Facts) -> Vec<Finding> {
+    let Some(objects) = facts.host.foreign.known().filter(|objects| !objects.is_empty()) else { return Vec::new() };
+    let mut programs: Vec<&str> = objects.iter().map(|object| object.program.as_str()).collect();
+    programs.dedup();
+    programs
+        .iter()
+        .map(|program| {
+            let mut finding = Finding::new(
+                "foreign-cni",
+                Severity::Risk,
+                *program,
+                format!("{program} is, or was, installed on this node beside flannel"),
+                "two pod networks on one node drop each other's packets; if it is no more in use, finish its removal as its documentation says, and restart the node",
+            );
+            let own: Vec<_> = objects.iter().filter(|object| object.program == **program).collect();
+            for object in own.iter().take(6) {
+                finding = finding.seen(&object.object, "ip link, ls /etc/cni/net.d");
+            }
+            // Only configurations can be set aside without a loss.
+            let files = own.iter().filter_map(|object| object.object.strip_prefix("configuration "));
+            finding.run_all(files.map(|path| format!("mv {} {}", word(path), word(&format!("{path}.aside")))))
+        })
+        .collect()
+}
+
+fn ipam_full(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else { return Vec::new() };
+    let mut findings = Vec::new();
+    for ipam in facts.pods.ipam.known().into_iter().flatten() {
+        for own in network.own.nets() {
+            let kept: Vec<_> = ipam.kept.iter().filter(|kept| own.contains(&kept.address)).collect();
+            // The network's own, the gateway's and the broadcast address belong to nobody.
+            let size = 1_u64.checked_shl(u32::from(own.max_prefix_len() - own.prefix_len())).unwrap_or(u64::MAX).saturating_sub(3);
+            let count = u64::try_from(kept.len()).unwrap_or(u64::MAX);
+            let pods = ipam.ports.and_then(|ports| u64::try_from(ports).ok());
+            let full = count > 0 && count >= size.saturating_sub(size / 20);
+            if !full || pods.is_none_or(|pods| pods * 2 > count) {
+                continue;
+            }
+            let folder = ipam.folder.display().to_string();
+            let gone: Vec<String> =
+                kept.iter().filter(|kept| kept.gone == Some(true)).filter_map(|kept| Some(word(kept.file.file_name()?.to_str()?))).collect();
+            let mut finding = Finding::new(
+                "ipam-full",
+                Severity::Broken,
+                own.to_string(),
+                format!("{count} of {size} addresses of {own} are kept, for {} pods", pods.unwrap_or_default()),
+                "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
+            )
+            .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
+            finding =
+                match gone.is_empty() {
+                    false => finding
+                        .seen(format!("the containers of {} of them are gone", gone.len()), "the container runtime's folder")
+                        .run(format!("cd {} && rm -- {}", word(&folder), gone.join(" "))),
+                    true => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
+                };
+            findings.push(finding);
+        }
+    }
+    findings
+}

@@ -1,0 +1,120 @@
+//! The interface that the nodes should use, and how to say so.
+
+use crate::facts::Facts;
+use crate::facts::daemon::{Choice, Launch};
+use crate::facts::host::{Interface, WayKind};
+use crate::finding::{EVERYWHERE, Finding};
+use crate::shell::word;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// VirtualBox's and QEMU's own NAT: each machine is alone behind it. A NAT *network* has the gateway 10.0.2.1 and joins its machines.
+const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
+
+/// What shows that an interface leads to the NAT of this one virtual machine.
+pub fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
+    let behind = facts.host.routes.known()?.iter().any(|route| route.via == Some(NAT_GATEWAY) && route.index == Some(interface.index));
+    let address = interface.addresses.iter().find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24).filter(|_| behind)?;
+    Some(format!("{address} with the gateway {NAT_GATEWAY}: VirtualBox's or QEMU's own NAT"))
+}
+
+/// An interface that may be the right one.
+pub struct Candidate<'a> {
+    /// The interface.
+    pub interface: &'a Interface,
+    /// Its address.
+    pub address: String,
+    /// What leads there, and the command that shows it; `None` if it is just there.
+    pub leads: Option<(String, String)>,
+}
+
+/// Other interfaces than the chosen one, the likeliest first: those by which the store, the API server and other Nodes are reached, then
+/// those that are just there.
+pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
+    let ipv6 = facts.network.known().is_some_and(|network| !network.v4());
+    let mut found: Vec<Candidate<'a>> = Vec::new();
+    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind != WayKind::Peer);
+    for way in ways {
+        let Ok((index, source)) = &way.by else { continue };
+        let Some(interface) = facts.host.interface(*index).filter(|interface| interface.index != chosen.index && interface.joins_hosts()) else {
+            continue;
+        };
+        let Some(address) = source.or(interface.address(ipv6).map(|net| net.addr())) else { continue };
+        if found.iter().all(|known| known.interface.index != *index) && nat_marks(facts, interface).is_none() {
+            let text = format!("{} at {} is reached by {}, {address}", way.whose, way.to, interface.name);
+            found.push(Candidate { interface, address: address.to_string(), leads: Some((text, format!("ip route get {}", way.to))) });
+        }
+    }
+    for interface in facts.host.interfaces.known().into_iter().flatten() {
+        let other = interface.index != chosen.index && interface.joins_hosts() && found.iter().all(|known| known.interface.index != interface.index);
+        if let Some(address) = interface.address(ipv6).filter(|_| other && nat_marks(facts, interface).is_none()) {
+            found.push(Candidate { interface, address: address.to_string(), leads: None });
+        }
+    }
+    found
+}
+
+/// The one to take: what something leads to, else the only one.
+pub fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
+    match candidates {
+        [first, ..] if first.leads.is_some() => Some(first),
+        [only] => Some(only),
+        _ => None,
+    }
+}
+
+/// Adds what was seen of the candidates, and the commands that take the best.
+pub fn lead_out(mut finding: Finding, facts: &Facts, candidates: &[Candidate<'_>]) -> Finding {
+    for candidate in candidates {
+        finding = match &candidate.leads {
+            Some((text, from)) => finding.seen(text, from),
+            None => finding.seen(format!("{} has {} and may join the nodes", candidate.interface.name, candidate.address), "ip address"),
+        };
+    }
+    match best(candidates) {
+        Some(best) => finding.run_all(choose(facts, &best.interface.name)).on(EVERYWHERE),
+        None => finding,
+    }
+}
+
+/// The commands that make flannel take an interface.
+pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
+    set_option(facts, "iface", interface)
+}
+
+/// The commands that give the daemon an option with a value.
+pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
+    match facts.daemon.launch {
+        Launch::Systemd => {
+            let line = format!("FLANNELD_{}={}", flag.to_uppercase().replace('-', "_"), value);
+            vec![format!("echo {} >> /etc/default/flanneld", word(&line)), "systemctl restart flanneld".to_owned()]
+        }
+        Launch::Kubernetes => {
+            let named = facts.daemon.choice.known().and_then(Choice::flag).filter(|_| flag == "iface");
+            let option = format!("--{flag}={value}");
+            let object = "kubectl -n kube-flannel";
+            vec![match named {
+                // The first one that fits wins, so another one behind it would change nothing.
+                Some(old) => {
+                    let script = format!("s|\"{}\"|\"{option}\"|", old.replace('.', "\\."));
+                    format!("{object} get daemonset kube-flannel-ds -o json | sed {} | {object} replace -f -", word(&script))
+                }
+                None => {
+                    let patch = serde_json::json!([{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": option}]);
+                    format!("{object} patch daemonset kube-flannel-ds --type=json -p {}", word(&patch.to_string()))
+                }
+            }]
+        }
+    }
+}
+
+/// The command that starts the daemon anew.
+pub fn restart(facts: &Facts) -> String {
+    match facts.daemon.launch {
+        Launch::Systemd => "systemctl restart flanneld".to_owned(),
+        Launch::Kubernetes => {
+            let node =
+                facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty()).unwrap_or(&facts.host.name);
+            format!("kubectl -n kube-flannel delete pod -l app=flannel --field-selector {}", word(&format!("spec.nodeName={node}")))
+        }
+    }
+}

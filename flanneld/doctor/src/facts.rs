@@ -1,0 +1,82 @@
+//! What is known of a node. Each part is gathered by whoever can: the daemon its own state, [`crate::look`] the host.
+
+pub mod daemon;
+pub mod host;
+pub mod kubernetes;
+pub mod leases;
+pub mod mesh;
+pub mod pods;
+pub mod store;
+
+use crate::fact::Fact;
+use ipnet::IpNet;
+use subnet_lease::Subnets;
+
+/// Everything that the checks depend on. By default nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The network that this node serves.
+    pub network: Fact<Network>,
+    /// The host.
+    pub host: host::Host,
+    /// The daemon.
+    pub daemon: daemon::Daemon,
+    /// The store of the leases.
+    pub store: store::Store,
+    /// The leases.
+    pub leases: leases::Leases,
+    /// What this node's probes of its peers found.
+    pub mesh: Fact<mesh::Mesh>,
+    /// What pods depend on beside the network.
+    pub pods: pods::Pods,
+    /// This node's Node; absent without Kubernetes.
+    pub kubernetes: Fact<kubernetes::Kubernetes>,
+}
+
+/// The network that this node serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The cluster's networks.
+    pub networks: Subnets,
+    /// This node's own subnets.
+    pub own: Subnets,
+    /// The backend's type, if it is known.
+    pub backend: Option<String>,
+    /// The UDP port of encapsulated packets; `None` without a tunnel, or where it is not known.
+    pub port: Option<u16>,
+    /// The VNI, with vxlan.
+    pub vni: Option<u32>,
+    /// FLANNEL_MTU.
+    pub mtu: Option<u32>,
+    /// Whether the traffic rules are in nftables rather than iptables.
+    pub nftables: bool,
+    /// Whether there are rules that accept forwarded packets.
+    pub forward: bool,
+}
+
+impl Network {
+    /// Whether an address is inside the cluster's networks.
+    pub fn contains(&self, net: &IpNet) -> bool {
+        self.networks.nets().any(|network| network.contains(net))
+    }
+
+    /// Whether IPv4 is in use.
+    pub fn v4(&self) -> bool {
+        self.networks.v4().is_some()
+    }
+
+    /// Whether IPv6 is in use.
+    pub fn v6(&self) -> bool {
+        self.networks.v6().is_some()
+    }
+
+    /// The bytes that the backend adds to a packet, as far as they are known.
+    pub fn overhead(&self) -> Option<u32> {
+        match self.backend.as_deref()? {
+            "vxlan" => Some(50),
+            "udp" => Some(28),
+            "host-gw" | "alloc" => Some(0),
+            _ => None,
+        }
+    }
+}

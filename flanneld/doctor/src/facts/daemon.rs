@@ -1,0 +1,84 @@
+//! The daemon: whether it runs, what it said last, what it was told and what it chose.
+
+use crate::fact::Fact;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Daemon {
+    /// Whether one runs.
+    pub running: Fact<bool>,
+    /// Whether it started less than ten seconds ago: what needs waiting is not told yet.
+    pub young: bool,
+    /// What the last one said at its end; absent while one runs.
+    pub last_words: Fact<LastWords>,
+    /// Tasks that send no heartbeat.
+    pub silent: Fact<Vec<String>>,
+    /// Why it is not ready, by condition.
+    pub reasons: Fact<BTreeMap<String, String>>,
+    /// The interface for packets between nodes; absent while there is none.
+    pub choice: Fact<Choice>,
+    /// How it is started, for remedies.
+    pub launch: Launch,
+    /// The file for pods: `subnet.env`.
+    pub subnet_file: PathBuf,
+    /// Objects that other programs keep changing.
+    pub drift: Fact<Vec<Drift>>,
+    /// Objects of the kernel that are not as wanted, with the kernel's errors.
+    pub kernel_trouble: Fact<String>,
+}
+
+/// How the daemon is started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Launch {
+    /// By systemd, with options in this file.
+    #[default]
+    Systemd,
+    /// By the DaemonSet of a cluster.
+    Kubernetes,
+}
+
+/// What a daemon said at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastWords {
+    /// When.
+    pub at: Option<Timestamp>,
+    /// Its exit code.
+    pub code: i32,
+    /// Why it ended.
+    pub text: String,
+}
+
+/// The interface that was chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Its name.
+    pub interface: String,
+    /// Its addresses, one a family.
+    pub addresses: Vec<IpAddr>,
+    /// Why this one, as a phrase: `named by --iface=eth1`.
+    pub why: String,
+    /// Whether a flag named it.
+    pub named: bool,
+}
+
+/// An object that another program keeps changing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The object: `route to 10.244.2.0/24`.
+    pub object: String,
+    /// How often it was put back in the last ten minutes.
+    pub times: u32,
+    /// The program, where it was seen.
+    pub by: Option<String>,
+}
+
+impl Choice {
+    /// The flag that named it: `--iface=eth1`.
+    pub fn flag(&self) -> Option<&str> {
+        self.why.strip_prefix("named by ").filter(|flag| flag.starts_with("--") && !flag.contains(char::is_whitespace))
+    }
+}

@@ -1,0 +1,20 @@
+//! This node's Node.
+
+use std::net::IpAddr;
+
+/// What the API server says, or does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// The Node's name.
+    pub node: String,
+    /// Its podCIDRs; `None` while the Node is not known.
+    pub pod_cidrs: Option<Vec<String>>,
+    /// Its InternalIPs.
+    pub internal: Vec<IpAddr>,
+    /// The server's refusal: 401 or 403, with its words.
+    pub refusal: Option<String>,
+    /// The server's address, and whether it is the Service's.
+    pub server: Option<IpAddr>,
+    /// Whether the API is asked by its Service and does not answer.
+    pub by_service_unanswered: bool,
+}

@@ -1,0 +1,53 @@
+//! The leases: ours, the peers', and those that are not used.
+
+use crate::fact::Fact;
+use std::net::IpAddr;
+use subnet_lease::Subnets;
+
+/// The leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// This node's; absent while it has none.
+    pub own: Fact<Own>,
+    /// The other nodes'.
+    pub peers: Fact<Vec<Peer>>,
+    /// Leases in the store that are not used.
+    pub refused: Fact<Vec<Refused>>,
+}
+
+/// This node's lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Seconds until it ends unless it is renewed; `None` for a reservation.
+    pub ends_in: Option<u64>,
+    /// What is wrong with it, or why there is none.
+    pub trouble: Option<String>,
+    /// The hardware address that it publishes for the node's device, with that device's name.
+    pub vtep: Option<(String, String)>,
+    /// Whether it ends sooner than `--subnet-lease-renew-margin`.
+    pub within_margin: bool,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node's name, as its lease says; the subnet if it says none.
+    pub name: String,
+    /// Its subnets.
+    pub subnets: Subnets,
+    /// The addresses that it publishes.
+    pub public: Vec<IpAddr>,
+    /// For how many seconds its holder has been silent, if that is known.
+    pub silent: Option<u64>,
+}
+
+/// A lease that is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its subnets, or its key.
+    pub lease: String,
+    /// The reason, as in the metrics.
+    pub reason: String,
+    /// The reason in words.
+    pub text: String,
+}

@@ -1,0 +1,83 @@
+//! What this node's probes of its peers found.
+
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// The mesh, as this node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mesh {
+    /// One entry a peer and family.
+    pub paths: Vec<Path>,
+    /// The UDP port of the probes.
+    pub port: u16,
+}
+
+/// The way to a peer in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The peer's name; foreign text.
+    pub node: String,
+    /// Whether it runs this program, as its lease says; Go flannel answers ping alone.
+    pub ours: bool,
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// Its address on the underlay.
+    pub address: IpAddr,
+    /// The verdict.
+    pub state: State,
+    /// Whether it answers ping alone: Go flannel, or a filter of the probes' port.
+    pub ping_only: bool,
+    /// Whether its underlay address answers anything.
+    pub underlay: bool,
+    /// What the way carries, in bytes of a packet inside the overlay.
+    pub carries: Option<u32>,
+    /// Median round trip in microseconds.
+    pub rtt: Option<u32>,
+    /// How many of the last sixteen questions were lost.
+    pub lost: u8,
+    /// How far its clock is ahead of ours, in milliseconds.
+    pub clock_ahead: Option<i64>,
+    /// Other nodes that were asked and reach it, and those that do not.
+    pub others: Option<(u16, u16)>,
+    /// Seconds since this state began.
+    pub since: Option<u64>,
+}
+
+impl Path {
+    /// Whether anything at all came back from the peer.
+    pub fn is_heard(&self) -> bool {
+        self.underlay || self.ping_only || self.state.answers()
+    }
+}
+
+/// The verdicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not asked yet, or cannot be asked.
+    Unknown,
+    /// All is well.
+    Well,
+    /// Some packets are lost.
+    Lossy,
+    /// Much slower than the others.
+    Slow,
+    /// Small packets pass, full ones do not.
+    SmallMtu,
+    /// The peer hears us through the overlay; its answers get lost.
+    OneWay,
+    /// What we send through the overlay does not arrive; the underlay is well.
+    OverlayCut,
+    /// The same, and the peer's daemon does not answer beside the overlay either; ping does.
+    OverlayCutDaemonSilent,
+    /// Nothing answers, ping neither.
+    Cut,
+    /// Another node answers.
+    WrongNode(String),
+}
+
+impl State {
+    /// Whether something from the peer arrives here through the overlay.
+    pub fn answers(&self) -> bool {
+        matches!(self, State::Well | State::Lossy | State::Slow | State::SmallMtu)
+    }
+}

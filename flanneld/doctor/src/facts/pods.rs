@@ -1,0 +1,76 @@
+//! What pods depend on beside the network: subnet.env, the CNI configuration, the addresses of host-local.
+
+use crate::fact::Fact;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use subnet_lease::Subnets;
+
+/// What pods depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// subnet.env; absent if there is no such file.
+    pub env: Fact<Env>,
+    /// The configurations of /etc/cni/net.d; absent if there is no such folder, hence no CNI here.
+    pub cni: Fact<Cni>,
+    /// The addresses that host-local keeps, network by network.
+    pub ipam: Fact<Vec<Ipam>>,
+}
+
+/// What subnet.env says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Env {
+    /// The networks.
+    pub networks: Option<Subnets>,
+    /// The subnets.
+    pub subnets: Option<Subnets>,
+    /// The MTU.
+    pub mtu: Option<u32>,
+    /// Why no daemon can replace it: it is a directory.
+    pub obstacle: Option<String>,
+    /// Lines that cannot be read.
+    pub warnings: Vec<String>,
+}
+
+/// The folder of CNI configurations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cni {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The configurations, in the order in which runtimes sort them: the first one is used.
+    pub files: Vec<CniFile>,
+    /// Whether pods get their network here by flannel's plugin: a daemon was told to put a configuration there, or kubelet runs here.
+    pub expected: bool,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CniFile {
+    /// The file's name.
+    pub name: String,
+    /// Whether flannel's plugin is in it.
+    pub flannel: bool,
+}
+
+/// The addresses that host-local keeps for a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipam {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The addresses with the file that keeps each, and whether a network namespace or link of its container still is there.
+    pub kept: Vec<Kept>,
+    /// How many interfaces of pods are on the bridge.
+    pub ports: Option<usize>,
+}
+
+/// An address that host-local keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The address.
+    pub address: IpAddr,
+    /// Its file.
+    pub file: PathBuf,
+    /// The container that it is kept for.
+    pub container: String,
+    /// Whether that container is gone; `None` where it cannot be told.
+    pub gone: Option<bool>,
+}

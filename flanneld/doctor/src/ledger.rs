@@ -1,0 +1,50 @@
+//! What was found before: since when a finding stands, and which ones came and went.
+
+use crate::finding::{Finding, Report};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// The findings of the last report.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    known: BTreeMap<(String, String), (Timestamp, Finding)>,
+}
+
+/// What is new in a report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Findings that were not there before.
+    pub came: Vec<Finding>,
+    /// Findings that are no more.
+    pub went: Vec<Finding>,
+}
+
+impl Ledger {
+    /// Enters a report: dates its findings and tells what is new.
+    pub fn enter(&mut self, report: &mut Report) -> News {
+        let mut news = News::default();
+        let mut now = BTreeMap::new();
+        for finding in &mut report.findings {
+            let since = self.known.get(&finding.key()).map(|(since, _)| *since);
+            finding.since = Some(since.unwrap_or(report.at));
+            if since.is_none() {
+                news.came.push(finding.clone());
+            }
+            now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));
+        }
+        // A check that could not be made says nothing about its findings: they are not over.
+        let blind = |finding: &Finding| report.unknown.iter().any(|unknown| unknown.check == finding.check);
+        for (key, (since, finding)) in std::mem::take(&mut self.known) {
+            if now.contains_key(&key) {
+                continue;
+            }
+            if blind(&finding) {
+                now.insert(key, (since, finding));
+            } else {
+                news.went.push(finding);
+            }
+        }
+        self.known = now;
+        news
+    }
+}

@@ -1,0 +1,23 @@
+//! The doctor: what is wrong on this node, why, and what to type.
+//!
+//! [`look`] gathers facts about the host, the daemon adds its own, and [`table`] judges them: one table of pure checks, the same in the
+//! daemon and in `flannelctl doctor`, with and without a daemon. A fact that could not be had leaves its checks unknown.
+
+pub mod checks;
+pub mod correct;
+pub mod fact;
+pub mod facts;
+pub mod finding;
+pub mod firewalls;
+pub mod ledger;
+pub mod look;
+pub mod need;
+pub mod nftables;
+pub mod shell;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+pub use fact::Fact;
+pub use facts::Facts;
+pub use finding::{Finding, Report, Severity};

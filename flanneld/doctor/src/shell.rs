@@ -1,0 +1,24 @@
+//! Words of a shell's command line.
+
+/// A word as the shell has to read it, whatever is in it.
+pub fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..Default::default() })]
+
+        /// The shell reads back what went in, and runs nothing of it.
+        #[test]
+        fn a_shell_reads_it_as_one_word(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
+            let output = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s' {}", word(&text))).output().unwrap();
+            prop_assert_eq!(String::from_utf8_lossy(&output.stdout), text);
+        }
+    }
+}

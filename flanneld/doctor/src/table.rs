@@ -1,0 +1,104 @@
+//! The table of all checks, and the judgement over it: pure.
+
+use crate::checks;
+use crate::facts::Facts;
+use crate::finding::{DaemonState, Finding, Report, SCHEMA, Severity, Unknown};
+use crate::need::Need;
+use jiff::Timestamp;
+use std::collections::BTreeSet;
+use subnet_lease::printable;
+
+/// One check.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Its name, in metrics, JSON and documentation.
+    pub id: &'static str,
+    /// How bad it usually is.
+    pub severity: Severity,
+    /// What it is about, in a few words: the heading of its section.
+    pub title: &'static str,
+    /// The facts without which it is unknown.
+    pub needs: &'static [Need],
+    /// The checks whose findings are consequences of this one's.
+    pub explains: &'static [&'static str],
+    /// Whether it means something only once the daemon has run for some seconds.
+    pub waits: bool,
+    /// The judgement.
+    pub judge: fn(&Facts) -> Vec<Finding>,
+}
+
+impl Check {
+    /// The page and the heading that explain it.
+    pub fn page(&self) -> String {
+        format!("docs/troubleshooting.md#{}", self.id)
+    }
+}
+
+/// All checks: causes before what they may explain.
+pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
+    [
+        checks::interface::CHECKS,
+        checks::daemon::CHECKS,
+        checks::kubernetes::CHECKS,
+        checks::store::CHECKS,
+        checks::sysctls::CHECKS,
+        checks::firewall::CHECKS,
+        checks::kernel::CHECKS,
+        checks::network::CHECKS,
+        checks::limits::CHECKS,
+        checks::mesh::CHECKS,
+        checks::pods::CHECKS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Judges the facts.
+pub fn judge(facts: &Facts, at: Timestamp) -> Report {
+    let (mut findings, mut unknown) = (Vec::new(), Vec::new());
+    for check in checks() {
+        let missing = check.needs.iter().find_map(|need| need.missing(facts));
+        match missing {
+            Some(why) => unknown.push(Unknown { check: check.id.to_owned(), why: printable::line(why).into_owned() }),
+            None if check.waits && facts.daemon.young => {}
+            None => findings.extend((check.judge)(facts)),
+        }
+    }
+    findings.iter_mut().for_each(Finding::clean);
+    // A stable order: the table's within one severity.
+    findings.sort_by_key(|finding| finding.severity);
+    fold(&mut findings);
+    findings.sort_by_key(|finding| finding.explained_by.is_some());
+    let daemon = match (facts.daemon.running.known(), facts.daemon.silent.known()) {
+        (Some(true), Some(silent)) if !silent.is_empty() => DaemonState::Hanging,
+        (Some(true), _) => DaemonState::Running,
+        (Some(false), _) => DaemonState::Stopped,
+        (None, _) => DaemonState::Unknown,
+    };
+    Report {
+        schema: SCHEMA.to_owned(),
+        node: printable::value(&facts.host.name).into_owned(),
+        at,
+        daemon,
+        checks: checks().count(),
+        findings,
+        unknown,
+    }
+}
+
+/// Marks the findings that another one explains. What is explained explains nothing: each chain ends at its first cause.
+fn fold(findings: &mut [Finding]) {
+    let mut causes: Vec<(&'static str, &'static [&'static str])> = Vec::new();
+    let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
+    for check in checks().filter(|check| found.contains(check.id)) {
+        let explained = causes.iter().find(|(_, explains)| explains.contains(&check.id)).map(|(cause, _)| *cause);
+        match explained {
+            Some(cause) => {
+                for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {
+                    finding.explained_by = Some(cause.to_owned());
+                }
+            }
+            None => causes.push((check.id, check.explains)),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Facts in, findings out: each check is raised, not raised, and left unknown.
+
+mod cases;
+mod healthy;
+mod listings;
+mod trap;
+
+use crate::facts::Facts;
+use crate::finding::{Finding, Report};
+use crate::ledger::Ledger;
+use crate::need::Need;
+use crate::table::{checks, judge};
+use crate::{Fact, shell};
+use healthy::healthy;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// A healthy node's host and network, for the tests of what is read.
+pub fn healthy_host() -> crate::facts::host::Host {
+    healthy().host
+}
+
+pub fn network() -> crate::facts::Network {
+    healthy().network.known().unwrap().clone()
+}
+
+/// The report on these facts.
+fn report(facts: &Facts) -> Report {
+    judge(facts, Timestamp::UNIX_EPOCH)
+}
+
+/// The findings that nothing explains: their checks, in order.
+fn causes(facts: &Facts) -> Vec<String> {
+    report(facts).causes().map(|finding| finding.check.clone()).collect()
+}
+
+/// The one finding of a check.
+fn only(facts: &Facts, check: &str) -> Finding {
+    let report = report(facts);
+    let found: Vec<&Finding> = report.findings.iter().filter(|finding| finding.check == check).collect();
+    assert!(found.len() == 1, "{check}: {report:#?}");
+    found[0].clone()
+}
+
+#[test]
+fn no_facts_raise_nothing_and_leave_everything_unknown() {
+    let report = report(&Facts::default());
+    assert_eq!(report.findings, []);
+    let unknown: BTreeSet<&str> = report.unknown.iter().map(|unknown| unknown.check.as_str()).collect();
+    assert_eq!(unknown, checks().map(|check| check.id).collect());
+    assert!(report.unknown.iter().all(|unknown| unknown.why == "nobody looked"), "{:?}", report.unknown);
+    assert_eq!(report.checks, unknown.len());
+}
+
+#[test]
+fn a_healthy_node_has_no_findings_and_nothing_is_unknown() {
+    let report = report(&healthy());
+    assert_eq!((report.findings, report.unknown), (vec![], vec![]));
+}
+
+#[test]
+fn the_table_is_sound() {
+    let ids: Vec<&str> = checks().map(|check| check.id).collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "each name once");
+    for check in checks() {
+        assert!(!check.needs.is_empty() && !check.title.is_empty() && !check.title.ends_with('.'), "{}", check.id);
+        for explained in check.explains {
+            let place = |id: &str| ids.iter().position(|known| *known == id).unwrap_or_else(|| panic!("{}: there is no check {id}", check.id));
+            assert!(place(explained) > place(check.id), "{} is after {explained}, which it explains", check.id);
+        }
+    }
+}
+
+#[test]
+fn each_check_is_raised_by_its_case_alone() {
+    let mut raised = BTreeSet::new();
+    for (check, spoil) in cases::CASES {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        let report = report(&facts);
+        let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
+        // What cannot be without its cause is folded under it.
+        let explains = |cause: &str| cause == *check || checks().any(|known| known.id == cause && known.explains.contains(check));
+        let found = report.findings.iter().any(|finding| finding.check == *check);
+        assert!(found && causes.iter().all(|cause| explains(cause)), "{check}: {causes:?} of {:#?}", report.findings);
+        for finding in &report.findings {
+            assert!(!finding.what.is_empty() && !finding.why.is_empty() && !finding.evidence.is_empty(), "{finding:?}");
+            assert!(finding.evidence.iter().all(|seen| !seen.text.is_empty() && !seen.from.is_empty()), "{finding:?}");
+            // A sentence is put together by whoever shows it.
+            assert!(![&finding.what, &finding.why].iter().any(|text| text.ends_with('.')), "{finding:?}");
+        }
+        raised.insert(*check);
+    }
+    let all: BTreeSet<&str> = checks().map(|check| check.id).collect();
+    assert_eq!(raised, all, "each check has a case");
+}
+
+#[test]
+fn a_fact_that_could_not_be_had_leaves_its_checks_unknown() {
+    for check in checks() {
+        for need in check.needs {
+            // As bad as it gets, and still nobody may say so.
+            for (_, spoil) in cases::CASES.iter().filter(|(id, _)| *id == check.id) {
+                let mut facts = healthy();
+                spoil(&mut facts);
+                cases::withhold(&mut facts, *need);
+                let report = report(&facts);
+                assert!(report.findings.iter().all(|finding| finding.check != check.id), "{} without {need:?}", check.id);
+                let unknown = report.unknown.iter().find(|unknown| unknown.check == check.id).unwrap();
+                assert_eq!(unknown.why, "permission denied");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_needs_waiting_is_not_told_at_once() {
+    for (id, spoil) in cases::CASES {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        facts.daemon.young = true;
+        let waits = checks().any(|check| check.id == *id && check.waits);
+        assert_eq!(report(&facts).findings.iter().any(|finding| finding.check == *id), !waits, "{id}");
+    }
+}
+
+#[test]
+fn what_is_explained_is_folded_and_explains_nothing() {
+    let mut facts = healthy();
+    for id in ["wrong-interface", "duplicate-address", "ip-forward"] {
+        cases::CASES.iter().find(|(check, _)| *check == id).map(|(_, spoil)| spoil(&mut facts)).unwrap();
+    }
+    let report = report(&facts);
+    let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
+    assert_eq!(causes, ["wrong-interface", "ip-forward"]);
+    let cause = report.causes().next().unwrap();
+    assert!(report.explained(cause).any(|finding| finding.check == "duplicate-address"), "{:#?}", report.findings);
+    assert!(report.findings.iter().skip(2).all(|finding| finding.explained_by.is_some()), "causes come first");
+}
+
+#[test]
+fn a_report_survives_json() {
+    for (id, spoil) in cases::CASES {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        if *id != "ipam-full" {
+            cases::withhold(&mut facts, Need::Ipam);
+        }
+        let report = report(&facts);
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert!(text.contains(r#""schema":"flannel.findings/1""#) && text.contains(&format!(r#""check":"{id}""#)), "{text}");
+    }
+    let mut facts = healthy();
+    cases::CASES.iter().filter(|(id, _)| *id == "wrong-interface").for_each(|(_, spoil)| spoil(&mut facts));
+    let text = serde_json::to_string(&report(&facts)).unwrap();
+    assert!(text.contains(r#""severity":"broken""#) && text.contains(r#""explained_by":"wrong-interface""#), "{text}");
+}
+
+#[test]
+fn a_finding_is_dated_once_and_its_end_is_told_once() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let mut ledger = Ledger::default();
+    let mut bad = healthy();
+    cases::CASES.iter().filter(|(id, _)| *id == "ip-forward").for_each(|(_, spoil)| spoil(&mut bad));
+    let mut first = judge(&bad, at(10));
+    assert_eq!(ledger.enter(&mut first).came.len(), 1);
+    let mut second = judge(&bad, at(20));
+    assert_eq!(ledger.enter(&mut second), crate::ledger::News::default());
+    assert_eq!(second.findings[0].since, Some(at(10)));
+    // Whoever cannot look does not say that it is over.
+    cases::withhold(&mut bad, Need::Sysctls);
+    assert_eq!(ledger.enter(&mut judge(&bad, at(30))), crate::ledger::News::default());
+    let news = ledger.enter(&mut judge(&healthy(), at(40)));
+    assert_eq!((news.came.len(), news.went.len()), (0, 1));
+    assert_eq!(ledger.enter(&mut judge(&healthy(), at(50))), crate::ledger::News::default());
+}
+
+/// Names that others chose: a node's, a route's, an error's.
+fn hostile() -> impl Strategy<Value = String> {
+    prop_oneof![any::<String>(), "[$`\"'\\\\;|&<>\n\r\u{1b}\u{202e}]{4,20}", "\\$\\(touch /tmp/x\\)|`id`|'; reboot; '"]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever a peer calls itself, what is shown is printable and what is typed is one word.
+    #[test]
+    fn names_of_others_do_no_harm(name in hostile()) {
+        let of = |spoil: &cases::Spoil| {
+            let mut facts = healthy();
+            spoil(&mut facts);
+            cases::rename(&mut facts, &name);
+            report(&facts).findings
+        };
+        for finding in cases::CASES.iter().flat_map(|(_, spoil)| of(spoil)) {
+            let texts = [&finding.what, &finding.why, &finding.about].into_iter().chain(finding.evidence.iter().map(|seen| &seen.text));
+            for text in texts.chain(&finding.remedy.commands) {
+                prop_assert!(text.chars().all(subnet_lease::printable::is_printable), "{:?}", text);
+            }
+            // A name stands in a command quoted or not at all.
+            for command in &finding.remedy.commands {
+                let bare = command.replace(r"'\''", "").split('\'').step_by(2).collect::<String>();
+                prop_assert!(name.is_empty() || shell::word(&name) == name || !bare.contains(&name), "{:?}", command);
+            }
+        }
+    }
+}
+
+#[test]
+fn severities_are_as_the_table_says_or_milder_by_circumstance() {
+    for (id, spoil) in cases::CASES {
+        let mut facts = healthy();
+        spoil(&mut facts);
+        let said = checks().find(|check| check.id == *id).unwrap().severity;
+        let found = report(&facts).findings.iter().filter(|finding| finding.check == *id).map(|finding| finding.severity).min().unwrap();
+        assert!(found == said || ["network-overlap", "lease", "rp-filter"].contains(id) && found > said, "{id}: {found} instead of {said}");
+    }
+}
+
+#[test]
+fn facts_know_what_they_are() {
+    assert_eq!(Fact::of(None::<u8>), Fact::Absent);
+    assert_eq!(Fact::from_result(Err::<u8, _>("no")).why(), Some("no"));
+    assert_eq!(Fact::Known(1).known(), Some(&1));
+}

@@ -1,0 +1,328 @@
+//! For each check, the change of a healthy node's facts that raises it.
+
+use super::healthy::{interface, peer};
+use crate::fact::Fact;
+use crate::facts::Facts;
+use crate::facts::daemon::{Drift, LastWords};
+use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls};
+use crate::facts::kubernetes::Kubernetes;
+use crate::facts::leases::{Own, Refused};
+use crate::facts::mesh::{Path, State};
+use crate::facts::pods::{CniFile, Ipam, Kept};
+use crate::facts::store::{Trouble, TroubleKind};
+use crate::facts::{Network, host};
+use crate::firewalls::{Firewalld, Firewalls, Table};
+use crate::need::Need;
+use crate::nftables::{Barrier, Base};
+use std::collections::BTreeMap;
+
+/// A change of facts.
+pub type Spoil = fn(&mut Facts);
+
+fn inside<T>(fact: &mut Fact<T>) -> &mut T {
+    match fact {
+        Fact::Known(value) => value,
+        _ => panic!("a healthy node's fact is known"),
+    }
+}
+
+fn sysctls(facts: &mut Facts) -> &mut Sysctls {
+    inside(&mut facts.host.sysctls)
+}
+
+fn network(facts: &mut Facts) -> &mut Network {
+    inside(&mut facts.network)
+}
+
+fn interfaces(facts: &mut Facts) -> &mut Vec<Interface> {
+    inside(&mut facts.host.interfaces)
+}
+
+fn named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Interface {
+    interfaces(facts).iter_mut().find(|interface| interface.name == name).unwrap()
+}
+
+fn paths(facts: &mut Facts) -> &mut Vec<Path> {
+    &mut inside(&mut facts.mesh).paths
+}
+
+fn reason(facts: &mut Facts, condition: &str, text: &str) {
+    inside(&mut facts.daemon.reasons).insert(condition.to_owned(), text.to_owned());
+}
+
+fn stopped(facts: &mut Facts, text: &str) {
+    facts.daemon.running = Fact::Known(false);
+    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: text.to_owned() });
+}
+
+/// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
+pub fn behind_nat(facts: &mut Facts) {
+    named(facts, "eth0").addresses = vec!["10.0.2.15/24".parse().unwrap()];
+    inside(&mut facts.kubernetes).internal.clear();
+    let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
+    routes[0].via = Some("10.0.2.2".parse().unwrap());
+    inside(&mut facts.host.ways)[0].by = Ok((5, Some("198.51.100.1".parse().unwrap())));
+}
+
+fn all(facts: &mut Facts, state: &State, underlay: bool) {
+    for path in paths(facts) {
+        (path.state, path.underlay) = (state.clone(), underlay);
+    }
+}
+
+fn one(facts: &mut Facts, state: State, underlay: bool) {
+    let path = &mut paths(facts)[0];
+    (path.state, path.underlay) = (state, underlay);
+}
+
+pub fn table(command: &str) -> Table {
+    Table {
+        network: "10.244.0.0/16".parse().unwrap(),
+        command: command.to_owned(),
+        jump: true,
+        policy_drops: false,
+        accepted: true,
+        refusal: None,
+        docker: false,
+        ufw: false,
+        input_refuses: false,
+        port_open: false,
+    }
+}
+
+fn firewall(facts: &mut Facts, change: impl Fn(&mut Firewalls)) {
+    change(inside(&mut facts.host.firewalls));
+}
+
+fn full(facts: &mut Facts) {
+    let kept = |number: u8| Kept {
+        address: format!("10.244.1.{number}").parse().unwrap(),
+        file: format!("/var/lib/cni/networks/cbr0/10.244.1.{number}").into(),
+        container: format!("c{number}"),
+        gone: Some(true),
+    };
+    facts.pods.ipam = Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept: (2..=254).map(kept).collect(), ports: Some(3) }]);
+}
+
+/// The checks with what raises them, and nothing else.
+pub const CASES: &[(&str, Spoil)] = &[
+    ("wrong-interface", |facts| {
+        behind_nat(facts);
+        all(facts, &State::Cut, false);
+    }),
+    ("nat-interface", |facts| {
+        behind_nat(facts);
+        inside(&mut facts.mesh).paths.clear();
+        inside(&mut facts.leases.peers).clear();
+    }),
+    ("duplicate-address", |facts| {
+        let address = vec!["192.0.2.2".parse().unwrap()];
+        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public.clone_from(&address));
+    }),
+    ("duplicate-address", |facts| {
+        stopped(facts, "the public address 192.0.2.1 of this node is already the address of node n2, which is alive. Nodes …");
+    }),
+    ("clone", |facts| stopped(facts, "another machine uses this node's identity abc: it is named n2")),
+    ("no-interface", |facts| {
+        facts.daemon.choice = Fact::Absent;
+        reason(facts, "underlay", "no interface eth7");
+    }),
+    ("node-internal-ip", |facts| {
+        behind_nat(facts);
+        inside(&mut facts.daemon.choice).interface = "eth1".to_owned();
+        inside(&mut facts.kubernetes).internal = vec!["10.0.2.15".parse().unwrap()];
+    }),
+    ("not-running", |facts| stopped(facts, "the network is another one now")),
+    ("hangs", |facts| inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())),
+    ("port-taken", |facts| {
+        inside(&mut facts.host.ports).push(Port {
+            number: 8473,
+            udp: true,
+            purpose: "probes".to_owned(),
+            flag: "probe-port".to_owned(),
+            owner: Some("socat (pid 7)".to_owned()),
+        });
+    }),
+    ("store-unreachable", |facts| {
+        facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::Refused, text: "Connection refused".to_owned() });
+    }),
+    ("config", |facts| facts.store.config = Fact::Known("SubnetLen must be less than /31".to_owned())),
+    ("lease", |facts| {
+        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some("no answer".to_owned()), ..Own::default() });
+    }),
+    ("lease", |facts| {
+        facts.leases.own = Fact::Absent;
+        reason(facts, "lease", "out of subnets: every subnet is taken");
+    }),
+    ("lease", |facts| inside(&mut facts.leases.own).trouble = Some("somebody overwrote it".to_owned())),
+    ("lease-refused", |facts| {
+        facts.leases.refused = Fact::Known(vec![Refused {
+            lease: "10.244.9.0/24".to_owned(),
+            reason: "overlaps-older".to_owned(),
+            text: "10.244.9.0/24 overlaps".to_owned(),
+        }]);
+    }),
+    ("silent-node", |facts| {
+        inside(&mut facts.leases.peers)[0] = {
+            let mut peer = peer("node-2", 2);
+            peer.subnets = subnet_lease::Subnets::V4("10.244.2.0/24".parse().unwrap());
+            peer.silent = Some(900);
+            peer
+        };
+        one(facts, State::Cut, false);
+    }),
+    ("api-by-service", |facts| inside(&mut facts.kubernetes).by_service_unanswered = true),
+    ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some("403 Forbidden: cannot patch nodes/status".to_owned())),
+    ("pod-cidr", |facts| inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())),
+    ("ip-forward", |facts| sysctls(facts).ip_forward = Some(0)),
+    ("ipv6-forwarding", |facts| sysctls(facts).v6_forwarding = Some(0)),
+    ("br-netfilter", |facts| {
+        *sysctls(facts) = Sysctls {
+            br_netfilter: false,
+            call_iptables: None,
+            call_ip6tables: None,
+            module: Some("not permitted".to_owned()),
+            ..sysctls(facts).clone()
+        };
+    }),
+    ("bridge-nf-call", |facts| (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0))),
+    ("rp-filter", |facts| sysctls(facts).strict_tunnels.push("flannel.1".to_owned())),
+    ("rp-filter", |facts| sysctls(facts).astray.push("192.0.2.2".parse().unwrap())),
+    ("forward-policy", |facts| {
+        network(facts).nftables = true;
+        firewall(facts, |seen| seen.tables.push(Table { policy_drops: true, accepted: false, jump: false, ..table("iptables") }));
+    }),
+    ("forward-policy", |facts| {
+        let base = Base { family: "inet".to_owned(), table: "wall".to_owned(), chain: "gate".to_owned(), drops: true };
+        firewall(facts, |seen| seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false }));
+    }),
+    ("forward-reject", |facts| {
+        firewall(facts, |seen| seen.tables.push(Table { refusal: Some("-A FORWARD -j REJECT".to_owned()), ..table("iptables") }));
+    }),
+    ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input_refuses: true, ..table("iptables") }))),
+    ("firewalld", |facts| firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))),
+    ("module", |facts| inside(&mut facts.host.modules).push(Module { name: "vxlan".to_owned(), why: "not found".to_owned() })),
+    ("drift-war", |facts| {
+        inside(&mut facts.daemon.drift).push(Drift { object: "route to 10.244.2.0/24".to_owned(), times: 4, by: Some("NetworkManager".to_owned()) });
+    }),
+    ("foreign-route", |facts| {
+        let route = Route { to: "10.244.2.0/24".parse().unwrap(), via: Some("192.0.2.77".parse().unwrap()), index: Some(2), protocol: 4, metric: 0 };
+        inside(&mut facts.host.routes)[1] = route;
+    }),
+    ("foreign-device", |facts| {
+        named(facts, "flannel.1").kind = "bridge".to_owned();
+        inside(&mut facts.host.routes).clear();
+    }),
+    ("foreign-device", |facts| {
+        named(facts, "flannel.1").name = "vx1".to_owned();
+        inside(&mut facts.host.routes).clear();
+    }),
+    ("vtep-mac", |facts| {
+        inside(&mut facts.daemon.silent).push("no heartbeat".to_owned());
+        named(facts, "flannel.1").mac = "02:00:00:00:00:99".to_owned();
+    }),
+    ("rules", |facts| reason(facts, "rules", "iptables timed out after 5 s waiting for /run/xtables.lock")),
+    ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
+    ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
+    ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
+    ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
+    ("stale-bridge", |facts| named(facts, "cni0").addresses.push("10.244.9.1/24".parse().unwrap())),
+    ("stale-bridge", |facts| named(facts, "docker0").addresses.push("10.244.9.1/24".parse().unwrap())),
+    ("mtu", |facts| {
+        one(facts, State::SmallMtu, true);
+        paths(facts)[0].carries = Some(1350);
+    }),
+    ("bridge-mtu", |facts| named(facts, "veth1").mtu = 1500),
+    ("encap-blocked", |facts| all(facts, &State::OverlayCut, true)),
+    ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
+    ("peer-cut", |facts| one(facts, State::Cut, false)),
+    ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
+    ("one-way", |facts| one(facts, State::OneWay, true)),
+    ("wrong-node", |facts| one(facts, State::WrongNode("node-9".to_owned()), true)),
+    ("lossy", |facts| {
+        one(facts, State::Lossy, true);
+        paths(facts)[0].lost = 5;
+        paths(facts)[0].others = Some((3, 0));
+    }),
+    ("slow", |facts| one(facts, State::Slow, true)),
+    ("probe-filtered", |facts| paths(facts)[0].ping_only = true),
+    ("clock", |facts| paths(facts).iter_mut().for_each(|path| path.clock_ahead = Some(-9000))),
+    ("foreign-cni", |facts| {
+        inside(&mut facts.host.foreign)
+            .push(Foreign { program: "Calico".to_owned(), object: "configuration /etc/cni/net.d/10-calico.conflist".to_owned() });
+    }),
+    ("subnet-env", |facts| facts.pods.env = Fact::Absent),
+    ("subnet-env", |facts| inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets("10.244.8.0/24", "fd10:244:0:8::/64"))),
+    ("subnet-env", |facts| inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())),
+    ("subnet-env", |facts| reason(facts, "subnet.env", "no space left on device")),
+    ("cni-config", |facts| inside(&mut facts.pods.cni).files.clear()),
+    ("cni-config", |facts| inside(&mut facts.pods.cni).files.insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: false })),
+    ("cni-config", |facts| reason(facts, "cni-conf", "read-only file system")),
+    ("ipam-full", full),
+    ("checksum", |facts| {
+        facts.host.checksums = Fact::Known(host::Checksums { udp: 7, tcp: 0 });
+        paths(facts)[0].ping_only = true;
+    }),
+    ("neighbour-table", |facts| facts.host.neighbours = Fact::Known(Neighbours { v4: Some(2), v6: None, counts_permanent: true })),
+    ("conntrack-full", |facts| facts.host.conntrack = Fact::Known(Fill { used: 65_000, limit: 65_536 })),
+];
+
+/// Takes a fact away.
+pub fn withhold(facts: &mut Facts, need: Need) {
+    const WHY: &str = "permission denied";
+    let (host, daemon, store, leases, pods) = (&mut facts.host, &mut facts.daemon, &mut facts.store, &mut facts.leases, &mut facts.pods);
+    match need {
+        Need::Network => facts.network = Fact::unavailable(WHY),
+        Need::Interfaces => host.interfaces = Fact::unavailable(WHY),
+        Need::Routes => host.routes = Fact::unavailable(WHY),
+        Need::Ways => host.ways = Fact::unavailable(WHY),
+        Need::Sysctls => host.sysctls = Fact::unavailable(WHY),
+        Need::Firewalls => host.firewalls = Fact::unavailable(WHY),
+        Need::Ports => host.ports = Fact::unavailable(WHY),
+        Need::NameServers => host.name_servers = Fact::unavailable(WHY),
+        Need::Conntrack => host.conntrack = Fact::unavailable(WHY),
+        Need::Neighbours => host.neighbours = Fact::unavailable(WHY),
+        Need::Modules => host.modules = Fact::unavailable(WHY),
+        Need::Checksums => host.checksums = Fact::unavailable(WHY),
+        Need::Foreign => host.foreign = Fact::unavailable(WHY),
+        Need::Daemons => host.daemons = Fact::unavailable(WHY),
+        Need::Running => daemon.running = Fact::unavailable(WHY),
+        Need::Silent => daemon.silent = Fact::unavailable(WHY),
+        Need::Reasons => daemon.reasons = Fact::unavailable(WHY),
+        Need::Choice => daemon.choice = Fact::unavailable(WHY),
+        Need::Drift => daemon.drift = Fact::unavailable(WHY),
+        Need::Kernel => daemon.kernel_trouble = Fact::unavailable(WHY),
+        Need::Store => store.trouble = Fact::unavailable(WHY),
+        Need::Config => store.config = Fact::unavailable(WHY),
+        Need::OwnLease => leases.own = Fact::unavailable(WHY),
+        Need::Peers => leases.peers = Fact::unavailable(WHY),
+        Need::Refused => leases.refused = Fact::unavailable(WHY),
+        Need::Mesh => facts.mesh = Fact::unavailable(WHY),
+        Need::Env => pods.env = Fact::unavailable(WHY),
+        Need::Cni => pods.cni = Fact::unavailable(WHY),
+        Need::Ipam => pods.ipam = Fact::unavailable(WHY),
+        Need::Kubernetes => facts.kubernetes = Fact::unavailable(WHY),
+    }
+}
+
+/// Gives all that has a foreign name this one.
+pub fn rename(facts: &mut Facts, name: &str) {
+    let text = || name.to_owned();
+    if let Fact::Known(interfaces) = &mut facts.host.interfaces {
+        interfaces.iter_mut().filter(|interface| interface.name == "eth9").for_each(|interface| interface.name = text());
+    }
+    if let Fact::Known(mesh) = &mut facts.mesh {
+        mesh.paths.iter_mut().for_each(|path| path.node = text());
+    }
+    if let Fact::Known(peers) = &mut facts.leases.peers {
+        peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text(), Some(900)));
+    }
+    if let Fact::Known(kubernetes) = &mut facts.kubernetes {
+        *kubernetes = Kubernetes { node: text(), refusal: Some(text()), pod_cidrs: Some(Vec::new()), ..kubernetes.clone() };
+    }
+    facts.daemon.reasons = Fact::Known(BTreeMap::from([("rules".to_owned(), text()), ("lease".to_owned(), text())]));
+    if let Fact::Known(cni) = &mut facts.pods.cni {
+        cni.files.insert(0, CniFile { name: text(), flannel: false });
+        cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: true });
+    }
+}

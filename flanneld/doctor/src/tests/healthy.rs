@@ -1,0 +1,186 @@
+//! A node on which nothing is wrong, with vxlan, both families and two peers.
+
+use crate::fact::Fact;
+use crate::facts::daemon::{Choice, Daemon, Launch};
+use crate::facts::host::{Checksums, Fill, Host, Interface, Neighbours, Route, Sysctls, Way, WayKind};
+use crate::facts::kubernetes::Kubernetes;
+use crate::facts::leases::{Leases, Own, Peer};
+use crate::facts::mesh::{Mesh, Path, State};
+use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
+use crate::facts::store::Store;
+use crate::facts::{Facts, Network};
+use crate::firewalls::Firewalls;
+use subnet_lease::Subnets;
+
+pub fn subnets(v4: &str, v6: &str) -> Subnets {
+    Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
+}
+
+pub fn own() -> Subnets {
+    subnets("10.244.1.0/24", "fd10:244:0:1::/64")
+}
+
+pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
+    Interface {
+        index,
+        name: name.to_owned(),
+        up: true,
+        carrier: true,
+        mtu: 1500,
+        mac: format!("02:00:00:00:00:{index:02x}"),
+        addresses: addresses.iter().map(|net| net.parse().unwrap()).collect(),
+        ..Interface::default()
+    }
+}
+
+pub fn path(node: &str, subnet: &str, address: &str) -> Path {
+    Path {
+        node: node.to_owned(),
+        ours: true,
+        subnet: subnet.parse().unwrap(),
+        address: address.parse().unwrap(),
+        state: State::Well,
+        ping_only: false,
+        underlay: true,
+        carries: Some(1450),
+        rtt: Some(400),
+        lost: 0,
+        clock_ahead: Some(12),
+        others: None,
+        since: Some(100),
+    }
+}
+
+pub fn peer(name: &str, number: u8) -> Peer {
+    Peer {
+        name: name.to_owned(),
+        subnets: subnets(&format!("10.244.{number}.0/24"), &format!("fd10:244:0:{number}::/64")),
+        public: vec![format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()],
+        silent: None,
+    }
+}
+
+pub fn healthy() -> Facts {
+    let lo = Interface { loopback: true, ..interface(1, "lo", &["127.0.0.1/8", "::1/128"]) };
+    let eth0 = interface(2, "eth0", &["192.0.2.1/24", "2001:db8::1/64"]);
+    let eth1 = interface(5, "eth1", &["198.51.100.1/24"]);
+    let flannel = Interface { kind: "vxlan".to_owned(), vxlan: Some((1, 8472)), mtu: 1450, ..interface(3, "flannel.1", &["10.244.1.0/32"]) };
+    let cni0 = Interface { kind: "bridge".to_owned(), mtu: 1450, ..interface(4, "cni0", &["10.244.1.1/24", "fe80::1/64", "fd10:244:0:1::1/64"]) };
+    let veth = Interface { kind: "veth".to_owned(), mtu: 1450, master: Some(4), ..interface(6, "veth1", &[]) };
+    let docker = Interface { kind: "bridge".to_owned(), ..interface(7, "docker0", &["172.17.0.1/16"]) };
+    let route = |to: &str, via: Option<&str>, index, protocol| Route {
+        to: to.parse().unwrap(),
+        via: via.map(|via| via.parse().unwrap()),
+        index: Some(index),
+        protocol,
+        metric: 0,
+    };
+    let host = Host {
+        name: "node-1".to_owned(),
+        interfaces: Fact::Known(vec![lo, eth0, flannel, cni0, eth1, veth, docker]),
+        routes: Fact::Known(vec![
+            route("0.0.0.0/0", Some("192.0.2.254"), 2, 16),
+            route("10.244.2.0/24", Some("10.244.2.0"), 3, 241),
+            route("10.244.3.0/24", Some("10.244.3.0"), 3, 3),
+        ]),
+        ways: Fact::Known(vec![Way {
+            to: "192.0.2.250".parse().unwrap(),
+            whose: "the store".to_owned(),
+            kind: WayKind::Store,
+            by: Ok((2, Some("192.0.2.1".parse().unwrap()))),
+        }]),
+        sysctls: Fact::Known(Sysctls {
+            underlay: "eth0".to_owned(),
+            ip_forward: Some(1),
+            v6_forwarding: Some(1),
+            accept_ra: Some(1),
+            br_netfilter: true,
+            call_iptables: Some(1),
+            call_ip6tables: Some(1),
+            ..Sysctls::default()
+        }),
+        firewalls: Fact::Known(Firewalls::default()),
+        ports: Fact::Known(Vec::new()),
+        name_servers: Fact::Known(vec!["192.0.2.53".parse().unwrap()]),
+        conntrack: Fact::Known(Fill { used: 100, limit: 65536 }),
+        neighbours: Fact::Known(Neighbours { v4: Some(1024), v6: Some(1024), counts_permanent: true }),
+        modules: Fact::Known(Vec::new()),
+        checksums: Fact::Known(Checksums::default()),
+        foreign: Fact::Known(Vec::new()),
+        daemons: Fact::Known(1),
+    };
+    let file = |name: &str, flannel| CniFile { name: name.to_owned(), flannel };
+    let kept = Kept {
+        address: "10.244.1.5".parse().unwrap(),
+        file: "/var/lib/cni/networks/cbr0/10.244.1.5".into(),
+        container: "c1".to_owned(),
+        gone: Some(false),
+    };
+    Facts {
+        network: Fact::Known(Network {
+            networks: subnets("10.244.0.0/16", "fd10:244::/48"),
+            own: own(),
+            backend: Some("vxlan".to_owned()),
+            port: Some(8472),
+            vni: Some(1),
+            mtu: Some(1450),
+            nftables: false,
+            forward: true,
+        }),
+        host,
+        daemon: Daemon {
+            running: Fact::Known(true),
+            young: false,
+            last_words: Fact::Absent,
+            silent: Fact::Known(Vec::new()),
+            reasons: Fact::Known(std::collections::BTreeMap::new()),
+            choice: Fact::Known(Choice {
+                interface: "eth0".to_owned(),
+                addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+                why: "the default route's".to_owned(),
+                named: false,
+            }),
+            launch: Launch::Systemd,
+            subnet_file: "/run/flannel/subnet.env".into(),
+            drift: Fact::Known(Vec::new()),
+            kernel_trouble: Fact::Absent,
+        },
+        store: Store {
+            place: "etcd at http://192.0.2.250:2379".to_owned(),
+            addresses: vec!["192.0.2.250".parse().unwrap()],
+            trouble: Fact::Absent,
+            config: Fact::Absent,
+        },
+        leases: Leases {
+            own: Fact::Known(Own { ends_in: Some(80_000), vtep: Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())), ..Own::default() }),
+            peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
+            refused: Fact::Known(Vec::new()),
+        },
+        mesh: Fact::Known(Mesh {
+            paths: vec![path("node-2", "10.244.2.0/24", "192.0.2.2"), path("node-3", "10.244.3.0/24", "192.0.2.3")],
+            port: 8473,
+        }),
+        pods: Pods {
+            env: Fact::Known(Env {
+                networks: Some(subnets("10.244.0.0/16", "fd10:244::/48")),
+                subnets: Some(own()),
+                mtu: Some(1450),
+                ..Env::default()
+            }),
+            cni: Fact::Known(Cni {
+                folder: "/etc/cni/net.d".into(),
+                files: vec![file("10-flannel.conflist", true), file("87-podman.conflist", false)],
+                expected: true,
+            }),
+            ipam: Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept: vec![kept], ports: Some(1) }]),
+        },
+        kubernetes: Fact::Known(Kubernetes {
+            node: "node-1".to_owned(),
+            pod_cidrs: Some(vec!["10.244.1.0/24".to_owned()]),
+            internal: vec!["192.0.2.1".parse().unwrap()],
+            refusal: None,
+            server: Some("192.0.2.250".parse().unwrap()),
+            by_service_unanswered: false,
+        }),
+    }
+}

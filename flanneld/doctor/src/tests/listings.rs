@@ -1,0 +1,248 @@
+//! Listings of firewalls in, findings out; sysctls by family; what is corrected.
+
+use super::healthy::healthy;
+use super::{only, report};
+use crate::correct::corrections;
+use crate::fact::Fact;
+use crate::facts::host::Sysctls;
+use crate::facts::{Facts, Network};
+use crate::firewalls::{Firewalld, Firewalls, Table, firewalld, table};
+use crate::nftables;
+use proptest::prelude::*;
+
+const NET: &str = "10.244.0.0/16";
+
+fn network() -> Network {
+    healthy().network.known().unwrap().clone()
+}
+
+fn sysctls() -> Sysctls {
+    healthy().host.sysctls.known().unwrap().clone()
+}
+
+fn with(network: &Network, sysctls: &Sysctls, firewalls: Firewalls) -> Facts {
+    let mut facts = healthy();
+    (facts.network, facts.host.sysctls, facts.host.firewalls) = (Fact::Known(network.clone()), Fact::Known(sysctls.clone()), Fact::Known(firewalls));
+    facts.pods.env = Fact::Known(crate::facts::pods::Env { subnets: Some(network.own), ..Default::default() });
+    facts
+}
+
+fn checks(network: &Network, sysctls: &Sysctls) -> Vec<String> {
+    report(&with(network, sysctls, Firewalls::default())).findings.into_iter().map(|finding| finding.check).collect()
+}
+
+fn by_tables(network: &Network, tables: &[Table]) -> Facts {
+    with(network, &sysctls(), Firewalls { tables: tables.to_vec(), ..Firewalls::default() })
+}
+
+/// The findings for one family of iptables as `iptables-save` prints it.
+fn seen(network: &Network, saved: &str) -> Vec<String> {
+    let of = |text: &str| {
+        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.port, "iptables")]);
+        report(&facts).findings.into_iter().map(|finding| finding.check).collect::<Vec<_>>()
+    };
+    let plain = of(saved);
+    // As `iptables-save -c` prints it.
+    let counted: Vec<String> = saved.lines().map(|line| if line.starts_with("-A") { format!("[12:3456] {line}") } else { line.to_owned() }).collect();
+    assert_eq!(of(&counted.join("\n")), plain);
+    plain
+}
+
+#[test]
+fn sysctls_are_named_for_the_families_in_use() {
+    let bad = Sysctls { ip_forward: Some(0), v6_forwarding: Some(0), call_iptables: Some(0), call_ip6tables: Some(0), ..sysctls() };
+    assert_eq!(checks(&network(), &bad), ["ip-forward", "ipv6-forwarding", "bridge-nf-call", "bridge-nf-call"]);
+    let own = subnet_lease::Subnets::V6("fd10:244:0:1::/64".parse().unwrap());
+    let v6 = Network { networks: subnet_lease::Subnets::V6("fd10:244::/48".parse().unwrap()), own, ..network() };
+    let strict = Sysctls { strict_tunnels: vec!["flannel.1".to_owned()], ..bad.clone() };
+    assert_eq!(checks(&v6, &strict).iter().filter(|check| *check != "stale-bridge").collect::<Vec<_>>(), ["ipv6-forwarding", "bridge-nf-call"]);
+    assert_eq!(checks(&Network { nftables: true, ..network() }, &bad), ["ip-forward", "ipv6-forwarding"]);
+    let facts = with(&network(), &bad, Firewalls::default());
+    assert_eq!(
+        only(&facts, "ip-forward").to_string(),
+        "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets it if it is started with \
+         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1"
+    );
+    // First, or the default route that a router announced is lost.
+    assert_eq!(
+        only(&facts, "ipv6-forwarding").remedy.commands,
+        ["sysctl -w net/ipv6/conf/eth0/accept_ra=2", "sysctl -w net.ipv6.conf.all.forwarding=1"]
+    );
+    // A file that is not there is no finding.
+    let none = Sysctls { br_netfilter: true, ..Sysctls::default() };
+    assert_eq!((checks(&network(), &none), corrections(&network(), &none)), (vec![], vec![]));
+    assert_eq!(checks(&Network { nftables: true, ..network() }, &Sysctls { br_netfilter: false, ..sysctls() }), [""; 0]);
+}
+
+#[test]
+fn corrections_keep_router_advertisements() {
+    let bad = Sysctls { ip_forward: Some(0), v6_forwarding: Some(0), call_iptables: Some(0), call_ip6tables: Some(0), ..sysctls() };
+    let list = |sysctls: &Sysctls| -> Vec<String> {
+        corrections(&network(), sysctls).iter().map(|c| format!("{} {} -> {}", c.path.display(), c.old, c.new)).collect()
+    };
+    assert_eq!(
+        list(&bad),
+        [
+            "/proc/sys/net/ipv4/ip_forward 0 -> 1",
+            "/proc/sys/net/ipv6/conf/eth0/accept_ra 1 -> 2",
+            "/proc/sys/net/ipv6/conf/all/forwarding 0 -> 1",
+            "/proc/sys/net/bridge/bridge-nf-call-iptables 0 -> 1",
+            "/proc/sys/net/bridge/bridge-nf-call-ip6tables 0 -> 1",
+        ]
+    );
+    for accept_ra in [Some(0), Some(2), None] {
+        assert!(!list(&Sysctls { accept_ra, ..bad.clone() }).iter().any(|line| line.contains("accept_ra")), "{accept_ra:?}");
+    }
+    let vlan = Sysctls { underlay: "eth0.7".to_owned(), ..bad };
+    assert!(list(&vlan)[1].starts_with("/proc/sys/net/ipv6/conf/eth0.7/accept_ra"), "{:?}", list(&vlan));
+}
+
+#[test]
+fn dockers_policy_matters_only_without_our_rules() {
+    let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
+    let (nft, off) = (Network { nftables: true, ..network() }, Network { forward: false, ..network() });
+    let plain = format!("{docker}COMMIT\n");
+    assert_eq!(seen(&network(), &plain), [""; 0], "our jump will be added");
+    assert_eq!((seen(&nft, &plain), seen(&off, &plain)), (vec!["forward-policy".to_owned()], vec!["forward-policy".to_owned()]));
+    let found = only(&by_tables(&nft, &[table(&plain, &NET.parse().unwrap(), None, "iptables")]), "forward-policy");
+    assert_eq!(found.remedy.commands, ["iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT", "iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT"]);
+    assert!(found.what.contains("Docker"));
+    let fixed = format!("{docker}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n");
+    assert_eq!(seen(&nft, &fixed), [""; 0]);
+    // Our jump in one variant does not help against the other's policy.
+    let ours = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
+    let both = [table(ours, &NET.parse().unwrap(), None, "iptables-nft"), table(&plain, &NET.parse().unwrap(), None, "iptables-legacy")];
+    let found = only(&by_tables(&network(), &both), "forward-policy");
+    assert!(found.remedy.commands[0].starts_with("iptables-legacy -I DOCKER-USER"), "{found:?}");
+}
+
+#[test]
+fn a_reject_rule_counts_if_it_comes_first() {
+    let listing = |rules: &[&str]| format!("*filter\n:FORWARD ACCEPT [0:0]\n{}\nCOMMIT\n*nat\n-A FORWARD -j REJECT\nCOMMIT\n", rules.join("\n"));
+    const JUMP: &str = "-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD";
+    const REJECT: &str = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
+    const NAMED: &str = "-A FORWARD -m comment --comment \"the rest -j ACCEPT\" -j DROP";
+    let nft = Network { nftables: true, ..network() };
+    assert_eq!(seen(&network(), &listing(&[REJECT, JUMP])), ["forward-reject"]);
+    assert_eq!(seen(&network(), &listing(&[NAMED, JUMP])), ["forward-reject"]);
+    assert_eq!(seen(&network(), &listing(&[JUMP, REJECT])), [""; 0]);
+    assert_eq!(seen(&nft, &listing(&[REJECT])), ["forward-reject"]);
+    assert_eq!(seen(&nft, &listing(&["-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT])), [""; 0]);
+    assert_eq!(seen(&network(), &listing(&["-A FORWARD -i eth9 -j REJECT", "-A FORWARD -m conntrack --ctstate INVALID -j DROP", JUMP])), [""; 0]);
+}
+
+#[test]
+fn ufw_counts_while_it_blocks_the_tunnel() {
+    let ufw = |policy: &str, more: &str| {
+        format!(
+            "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
+        )
+    };
+    assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
+    assert_eq!(seen(&network(), &ufw("ACCEPT", "-A ufw-reject-input -j REJECT")), ["ufw"]);
+    assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
+    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.168.56.0/24"] {
+        assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))), [""; 0], "{open}");
+    }
+    assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
+    assert_eq!(seen(&Network { port: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    // When ufw is disabled, its chains may remain without jumps.
+    assert_eq!(seen(&network(), "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"), [""; 0]);
+}
+
+#[test]
+fn firewalld_counts_until_it_accepts_our_networks() {
+    let rule = |left: &str, right: serde_json::Value| serde_json::json!({"rule": {"expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "x", "field": left}}, "right": right}}]}});
+    let source = |addr: &str, len: u8| rule("saddr", serde_json::json!({"prefix": {"addr": addr, "len": len}}));
+    let read = |rules: Vec<serde_json::Value>| firewalld(&serde_json::json!({"nftables": rules}), network().networks.nets(), Some(8472));
+    let found = |known: Firewalld| report(&with(&network(), &sysctls(), Firewalls { firewalld: Some(known), ..Firewalls::default() })).findings;
+    let nothing = found(read(vec![source("10.0.0.0", 8), rule("dport", 22.into())]));
+    assert_eq!(
+        nothing[0].remedy.commands,
+        [
+            "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16",
+            "firewall-cmd --permanent --zone=trusted --add-source=fd10:244::/48",
+            "firewall-cmd --permanent --add-port=8472/udp",
+            "firewall-cmd --reload",
+        ]
+    );
+    let half = found(read(vec![source("10.244.0.0", 16), rule("dport", serde_json::json!({"set": [53, 8472]}))]));
+    assert!(half.len() == 1 && half[0].what.ends_with("does not accept fd10:244::/48"), "{half:?}");
+    assert_eq!(found(read(vec![source("10.244.0.0", 16), source("fd10:244::", 48), rule("dport", 8472.into())])), []);
+}
+
+/// The findings for what the real nft makes of a script.
+fn barred(script: &str) -> Vec<(String, String)> {
+    let list = "nft -f - && nft -j list chains && nft -j list ruleset";
+    let mut child = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-ec", list])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{script}\n").as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "nft refuses\n{script}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let listings: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let all = nftables::bases(&listings[0], [true, false]);
+    let barriers =
+        all.iter().flat_map(|base| network().networks.nets().filter_map(|net| nftables::barrier(base, &listings[1], &net)).collect::<Vec<_>>());
+    let facts = with(&network(), &sysctls(), Firewalls { barriers: barriers.collect(), ..Firewalls::default() });
+    report(&facts).findings.into_iter().map(|finding| (finding.check, finding.about)).collect()
+}
+
+#[test]
+fn nftables_chains_that_drop_are_reported_until_they_accept() {
+    let (v4, v6) = (NET, "fd10:244::/48");
+    let chain = |family: &str, policy: &str, more: &str| {
+        format!(
+            "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
+        )
+    };
+    let name = |family: &str, net: &str| ("forward-policy".to_owned(), format!("{family} wall gate {net}"));
+    assert_eq!(barred(&chain("inet", "drop", "")), [name("inet", v4), name("inet", v6)]);
+    assert_eq!(barred(&chain("ip", "drop", "")), [name("ip", v4)]);
+    assert_eq!(barred("table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"), [name("ip6", v6)]);
+    assert_eq!(barred(&chain("inet", "accept", "")), []);
+    // A rule that does not match pods does not help them; one that does helps its family.
+    for (more, left) in [
+        ("ct state established,related accept", 2),
+        ("ip saddr 10.9.0.0/16 accept", 2),
+        ("tcp dport 22 accept", 2),
+        ("iifname \"eth0\" accept", 2),
+        ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
+        ("ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept", 1),
+        ("ip saddr 10.0.0.0/8 counter accept", 1),
+        ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
+        ("ip saddr @pods accept", 1),
+        ("ip saddr 10.244.0.0-10.244.255.255 accept", 1),
+        ("jump inner", 1),
+        ("meta nfproto ipv4 jump inner", 1),
+        ("tcp dport 80 jump inner", 2),
+        ("meta nfproto ipv6 accept", 1),
+        ("iifname \"flannel*\" accept; oifname \"flannel*\" accept", 0),
+        ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
+        ("accept", 0),
+    ] {
+        assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
+    }
+    // A rule without conditions acts like a policy.
+    let rejects = |more: &str| barred(&chain("inet", "accept", more)).iter().filter(|(check, _)| check == "forward-reject").count();
+    assert_eq!(
+        (rejects("reject"), rejects("drop; ip saddr 10.244.0.0/16 accept"), rejects("ip saddr 10.244.0.0/16 accept; counter drop")),
+        (2, 2, 1)
+    );
+    assert_eq!((rejects("tcp dport 22 drop"), rejects("ct state invalid drop")), (0, 0));
+    // Chains covered by other checks: iptables was listed by its own program, ip6tables was not.
+    let theirs = |table: &str, chain: &str| format!("table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n");
+    assert_eq!(barred(&(theirs("inet firewalld", "x") + &theirs("ip flannel-ipv4", "forward") + &theirs("ip filter", "FORWARD"))), []);
+    assert_eq!(barred(&theirs("ip6 filter", "FORWARD")).len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
+        let _ = table(&text, &NET.parse().unwrap(), Some(8472), "iptables");
+    }
+}

@@ -1,0 +1,143 @@
+//! The trap: every machine is behind a NAT of its own, and flannel took that interface.
+
+use super::cases::behind_nat;
+use super::healthy::healthy;
+use super::{causes, only, report};
+use crate::fact::Fact;
+use crate::facts::Facts;
+use crate::facts::daemon::{Choice, LastWords, Launch};
+use crate::facts::leases::Refused;
+use crate::facts::mesh::State;
+use crate::finding::Severity;
+
+const REFUSED: &str = "the public address 10.0.2.15 of this node (h2, id 9c) is already the address of node h1 (id 4d), which holds 10.244.9.0/24 and is alive. Nodes that share";
+
+/// The trap, with these verdicts of the probes.
+fn trap(state: &State, underlay: bool) -> Facts {
+    let mut facts = healthy();
+    behind_nat(&mut facts);
+    facts.kubernetes = Fact::Absent;
+    if let Fact::Known(mesh) = &mut facts.mesh {
+        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (state.clone(), underlay));
+    }
+    facts
+}
+
+#[test]
+fn it_is_named_with_the_way_out() {
+    let facts = trap(&State::Cut, false);
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    let finding = only(&facts, "wrong-interface");
+    assert_eq!(finding.remedy.commands, ["echo FLANNELD_IFACE=eth1 >> /etc/default/flanneld", "systemctl restart flanneld"]);
+    assert_eq!(finding.remedy.on, "every node");
+    let seen: Vec<&str> = finding.evidence.iter().map(|seen| seen.text.as_str()).collect();
+    assert_eq!(
+        seen,
+        [
+            "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's or QEMU's own NAT",
+            "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 answer nothing, ping neither",
+            "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
+        ]
+    );
+    assert!(report(&facts).findings.iter().skip(1).all(|finding| finding.explained_by.as_deref() == Some("wrong-interface")));
+}
+
+#[test]
+fn without_a_store_elsewhere_the_marks_are_enough() {
+    // Leases in a directory.
+    let mut facts = trap(&State::Cut, false);
+    facts.host.ways = Fact::Known(Vec::new());
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    assert_eq!(only(&facts, "wrong-interface").remedy.commands.len(), 2);
+    // Two candidates: nobody can say which.
+    if let Fact::Known(interfaces) = &mut facts.host.interfaces {
+        interfaces.push(super::healthy::interface(9, "eth2", &["203.0.113.1/24"]));
+    }
+    let finding = only(&facts, "wrong-interface");
+    assert!(finding.remedy.commands.is_empty() && finding.evidence.iter().any(|seen| seen.text.starts_with("eth2 has 203.0.113.1")), "{finding:?}");
+}
+
+#[test]
+fn it_is_no_trap_once_a_peer_answers() {
+    for (state, underlay) in [(State::Well, true), (State::OverlayCut, true), (State::SmallMtu, true)] {
+        assert!(!report(&trap(&state, underlay)).findings.iter().any(|finding| finding.check.ends_with("-interface")), "{state:?}");
+    }
+    // Nobody was asked yet: not before somebody was.
+    assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
+}
+
+#[test]
+fn a_nat_network_joins_its_machines() {
+    let mut facts = trap(&State::Unknown, false);
+    if let Fact::Known(routes) = &mut facts.host.routes {
+        routes[0].via = Some("10.0.2.1".parse().unwrap());
+    }
+    assert_eq!(causes(&facts), [""; 0]);
+}
+
+#[test]
+fn the_refused_node_is_told_without_a_daemon() {
+    let mut facts = trap(&State::Unknown, false);
+    let no = "flanneld does not run";
+    (facts.mesh, facts.leases.peers, facts.leases.own) = (Fact::unavailable(no), Fact::unavailable(no), Fact::unavailable(no));
+    facts.daemon.running = Fact::Known(false);
+    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: REFUSED.to_owned() });
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    let finding = only(&facts, "wrong-interface");
+    assert!(
+        finding.evidence.iter().any(|seen| seen.text.starts_with("the public address 10.0.2.15") && !seen.text.contains("Nodes that")),
+        "{finding:?}"
+    );
+    assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some("wrong-interface"));
+    // Where nothing marks the interface, the address is what is known.
+    facts.host.interfaces = healthy().host.interfaces;
+    facts.host.ways = Fact::Known(Vec::new());
+    assert_eq!(causes(&facts), ["duplicate-address"]);
+}
+
+#[test]
+fn before_there_is_a_peer_it_is_a_risk() {
+    let mut facts = trap(&State::Cut, false);
+    if let (Fact::Known(mesh), Fact::Known(peers)) = (&mut facts.mesh, &mut facts.leases.peers) {
+        mesh.paths.clear();
+        peers.clear();
+    }
+    assert_eq!(causes(&facts), ["nat-interface"]);
+    assert_eq!((only(&facts, "nat-interface").severity, only(&facts, "nat-interface").remedy.commands.len()), (Severity::Risk, 2));
+    // A Go node came with the same address.
+    facts.leases.refused = Fact::Known(vec![Refused {
+        lease: "10.244.9.0/24".to_owned(),
+        reason: "our-address".to_owned(),
+        text: "10.244.9.0/24 publishes 10.0.2.15".to_owned(),
+    }]);
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+}
+
+#[test]
+fn another_interface_that_leads_to_the_store_is_enough_where_all_are_silent() {
+    let mut facts = trap(&State::Cut, false);
+    facts.host.interfaces = healthy().host.interfaces;
+    facts.host.routes = healthy().host.routes;
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    // On the same interface as the store, silent peers are just that.
+    facts.host.ways = healthy().host.ways;
+    assert_eq!(causes(&facts), ["peer-cut", "peer-cut"]);
+}
+
+#[test]
+fn in_a_cluster_the_daemonset_is_told() {
+    let mut facts = trap(&State::Cut, false);
+    facts.daemon.launch = Launch::Kubernetes;
+    let command = |facts: &Facts| only(facts, "wrong-interface").remedy.commands.clone();
+    let patch = r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --type=json -p '[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--iface=eth1"}]'"#;
+    assert_eq!(command(&facts), [patch]);
+    // The flag that named the NAT interface has to go: the first one wins.
+    facts.daemon.choice =
+        Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
+    assert_eq!(
+        command(&facts),
+        [
+            r#"kubectl -n kube-flannel get daemonset kube-flannel-ds -o json | sed 's|"--iface=eth0"|"--iface=eth1"|' | kubectl -n kube-flannel replace -f -"#
+        ]
+    );
+}

@@ -1,0 +1,217 @@
+//! The unix socket beside subnet.env by which `flannelctl` asks the daemon.
+//!
+//! It has mode 0600 from its first moment and replaces a stale one by a rename. Its folder is opened first and the path leads through
+//! `/proc/self/fd`: a socket's address has room for 107 bytes only.
+
+use crate::subnet_env::temporary_prefix;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::stat::{Mode, fchmod};
+use rand::Rng;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// How many connections may wait.
+const BACKLOG: i32 = 128;
+
+/// The socket that belongs to a subnet.env.
+pub fn path(subnet_file: &Path) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(".sock");
+    path.into()
+}
+
+/// Why the socket could not be created.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon that lives listens there.
+    #[error("another flanneld listens on {}", .0.display())]
+    Held(PathBuf),
+    /// The path is taken by a file that is no socket.
+    #[error("cannot listen on {}: there is a file that is no socket: delete it", .0.display())]
+    Foreign(PathBuf),
+    /// The system's error.
+    #[error("cannot listen on {}: {why}; flannelctl cannot ask this daemon: check the directory's permissions and free space", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        why: io::Error,
+    },
+}
+
+/// The daemon's side.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    /// The device and inode of the one in place.
+    ours: Option<(u64, u64)>,
+}
+
+impl Socket {
+    /// The socket that belongs to a subnet.env. Nothing is created yet.
+    pub fn new(subnet_file: &Path) -> Self {
+        Self { path: path(subnet_file), ours: None }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the socket in place, unless it is there already. Returns a new listener, which does not block.
+    ///
+    /// # Errors
+    /// Another daemon's socket, and a file that is no socket, are never replaced.
+    pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
+        if self.is_in_place() {
+            return Ok(None);
+        }
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(file) if !file.file_type().is_socket() => return Err(SocketError::Foreign(self.path.clone())),
+            Ok(_) if is_answered(&self.path) => return Err(SocketError::Held(self.path.clone())),
+            _ => {}
+        }
+        let listener = self.replace().map_err(|why| SocketError::System { path: self.path.clone(), why })?;
+        self.ours = identity(&self.path);
+        Ok(Some(listener))
+    }
+
+    /// Removes it, unless it is another daemon's by now.
+    pub fn remove(&self) {
+        if self.is_in_place() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.ours.is_some() && identity(&self.path) == self.ours
+    }
+
+    fn replace(&self) -> io::Result<UnixListener> {
+        let folder = folder(&self.path);
+        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        let name = format!("{}{:016x}", temporary_prefix(&self.path), rand::rng().random::<u64>());
+        let temporary = folder.join(&name);
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        // Before the name exists, so that nobody else can ever open it.
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let (_opened, address) = address(&temporary)?;
+        bind(socket.as_raw_fd(), &address)?;
+        let placed = listen(&socket, Backlog::new(BACKLOG)?).map_err(io::Error::from).and_then(|()| std::fs::rename(&temporary, &self.path));
+        if let Err(error) = placed {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
+        Ok(UnixListener::from(socket))
+    }
+}
+
+/// Connects to a daemon's socket; the stream blocks.
+///
+/// # Errors
+/// The system's error: not found or refused where no daemon runs; permission denied for who is not root.
+pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    let (_opened, address) = address(path)?;
+    connect(socket.as_raw_fd(), &address)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether a process listens there.
+fn is_answered(path: &Path) -> bool {
+    match connect_to(path) {
+        Ok(_) => true,
+        // A full backlog has an owner.
+        Err(error) => error.raw_os_error() == Some(Errno::EAGAIN as i32),
+    }
+}
+
+/// A short address for any path, valid while the folder is open.
+fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
+    let opened = open(folder(path), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let address = UnixAddr::new(&Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name))?;
+    Ok((opened, address))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().filter(|file| file.file_type().is_socket()).map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("run/subnet.env");
+        let path = path(&env);
+        let mut first = Socket::new(&env);
+        let listener = first.put().unwrap().unwrap();
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(first.put().unwrap().is_none(), "it is in place");
+        connect_to(&path).unwrap();
+        let mut second = Socket::new(&env);
+        assert!(matches!(second.put(), Err(SocketError::Held(_))));
+        // What somebody deletes is put back.
+        std::fs::remove_file(&path).unwrap();
+        let again = first.put().unwrap().unwrap();
+        drop((listener, again));
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let listener = second.put().unwrap().unwrap();
+        connect_to(&path).unwrap();
+        first.remove();
+        assert_eq!(names(&root.path().join("run")), ["subnet.env.sock"], "another's stays, and no temporary one is left");
+        second.remove();
+        assert!(names(&root.path().join("run")).is_empty());
+        drop(listener);
+    }
+
+    #[test]
+    fn a_full_backlog_has_an_owner() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("subnet.env");
+        let mut first = Socket::new(&env);
+        let _listener = first.put().unwrap().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = connect_to(&path(&env)) {
+            waiting.push(stream);
+            assert!(waiting.len() < 100_000);
+        }
+        assert!(matches!(Socket::new(&env).put(), Err(SocketError::Held(_))));
+    }
+
+    #[test]
+    fn other_files_stay_and_long_paths_work() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("subnet.env");
+        std::fs::write(path(&env), "mine").unwrap();
+        assert!(matches!(Socket::new(&env).put(), Err(SocketError::Foreign(_))));
+        assert_eq!(std::fs::read_to_string(path(&env)).unwrap(), "mine");
+        let deep = root.path().join("x".repeat(100)).join("y".repeat(100)).join("b.env");
+        let _listener = Socket::new(&deep).put().unwrap().unwrap();
+        connect_to(&path(&deep)).unwrap();
+        assert!(path(&deep).ends_with("b.env.sock"));
+    }
+}

@@ -1,0 +1,136 @@
+//! The file beside subnet.env in which a daemon that ends says when, with which exit code, and why.
+
+use crate::subnet_env::temporary_prefix;
+use crate::{regular, status_file};
+use jiff::Timestamp;
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use subnet_lease::printable;
+
+/// A longer file is not ours.
+const LIMIT: u64 = 64 * 1024;
+
+/// What a daemon said when it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastWords {
+    /// When it ended.
+    pub at: Timestamp,
+    /// Its exit code.
+    pub code: u8,
+    /// Why, in words.
+    pub text: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// The file that belongs to a subnet.env.
+pub fn path(subnet_file: &Path) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(".ended");
+    path.into()
+}
+
+/// Leaves last words, unless another daemon with this subnet.env lives on.
+///
+/// # Errors
+/// The system's error.
+pub fn write(subnet_file: &Path, words: &LastWords) -> io::Result<()> {
+    if status_file::lives(subnet_file) {
+        return Ok(());
+    }
+    let path = path(subnet_file);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&path), rand::rng().random::<u64>()));
+    let words = LastWords { text: printable::lines(&words.text).into_owned(), ..words.clone() };
+    let written = (|| {
+        // It may quote the store, as the log does.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
+        std::fs::rename(&temporary, &path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// The last words beside a subnet.env; none if there are none, or nobody may read them.
+///
+/// # Errors
+/// The file is there and cannot be read, or holds something else.
+pub fn read(subnet_file: &Path) -> io::Result<Option<LastWords>> {
+    match regular::read(&path(subnet_file), LIMIT) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes them: a daemon is ready.
+pub fn remove(subnet_file: &Path) {
+    let path = path(subnet_file);
+    if let Err(error) = std::fs::remove_file(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!("removing {}: {error}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status_file::{Status, Writer};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn words(text: &str) -> LastWords {
+        LastWords { at: "2026-01-02T03:04:05Z".parse().unwrap(), code: 1, text: text.to_owned(), version: "1.2.3".to_owned() }
+    }
+
+    #[test]
+    fn what_was_said_last_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        assert_eq!(read(&env).unwrap(), None);
+        write(&env, &words("the address is taken\nby \u{1b}[31mnode-2")).unwrap();
+        let said = read(&env).unwrap().unwrap();
+        assert!(said.text.starts_with("the address is taken\nby ") && !said.text.contains('\u{1b}'), "{said:?}");
+        assert_eq!(LastWords { text: String::new(), ..said }, words(""));
+        assert_eq!(std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777, 0o600);
+        write(&env, &words("again")).unwrap();
+        assert_eq!(read(&env).unwrap().unwrap().text, "again");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+        remove(&env);
+        remove(&env);
+        assert_eq!(read(&env).unwrap(), None);
+    }
+
+    #[test]
+    fn who_is_refused_beside_a_living_daemon_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        let mut living = Writer::new(&env);
+        living.put(&Status::default()).unwrap();
+        write(&env, &words("another flanneld runs")).unwrap();
+        assert_eq!(read(&env).unwrap(), None);
+        drop(living);
+        write(&env, &words("stopped")).unwrap();
+        assert_eq!(read(&env).unwrap().unwrap().text, "stopped");
+    }
+
+    #[test]
+    fn strange_files_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        for text in ["", "{", "{}", "[1]", "\0"] {
+            std::fs::write(path(&env), text).unwrap();
+            read(&env).unwrap_err();
+        }
+        std::fs::remove_file(path(&env)).unwrap();
+        nix::unistd::mkfifo(&path(&env), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        read(&env).unwrap_err();
+    }
+}

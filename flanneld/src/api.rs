@@ -1,0 +1,12 @@
+//! The ways in: the health endpoint, the page's port, and the unix socket beside subnet.env.
+//!
+//! All three are served by [`connections`], so that no client, however slow, takes the file descriptors that the daemon needs.
+
+pub mod connections;
+pub mod health;
+pub mod host;
+mod listen;
+pub mod node;
+mod routes;
+mod slots;
+pub mod ways;

@@ -1,0 +1,162 @@
+//! The server behind every way in: few connections, short heads, one answer each.
+//!
+//! A way in has at most 64 connections. The newest displaces the oldest that has not sent a whole request. A client gets 5 s for its head
+//! of at most 8 KiB, and 10 s to take its answer.
+
+use super::listen::Listener;
+use super::slots::{Room, Slots};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+/// The longest head of a request.
+const HEAD: usize = 8 * 1024;
+/// How long open requests may take once the daemon stops.
+const GRACE: Duration = Duration::from_secs(3);
+/// The pause after a failed accept: the process or the system has no file descriptor left.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// The time that a client gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// To send the head of its request.
+    pub head: Duration,
+    /// To get its answer and read it.
+    pub answer: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { head: Duration::from_secs(5), answer: Duration::from_secs(10) }
+    }
+}
+
+/// The places of one way in, with the tasks that sit in them.
+#[derive(Debug, Default)]
+struct Places {
+    slots: Slots,
+    tasks: BTreeMap<u64, AbortHandle>,
+}
+
+/// A connection's hold on its place.
+struct Place {
+    number: u64,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = locked(&self.places);
+        places.slots.close(self.number);
+        places.tasks.remove(&self.number);
+    }
+}
+
+// A task that panics while it holds the lock leaves consistent values.
+fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers until `stop`, then gives open requests at most 3 seconds.
+pub async fn serve(listener: Listener, router: Router, what: &str, times: Times, stop: CancellationToken) {
+    let places = Arc::new(Mutex::new(Places::default()));
+    let mut tasks = JoinSet::new();
+    let mut exhausted = false;
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        while tasks.try_join_next().is_some() {}
+        match accepted {
+            Ok(stream) => {
+                exhausted = false;
+                if stop.run_until_cancelled(make_room(&places)).await.is_none() {
+                    break;
+                }
+                let number = locked(&places).slots.open(Instant::now());
+                let place = Place { number, places: places.clone() };
+                let task = tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
+                let mut places = locked(&places);
+                // It may have ended already.
+                if places.slots.is_open(number) {
+                    places.tasks.insert(number, task);
+                }
+            }
+            Err(error) if is_the_clients(&error) => debug!("{what}: {error}"),
+            Err(error) => {
+                if !std::mem::replace(&mut exhausted, true) {
+                    warn!("{what} cannot take connections: {error}; raise the limit of open files (LimitNOFILE, ulimit -n)");
+                }
+                tokio::time::sleep(EXHAUSTED).await;
+            }
+        }
+    }
+    drop(listener);
+    if !tasks.is_empty() && tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
+        info!("closing open requests to {what}");
+    }
+}
+
+/// Waits until there is a free place, and displaces whose turn it is.
+async fn make_room(places: &Mutex<Places>) {
+    loop {
+        let room = locked(places).slots.room(Instant::now());
+        match room {
+            Room::Free => return,
+            Room::Wait(time) => tokio::time::sleep(time).await,
+            Room::Displace(number) => {
+                let mut places = locked(places);
+                places.slots.close(number);
+                if let Some(task) = places.tasks.remove(&number) {
+                    task.abort();
+                }
+            }
+        }
+    }
+}
+
+/// Answers one request.
+async fn converse(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, router: Router, place: Place, times: Times, stop: CancellationToken) {
+    let asked = Arc::new(Notify::new());
+    let service = {
+        let (asked, number, places) = (asked.clone(), place.number, place.places.clone());
+        let router = router.layer(axum::middleware::from_fn(move |request: axum::extract::Request, next: axum::middleware::Next| {
+            locked(&places).slots.asked(number, Instant::now());
+            asked.notify_one();
+            next.run(request)
+        }));
+        TowerToHyperService::new(router)
+    };
+    let mut server = http1::Builder::new();
+    // One request a connection: what is idle would only take a place. Who closes its half after the request still gets the answer.
+    server.timer(TokioTimer::new()).keep_alive(false).half_close(true).max_buf_size(HEAD).max_header_size(HEAD).header_read_timeout(times.head);
+    let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
+    let head = async {
+        tokio::select! {
+            () = asked.notified() => true,
+            () = tokio::time::sleep(times.head) => false,
+            () = stop.cancelled() => false,
+        }
+    };
+    tokio::select! {
+        _ = &mut connection => return,
+        whole = head => if !whole { return },
+    }
+    let _ = tokio::time::timeout(times.answer, connection).await;
+    drop(place);
+}
+
+/// Whether the connection failed, and not this process.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests;

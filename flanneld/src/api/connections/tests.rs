@@ -1,0 +1,140 @@
+//! Slow, silent and greedy clients against a server in this process.
+
+use super::*;
+use axum::routing::get;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// More than ten times what each wait should take.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn start() -> Server {
+    start_with(Times::default()).await
+}
+
+async fn start_with(times: Times) -> Server {
+    let big = axum::body::Bytes::from(vec![b'x'; 32 << 20]);
+    let router = Router::new()
+        .route("/", get(async || "well"))
+        .route("/never", get(async || std::future::pending::<()>().await))
+        .route("/big", get(move || std::future::ready(big.clone())));
+    let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let served = stop.clone();
+    let task = tokio::spawn(async move { serve(Listener::Tcp(listener), router, "the test's server", times, served).await });
+    Server { address, stop, task }
+}
+
+async fn send(address: SocketAddr, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// What comes until the server closes the connection.
+async fn rest(mut stream: TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset ends it, too.
+    let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut text)).await.expect("the server closes the connection");
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+async fn ask(address: SocketAddr) -> String {
+    rest(send(address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n").await).await
+}
+
+impl Server {
+    async fn end(self) {
+        self.stop.cancel();
+        tokio::time::timeout(LONG, self.task).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_connection_gets_one_answer() {
+    let server = start().await;
+    let answer = ask(server.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nwell"), "{answer}");
+    // Two requests at once get one answer, and the head says so.
+    let twice = rest(send(server.address, &"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2)).await).await;
+    assert_eq!(twice.matches("HTTP/1.1 200").count(), 1, "{twice}");
+    assert!(twice.to_lowercase().contains("connection: close"), "{twice}");
+    // A client that closes its half first is answered.
+    let mut half = send(server.address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    half.shutdown().await.unwrap();
+    assert!(rest(half).await.ends_with("well"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_long_head_is_refused() {
+    let server = start().await;
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * HEAD));
+    let answer = rest(send(server.address, &long).await).await;
+    assert!(!answer.contains("200 OK"), "{answer}");
+    let fits = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(HEAD / 2));
+    assert!(rest(send(server.address, &fits).await).await.ends_with("well"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn many_silent_clients_keep_nobody_out() {
+    let server = start().await;
+    let mut silent = Vec::new();
+    for number in 0..300 {
+        silent.push(send(server.address, if number % 2 == 0 { "" } else { "GET / HT" }).await);
+    }
+    assert!(ask(server.address).await.ends_with("well"));
+    // The oldest was displaced, the newest waits for the rest of its request.
+    assert_eq!(rest(silent.remove(0)).await, "");
+    let mut newest = silent.pop().unwrap();
+    newest.write_all(b"TP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(rest(newest).await.ends_with("well"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn readers_that_do_not_read_keep_nobody_out() {
+    let server = start().await;
+    let mut slow = Vec::new();
+    for number in 0..100 {
+        slow.push(send(server.address, &format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", if number % 2 == 0 { "big" } else { "never" })).await);
+    }
+    assert!(tokio::time::timeout(LONG, ask(server.address)).await.unwrap().ends_with("well"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn time_for_a_head_and_for_an_answer_is_limited() {
+    let times = Times { head: Duration::from_millis(100), answer: Duration::from_millis(300) };
+    let server = start_with(times).await;
+    for (text, limit) in [("GET /", times.head), ("GET /never HTTP/1.1\r\nHost: x\r\n\r\n", times.answer)] {
+        let begun = Instant::now();
+        let stream = send(server.address, text).await;
+        assert!(!rest(stream).await.contains("200"));
+        assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
+    let server = start().await;
+    let half = send(server.address, "GET").await;
+    let big = send(server.address, "GET /big HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let mut first = [0; 1];
+    big.readable().await.unwrap();
+    assert_eq!(big.try_read(&mut first).unwrap(), 1);
+    server.stop.cancel();
+    let (half, big) = tokio::join!(rest(half), rest(big));
+    assert_eq!((half.len(), big.len() > 32 << 20), (0, true), "{}", big.len());
+    server.end().await;
+}

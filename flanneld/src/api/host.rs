@@ -1,0 +1,76 @@
+//! Which `Host` the page's port answers.
+//!
+//! A page of another site can point its own name at 127.0.0.1 and ask this port by it (DNS rebinding). Its requests carry that name.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Whether a request for this host is answered: an address, `localhost`, or a name of this node.
+pub fn is_ours(host: &str, names: &[String]) -> bool {
+    let Some(name) = without_port(host) else { return false };
+    if let Some(inner) = name.strip_prefix('[') {
+        return inner.strip_suffix(']').is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is = |known: &str| !known.is_empty() && name.eq_ignore_ascii_case(known);
+    name.parse::<IpAddr>().is_ok() || is("localhost") || names.iter().any(|known| is(known))
+}
+
+/// The host without its port; none where the port is no number.
+fn without_port(host: &str) -> Option<&str> {
+    let end = host.find(']').map_or(0, |end| end + 1);
+    let (_, rest) = host.split_at_checked(end)?;
+    let Some(colon) = rest.find(':') else { return Some(host) };
+    let (name, port) = host.split_at_checked(end + colon)?;
+    port.strip_prefix(':')?.parse::<u16>().ok().map(|_| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn addresses_localhost_and_this_node_are_answered() {
+        let names = ["node-1".to_owned(), "Node-1.example.com".to_owned(), String::new()];
+        for (host, ours) in [
+            ("127.0.0.1", true),
+            ("127.0.0.1:8474", true),
+            ("192.0.2.1:1", true),
+            ("[::1]", true),
+            ("[::1]:8474", true),
+            ("localhost", true),
+            ("LocalHost:8474", true),
+            ("localhost.", true),
+            ("node-1:8474", true),
+            ("NODE-1", true),
+            ("node-1.example.com", true),
+            ("", false),
+            (":8474", false),
+            ("node-2", false),
+            ("evil.example", false),
+            ("evil.example:8474", false),
+            ("node-1.evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost:x", false),
+            ("localhost:99999", false),
+            ("localhost:1:2", false),
+            ("::1", false),
+            ("[::1", false),
+            ("[evil]", false),
+            ("[::1]evil.example", false),
+            ("user@localhost", false),
+        ] {
+            assert_eq!(is_ours(host, &names), ours, "{host:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn any_text_has_an_answer(host in "\\PC{0,40}|[a-z0-9:.\\[\\]]{0,20}") {
+            is_ours(&host, &["node-1".to_owned()]);
+        }
+    }
+}

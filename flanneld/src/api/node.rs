@@ -1,0 +1,194 @@
+//! `GET /api/v1/node`: the document, put together from what the daemon's tasks know.
+
+use crate::health::Health;
+use doctor::Report;
+use node_api::{File, FileState, Lease, Node, Peer};
+use probing::view::Mesh;
+use run_dir::subnet_env::{self, SubnetEnv};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use subnet_lease::manager::{Held, boot_time};
+use subnet_lease::{Addresses, LeaseTable, Subnets, printable};
+use tokio::sync::watch;
+
+/// What changes while the network runs.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// This node's lease.
+    pub held: watch::Receiver<Held>,
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// The underlay, and why it was chosen.
+    pub underlay: (watch::Receiver<backends::Underlay>, String),
+    /// The wanted contents of subnet.env.
+    pub env: watch::Receiver<SubnetEnv>,
+    /// This node's subnets.
+    pub own: Subnets,
+}
+
+/// Gives the document. Clones share one state.
+#[derive(Clone, Debug)]
+pub struct Describer {
+    health: Health,
+    subnet_file: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+/// What is known beyond the health.
+#[derive(Debug, Default)]
+struct State {
+    live: Option<Live>,
+    mesh: Option<MeshView>,
+}
+
+/// Gives what probes tell of the peers.
+#[derive(Clone)]
+pub struct MeshView(Arc<dyn Fn() -> Arc<Mesh> + Send + Sync>);
+
+impl MeshView {
+    /// Gets it by calling `view`.
+    pub fn new(view: impl Fn() -> Arc<Mesh> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(view))
+    }
+}
+
+impl std::fmt::Debug for MeshView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MeshView")
+    }
+}
+
+impl Describer {
+    /// Knows nothing of a network yet.
+    pub fn new(health: Health, subnet_file: PathBuf) -> Self {
+        Self { health, subnet_file, state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows a network.
+    pub fn follow(&self, live: Live) {
+        self.state().live = Some(live);
+    }
+
+    /// Shows what probes tell of this network's peers.
+    pub fn show_mesh(&self, view: MeshView) {
+        self.state().mesh = Some(view);
+    }
+
+    /// The network is gone, and with it what was known of it.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        (state.live, state.mesh) = (None, None);
+    }
+
+    /// The doctor's latest report.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.health.report()
+    }
+
+    /// The document.
+    pub fn node(&self) -> Node {
+        let mut node = self.health.document();
+        let (live, mesh) = {
+            let state = self.state();
+            (state.live.clone(), state.mesh.clone())
+        };
+        node.mesh = mesh.map(|view| (*(view.0)()).clone());
+        if let Some(report) = self.report() {
+            node.findings = Some(report.findings.clone());
+            node.unknown.clone_from(&report.unknown);
+        }
+        if let Some(live) = live {
+            node.lease = Some(lease(&live.held.borrow()));
+            node.peers = peers(&live.leases.borrow(), &live.own);
+            let (underlay, why) = live.underlay;
+            node.underlay = Some(shown(&underlay.borrow(), &why));
+            let env = live.env.borrow().clone();
+            node.mtu = Some(env.mtu);
+            let state = match self.subnet_file.exists() {
+                false => FileState::Missing,
+                true if subnet_env::says(&self.subnet_file, &env) => FileState::Right,
+                true => FileState::Different,
+            };
+            node.subnet_env = Some(File { path: self.subnet_file.clone(), state });
+        }
+        if let Some(store) = &mut node.store {
+            let counters = self.health.store();
+            store.trouble = counters.as_ref().and_then(|counters| counters.why_away());
+            store.heard = counters.and_then(|counters| counters.last_heard()).and_then(wall_clock);
+        }
+        node
+    }
+
+    /// The names by which this node may be asked.
+    pub fn names(&self) -> Vec<String> {
+        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        hostname.into_iter().chain([self.health.name()]).collect()
+    }
+
+    /// The document as a text that is safe for a terminal.
+    pub fn text(&self) -> serde_json::Result<String> {
+        safe(&self.node())
+    }
+}
+
+/// The underlay as the document tells it.
+pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
+    let all = |addresses: &Addresses| -> Vec<IpAddr> {
+        addresses.v4().copied().map(IpAddr::V4).into_iter().chain(addresses.v6().copied().map(IpAddr::V6)).collect()
+    };
+    node_api::Underlay {
+        interface: underlay.name.clone(),
+        addresses: all(&underlay.addresses),
+        public: all(&underlay.public),
+        mtu: underlay.mtu,
+        why: why.to_owned(),
+    }
+}
+
+fn lease(held: &Held) -> Lease {
+    Lease {
+        until: held.until.and_then(wall_clock),
+        renewed: held.renewed.and_then(wall_clock),
+        trouble: held.trouble.as_ref().map(ToString::to_string),
+    }
+}
+
+/// A document for terminals, too: long strings are cut off, and what is not printable is escaped.
+pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
+    let mut document = serde_json::to_value(document)?;
+    printable::bound(&mut document);
+    Ok(printable::json(&document.to_string()).into_owned())
+}
+
+fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {
+    let others = leases.iter().filter(|lease| lease.subnets != *own);
+    let peer = |lease: &subnet_lease::Lease| Peer {
+        node: lease.attrs.node.as_ref().map(|node| node.name.clone()),
+        subnets: lease.subnets.nets().collect(),
+        addresses: addresses(lease),
+    };
+    let mut peers: Vec<Peer> = others.map(peer).collect();
+    peers.sort_by_key(|peer| peer.subnets.first().map(|net| net.addr()));
+    peers
+}
+
+fn addresses(lease: &subnet_lease::Lease) -> Vec<IpAddr> {
+    [lease.attrs.public_ip.map(IpAddr::V4), lease.attrs.public_ipv6.map(IpAddr::V6)].into_iter().flatten().collect()
+}
+
+/// A time of the boot-time clock, by the wall clock as it is now.
+fn wall_clock(time: Duration) -> Option<jiff::Timestamp> {
+    let now = boot_time();
+    let ahead = |by: Duration| jiff::SignedDuration::try_from(by).ok();
+    let offset = if time >= now { ahead(time - now)? } else { -ahead(now - time)? };
+    jiff::Timestamp::now().checked_add(offset).ok()
+}
+
+#[cfg(test)]
+mod tests;

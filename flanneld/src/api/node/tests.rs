@@ -1,0 +1,195 @@
+//! The document over the page's port and over the socket.
+
+use super::*;
+use crate::api::ways;
+use crate::health::condition::Condition;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use subnet_lease::{Lease, LeaseAttrs, NodeId, Term};
+use tokio_util::sync::CancellationToken;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// The code and the body of an answer.
+fn split(answer: &str) -> (u16, String) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn converse(mut stream: impl Read + Write, request: &str) -> (u16, String) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    split(&answer)
+}
+
+async fn ask_page(address: SocketAddr, request: String) -> (u16, String) {
+    tokio::task::spawn_blocking(move || converse(std::net::TcpStream::connect(address).unwrap(), &request)).await.unwrap()
+}
+
+async fn ask_socket(path: &Path, request: &str) -> (u16, String) {
+    let (path, request) = (path.to_owned(), request.to_owned());
+    tokio::task::spawn_blocking(move || converse(run_dir::api_socket::connect_to(&path).unwrap(), &request)).await.unwrap()
+}
+
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < LONG, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn lease(subnet: &str, address: &str, name: &str) -> Lease {
+    let node = NodeId { name: name.to_owned(), ..NodeId::default() };
+    let attrs = LeaseAttrs { public_ip: address.parse().ok(), node: Some(node), ..LeaseAttrs::default() };
+    Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
+}
+
+/// A describer of a node with two peers. The senders keep it alive.
+fn described(folder: &Path) -> (Describer, Health, impl Sized) {
+    let health = Health::new();
+    health.process(|node| {
+        node.node = "node-1".to_owned();
+        node.store = Some(node_api::Store { what: "etcd at http://a:2379".to_owned(), ..node_api::Store::default() });
+    });
+    let describer = Describer::new(health.clone(), folder.join("subnet.env"));
+    let (own, second, third) = (
+        lease("10.5.1.0/24", "192.0.2.1", "node-1"),
+        lease("10.5.9.0/24", "192.0.2.9", "\u{1b}[31m<b>"),
+        lease("10.5.2.0/24", "192.0.2.2", "node-2"),
+    );
+    let env = SubnetEnv { networks: Subnets::V4("10.5.0.0/16".parse().unwrap()), subnets: own.subnets, mtu: 1450, ip_masq: true };
+    let underlay = backends::Underlay {
+        index: 2,
+        name: "eth1".to_owned(),
+        mtu: 1500,
+        addresses: Addresses::V4("192.0.2.1".parse().unwrap()),
+        public: Addresses::V4("192.0.2.1".parse().unwrap()),
+        local: Vec::new(),
+    };
+    let held = Held { until: Some(boot_time() + Duration::from_secs(3600)), renewed: Some(boot_time()), ..Held::default() };
+    let table = LeaseTable::of([own.clone(), second, third], Default::default());
+    let channels = (watch::channel(held), watch::channel(Arc::new(table)), watch::channel(env), watch::channel(underlay));
+    describer.follow(Live {
+        held: channels.0.1.clone(),
+        leases: channels.1.1.clone(),
+        env: channels.2.1.clone(),
+        underlay: (channels.3.1.clone(), "named by --iface=eth1".to_owned()),
+        own: own.subnets,
+    });
+    (describer, health, channels)
+}
+
+#[tokio::test]
+async fn the_document_says_what_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = Describer::new(Health::new(), folder.path().join("subnet.env")).node();
+    assert_eq!((empty.schema.as_str(), empty.ready, empty.peers.len(), empty.lease), ("flannel.node/1", false, 0, None));
+
+    let (describer, health, _channels) = described(folder.path());
+    health.condition(Condition::Start, None);
+    let node = describer.node();
+    assert!(node.ready && node.reasons.is_empty());
+    let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
+    assert_eq!(titles, ["node-2", "\u{1b}[31m<b>"], "by subnet, this node left out");
+    let lease = node.lease.clone().unwrap();
+    let left = lease.until.unwrap().duration_since(node.at).as_secs();
+    assert!((3590..=3600).contains(&left), "{left}");
+    assert_eq!((node.mtu, node.subnet_env.clone().unwrap().state), (Some(1450), FileState::Missing));
+    assert_eq!(node.underlay.clone().unwrap().why, "named by --iface=eth1");
+    std::fs::write(folder.path().join("subnet.env"), "FLANNEL_MTU=1\n").unwrap();
+    assert_eq!(describer.node().subnet_env.unwrap().state, FileState::Different);
+    let env = SubnetEnv {
+        networks: Subnets::V4("10.5.0.0/16".parse().unwrap()),
+        subnets: Subnets::V4("10.5.1.0/24".parse().unwrap()),
+        mtu: 1450,
+        ip_masq: true,
+    };
+    subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
+    assert_eq!(describer.node().subnet_env.unwrap().state, FileState::Right);
+    // As text it is safe for a terminal, and reads back.
+    let text = describer.text().unwrap();
+    assert!(text.chars().all(printable::is_printable), "{text}");
+    let read: Node = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.peers, describer.node().peers);
+    // Another network begins with nothing.
+    health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
+    health.start_over("the subnet moved");
+    describer.forget();
+    let node = describer.node();
+    assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
+}
+
+#[tokio::test]
+async fn the_page_answers_to_names_of_this_node_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (describer, health, _channels) = described(folder.path());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(ways::page(address, describer.clone(), health.clone(), stop.clone()));
+    until("the taken port is told", || !describer.node().notices.is_empty()).await;
+    let notice = describer.node().notices.remove(0);
+    assert!(notice.name == "port-taken" && notice.text.contains("--page-port") && notice.text.contains("in use"), "{notice:?}");
+    drop(taken);
+    until("the port is free", || describer.node().notices.is_empty()).await;
+    assert_eq!(describer.node().page, Some(format!("http://{address}/")));
+
+    let get = |method: &str, path: &str, host: &str| ask_page(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"));
+    for (host, code) in [
+        ("Host: localhost\r\n", 200),
+        ("Host: node-1:8474\r\n", 200),
+        ("Host: 192.0.2.1\r\n", 200),
+        ("Host: evil.example\r\n", 421),
+        ("Host: evil.example:8474\r\n", 421),
+        ("Host: \x7f\r\n", 400),
+        ("", 421),
+    ] {
+        let (got, body) = get("GET", node_api::NODE, host).await;
+        assert_eq!(got, code, "{host:?}: {body}");
+        assert_eq!(body.contains("192.0.2.9"), code == 200, "{body}");
+    }
+    let absolute = get("GET", "http://evil.example/api/v1/node", "Host: localhost\r\n").await;
+    assert!(absolute.0 == 421 && absolute.1.contains("evil.example"), "{absolute:?}");
+    assert_eq!(get("HEAD", node_api::NODE, "Host: localhost\r\n").await, (200, String::new()));
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+        assert_eq!(get(method, node_api::NODE, "Host: localhost\r\n").await.0, 405, "{method}");
+    }
+    for path in ["/status", "/metrics", "/healthz", "/api/v1/", "/api/v1/node/x"] {
+        assert_eq!(get("GET", path, "Host: localhost\r\n").await.0, 404, "{path}");
+    }
+    stop.cancel();
+    tokio::time::timeout(LONG, task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_socket_carries_everything_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (describer, health, _channels) = described(folder.path());
+    let env = folder.path().join("subnet.env");
+    let path = run_dir::api_socket::path(&env);
+    let stop = CancellationToken::new();
+    let task = {
+        let (env, stop) = (env.clone(), stop.clone());
+        tokio::spawn(async move { ways::socket(&env, describer, health, stop).await })
+    };
+    for _ in 0..2 {
+        until("the socket is there", || path.exists()).await;
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for (target, code) in
+            [("/api/v1/node", 200), ("/healthz", 200), ("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/status", 200), ("/", 404)]
+        {
+            let (got, body) = ask_socket(&path, &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n")).await;
+            assert_eq!(got, code, "{target}: {body}");
+        }
+        assert_eq!(ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.0, 405);
+        std::fs::remove_file(&path).unwrap();
+    }
+    until("it is put back", || path.exists()).await;
+    stop.cancel();
+    tokio::time::timeout(LONG, task).await.unwrap().unwrap();
+    assert!(!path.exists());
+}

@@ -1,0 +1,74 @@
+//! What the page's port and the socket answer: `/api/v1/`, read only. The socket carries the health endpoint's answers, too.
+
+use super::health;
+use super::host::is_ours;
+use super::node::{Describer, safe};
+use crate::health::Health;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use subnet_lease::printable;
+
+/// What the page's port answers: to requests for this node by a name of its own alone.
+pub fn of_the_page(describer: Describer) -> Router {
+    api(describer.clone()).layer(from_fn(read_only)).layer(from_fn_with_state(describer, own_name_only))
+}
+
+/// What the socket answers.
+pub fn of_the_socket(describer: Describer, health: Health) -> Router {
+    api(describer).merge(health::routes(health)).layer(from_fn(read_only))
+}
+
+fn api(describer: Describer) -> Router {
+    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, get(findings)).with_state(describer)
+}
+
+async fn node(State(describer): State<Describer>) -> Response {
+    document(describer.text())
+}
+
+async fn findings(State(describer): State<Describer>) -> Response {
+    match describer.report() {
+        Some(report) => document(safe(&*report)),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response(),
+    }
+}
+
+fn document(text: serde_json::Result<String>) -> Response {
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
+    }
+}
+
+/// Nothing can be changed through the API.
+async fn read_only(request: Request, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = next.run(request).await;
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        return response;
+    }
+    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "the API only reads: use GET or HEAD\n").into_response()
+}
+
+/// Refuses requests that a page of another site makes (DNS rebinding).
+async fn own_name_only(State(describer): State<Describer>, request: Request, next: Next) -> Response {
+    let host = host(request.uri(), request.headers().get(header::HOST));
+    match host {
+        Some(host) if is_ours(&host, &describer.names()) => next.run(request).await,
+        host => {
+            let host = host.map_or("no host at all".to_owned(), |host| format!("the host {:?}", printable::value(&host)));
+            let text = format!("this request names {host}: use an address of this node, its name, or localhost\n");
+            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+        }
+    }
+}
+
+/// The host that a request names. One in its target counts before the header.
+fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
+    let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    target.authority().map(ToString::to_string).or_else(header)
+}

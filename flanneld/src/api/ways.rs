@@ -1,0 +1,107 @@
+//! The page's port and the socket beside subnet.env. Neither is ever the daemon's end: what cannot be opened is told and tried again.
+
+use super::connections::{self, Times};
+use super::listen::{self, Listener};
+use super::node::Describer;
+use super::routes;
+use crate::health::Health;
+use run_dir::api_socket::{Socket, SocketError};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+/// How often a port that is taken is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often it is checked that the socket is still in place.
+const CHECK: Duration = Duration::from_secs(1);
+/// The notice about the page's port.
+const PORT_TAKEN: &str = "port-taken";
+
+/// Serves the page's port until `stop`. The port may be another program's for a while.
+pub async fn page(address: SocketAddr, describer: Describer, health: Health, stop: CancellationToken) {
+    let mut told: Option<String> = None;
+    let open = async {
+        loop {
+            match listen::tcp(address).await {
+                Ok(listener) => return listener,
+                Err(error) => {
+                    let text = page_trouble(address, &error);
+                    health.notice(PORT_TAKEN, Some(&text));
+                    if told.as_ref() != Some(&text) {
+                        warn!("{text}");
+                        told = Some(text);
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    };
+    let Some(listener) = stop.run_until_cancelled(open).await else { return };
+    health.notice(PORT_TAKEN, None);
+    let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
+    info!("the API listens on {url}");
+    health.process(|node| node.page = Some(url.clone()));
+    connections::serve(Listener::Tcp(listener), routes::of_the_page(describer), "the page", Times::default(), stop).await;
+}
+
+fn page_trouble(address: SocketAddr, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("find the process with `ss -ltnp sport = :{}`, or choose another port with --page-port (0: no page)", address.port())
+        }
+        io::ErrorKind::AddrNotAvailable => "set --page-ip to an address of this host".to_owned(),
+        _ => "check --page-ip and --page-port (0: no page)".to_owned(),
+    };
+    format!("the page cannot listen on {address}: {error}; {remedy}")
+}
+
+/// Serves the socket beside subnet.env until `stop`, and puts it back when somebody deletes it.
+pub async fn socket(subnet_file: &Path, describer: Describer, health: Health, stop: CancellationToken) {
+    let mut socket = Socket::new(subnet_file);
+    let mut told: Option<String> = None;
+    let mut serving: Option<(CancellationToken, tokio::task::JoinHandle<()>)> = None;
+    let keep = async {
+        loop {
+            match socket.put().and_then(|listener| listener.map(|listener| adopted(&socket, listener)).transpose()) {
+                Ok(None) => {}
+                Ok(Some(listener)) => {
+                    told = None;
+                    debug!("the API listens on {}", socket.path().display());
+                    // The one before has no name any more.
+                    if let Some((former, _)) = serving.take() {
+                        former.cancel();
+                    }
+                    let end = stop.child_token();
+                    let router = routes::of_the_socket(describer.clone(), health.clone());
+                    let served = end.clone();
+                    let task =
+                        async move { connections::serve(Listener::Unix(listener), router, "the API's socket", Times::default(), served).await };
+                    serving = Some((end, tokio::spawn(task)));
+                }
+                // The claim on subnet.env ends one of the two.
+                Err(error @ SocketError::Held(_)) => debug!("{error}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    if told.as_ref() != Some(&text) {
+                        warn!("{text}");
+                        told = Some(text);
+                    }
+                }
+            }
+            tokio::time::sleep(CHECK).await;
+        }
+    };
+    stop.run_until_cancelled(keep).await;
+    socket.remove();
+    if let Some((_, task)) = serving {
+        let _ = task.await;
+    }
+}
+
+fn adopted(socket: &Socket, listener: std::os::unix::net::UnixListener) -> Result<UnixListener, SocketError> {
+    UnixListener::from_std(listener).map_err(|why| SocketError::System { path: socket.path().to_owned(), why })
+}

@@ -1,0 +1,56 @@
+//! How much a counter grew within the last hour.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+use subnet_lease::manager::boot_time;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// How often the counter is noted.
+const STEP: Duration = Duration::from_secs(60);
+
+/// The values of a counter, minute by minute.
+#[derive(Debug, Default)]
+pub struct LastHour(VecDeque<(Duration, u64)>);
+
+impl LastHour {
+    /// Notes the counter's value, once a minute.
+    pub fn note(&mut self, value: u64) {
+        self.note_at(boot_time(), value);
+    }
+
+    fn note_at(&mut self, now: Duration, value: u64) {
+        if self.0.back().is_none_or(|(last, _)| now.saturating_sub(*last) >= STEP) {
+            self.0.push_back((now, value));
+        }
+        // The last one before the hour is what the hour began with.
+        while self.0.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) >= HOUR) {
+            self.0.pop_front();
+        }
+    }
+
+    /// By how much the counter is above what it was an hour ago, or when it was noted first.
+    pub fn within(&self, value: u64) -> u64 {
+        // It begins with 0.
+        let begun = self.0.front().filter(|_| self.0.len() > 1).map_or(0, |(_, value)| *value);
+        value.saturating_sub(begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_than_an_hour_does_not_count() {
+        let mut hour = LastHour::default();
+        assert_eq!(hour.within(3), 3);
+        let at = |seconds| Duration::from_secs(seconds);
+        for second in 0..7200 {
+            // Five in the first minute, one every ten minutes after it.
+            let value = 5 + second / 600;
+            hour.note_at(at(1000 + second), value);
+            assert!(hour.0.len() <= 62, "{}", hour.0.len());
+        }
+        assert_eq!(hour.within(5 + 7199 / 600), 6);
+    }
+}

@@ -1,0 +1,186 @@
+//! All nodes agree on who has which subnet: each about itself, each about the others, whatever they saw in which order.
+
+use super::annotations::Prefix;
+use super::assigned::Assigned;
+use super::node::Node;
+use super::nodes::{Leases, Nodes};
+use crate::admission::{Terms, admitted};
+use crate::config::NetworkConfig;
+use crate::dual::Subnets;
+use crate::lease::{Lease, LeaseAttrs, Term};
+use crate::table::{self, LeaseTable};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
+const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// podCIDRs that meet each other in every way, and some that are nobody's.
+const CIDRS: [&str; 17] = [
+    r#"["10.244.0.0/24"]"#,
+    r#"["10.244.1.0/24"]"#,
+    r#"["10.244.2.0/24"]"#,
+    r#"["10.244.0.0/23"]"#,
+    r#"["10.244.2.0/23"]"#,
+    r#"["10.244.0.0/22"]"#,
+    r#"["10.244.1.128/25"]"#,
+    r#"["10.244.0.0/16"]"#,
+    r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#,
+    r#"["fd10:244:0:1::/64","10.244.2.0/24"]"#,
+    r#"["fd10:244:0:1::/64"]"#,
+    r#"["10.244.3.0/24","fd10:244::/63"]"#,
+    r#"["10.0.0.0/8"]"#,
+    r#"["10.42.1.0/24"]"#,
+    r#"["10.244.3.0/24","fd99::/64"]"#,
+    r#"["10.244.1.0/24","10.244.2.0/24"]"#,
+    r#"[]"#,
+];
+
+/// What a Node says: nothing, something that cannot be read, a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Nothing,
+    Nonsense,
+    Lease,
+}
+
+/// A Node as it comes by the watch.
+fn node(number: usize, created: i64, cidrs: &str, says: Says) -> Node {
+    // A podCIDR never changes: another one is another Node's, of that name.
+    let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
+    let text = format!(r#"{{"metadata":{{"name":"n{number}","uid":"{uid}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
+    let mut node = Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap();
+    node.created = created;
+    let (v4, v6) = (format!("192.168.56.{number}"), format!("fd00:56::{number}"));
+    let annotations = match says {
+        Says::Nothing => Vec::new(),
+        Says::Nonsense => vec![("kube-subnet-manager", "true"), ("public-ip", "hostname")],
+        Says::Lease => vec![("kube-subnet-manager", "true"), ("backend-type", "vxlan"), ("public-ip", v4.as_str()), ("public-ipv6", v6.as_str())],
+    };
+    node.annotations = annotations.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    node
+}
+
+/// Who has what, by the rule alone: in the order of age, whoever is in no holder's way.
+fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
+    let mut by_age: Vec<(&Node, Subnets)> = nodes
+        .iter()
+        .filter_map(|node| Some((node, super::nodes::trimmed(&node.subnets.clone().ok().flatten()?, &config.networks)?)))
+        .filter(|(_, subnets)| table::inside(subnets, &config.networks))
+        .collect();
+    by_age.sort_by(|(a, _), (b, _)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    let mut held: Vec<(&Node, Subnets)> = Vec::new();
+    for (node, subnets) in by_age {
+        if !held.iter().any(|(_, theirs)| theirs.overlaps(&subnets)) {
+            held.push((node, subnets));
+        }
+    }
+    held.into_iter().map(|(node, _)| node.name.as_str()).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Put(Box<Node>),
+    Gone(String),
+    List,
+}
+
+/// A cluster, and what its nodes may see until it is as it is.
+fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
+    let says = || prop_oneof![1 => Just(Says::Nothing), 1 => Just(Says::Nonsense), 4 => Just(Says::Lease)];
+    let what = move || (0..3i64, 0..CIDRS.len(), says());
+    let nodes = proptest::collection::vec(what(), 2..9);
+    let before = proptest::collection::vec((0..9usize, proptest::option::of(what())), 0..9);
+    (nodes, before).prop_flat_map(|(nodes, before)| {
+        let made = |number: usize, (created, cidrs, says): (i64, usize, Says)| node(number, created, CIDRS[cidrs], says);
+        let nodes: Vec<Node> = nodes.into_iter().enumerate().map(|(number, what)| made(number, what)).collect();
+        let mut early: Vec<Event> = Vec::new();
+        for (number, what) in before {
+            early.push(what.map_or(Event::Gone(format!("n{number}")), |what| Event::Put(Box::new(made(number, what)))));
+        }
+        // Whoever is there for a while only goes before the end.
+        let gone = (nodes.len()..9).map(|number| Event::Gone(format!("n{number}")));
+        let late: Vec<Event> = nodes.iter().map(|node| Event::Put(Box::new(node.clone()))).chain(gone).chain([Event::List]).collect();
+        (Just(nodes), Just(early), Just(late).prop_shuffle())
+            .prop_map(|(nodes, early, late)| (nodes, early.into_iter().chain(late).collect::<Vec<_>>()))
+    })
+}
+
+/// What a node knows after these events, and the leases that they add up to.
+fn seen(own: &str, cluster: &[Node], events: &[Event], config: &NetworkConfig) -> (Nodes, Leases, LeaseTable) {
+    let mut nodes = Nodes::new(own);
+    nodes.serve(config.networks);
+    let mut told = Leases::default();
+    let mut raw = LeaseTable::default();
+    for event in told.reset(&told) {
+        raw.apply(event);
+    }
+    for (at, event) in events.iter().enumerate() {
+        let now = Duration::from_secs(at as u64);
+        let _ = match event {
+            Event::Put(node) => nodes.put(Node::clone(node), now),
+            Event::Gone(name) => nodes.remove(name),
+            // Not everybody reads a list at that moment.
+            Event::List if own.ends_with(['1', '3', '5']) => nodes.replace(cluster.to_vec(), now),
+            Event::List => false,
+        };
+        let (leases, _) = nodes.leases(now);
+        for event in leases.since(&told) {
+            raw.apply(event);
+        }
+        told = leases;
+    }
+    // Marks that were removed meanwhile do not count for ever.
+    let (leases, _) = nodes.leases(Duration::from_secs(1000));
+    for event in leases.since(&told) {
+        raw.apply(event);
+    }
+    (nodes, leases, raw)
+}
+
+fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
+    let config = own.as_ref().map_or_else(|| config.clone(), |own| config.only(&own.subnets));
+    Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())), identity: Arc::new(|_, _| None) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_nodes_agree_on_who_has_which_subnet((cluster, events) in cluster(), dual: bool) {
+        let config = NetworkConfig::parse_assigned(if dual { DUAL } else { V4 }).unwrap();
+        let holders = holders(&cluster, &config);
+        let says = |name: &str| cluster.iter().find(|node| node.name == name).map_or(0, |node| node.annotations.len());
+        for own in &cluster {
+            let (nodes, leases, raw) = seen(&own.name, &cluster, &events, &config);
+            // About itself.
+            let assigned = Assigned::of(own, &config, &nodes, Path::new("net-conf.json"));
+            prop_assert_eq!(assigned.is_ok(), holders.contains(own.name.as_str()), "{}: {:?}", &own.name, assigned);
+            // About the others.
+            let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();
+            let readable: BTreeSet<String> = leases.readable.values().map(|lease| name(lease)).collect();
+            let wanted: BTreeSet<String> =
+                holders.iter().filter(|holder| **holder != own.name && says(holder) == 4).map(|holder| (*holder).to_owned()).collect();
+            prop_assert_eq!(&readable, &wanted, "{} sees {:?}", &own.name, leases.left_out);
+            // And so it is in force: of those with a family of ours, and nobody else's.
+            let lease = assigned.ok().map(|assigned| Lease { subnets: assigned.subnets, attrs: LeaseAttrs::default(), term: Term::Reserved, since: own.created });
+            let terms = terms(&config, lease);
+            let in_force: BTreeSet<String> = admitted(&raw, &LeaseTable::default(), &terms).0.iter().map(name).collect();
+            prop_assert!(in_force.iter().all(|name| holders.contains(name.as_str())), "{}: {in_force:?} of {holders:?}", &own.name);
+            let of_ours = |lease: &&Arc<Lease>| lease.subnets.v4().is_some() && terms.config.networks.v4().is_some() || lease.subnets.v6().is_some() && terms.config.networks.v6().is_some();
+            for lease in leases.readable.values().filter(of_ours) {
+                prop_assert!(in_force.contains(&name(lease)), "{} does not use {}", &own.name, name(lease));
+            }
+            // While its own Node is gone, whoever has a part of its subnets is one that the others take for the holder.
+            let without: Vec<Node> = cluster.iter().filter(|node| node.name != own.name).cloned().collect();
+            let heirs = self::holders(&without, &config);
+            if let Ok(Some(subnets)) = own.subnets.clone() {
+                let holder = super::nodes::trimmed(&subnets, &config.networks).and_then(|subnets| nodes.holder(&subnets));
+                prop_assert!(holder.is_none_or(|holder| heirs.contains(holder)), "{holder:?} of {heirs:?}");
+            }
+        }
+    }
+}
