@@ -1,6 +1,7 @@
 //! Answers to the questions of others: never longer than the question, to addresses of leases in force only, and not too many.
 
-use super::{Datagram, Node, Now};
+use super::machine::Node;
+use super::message::{Datagram, Now};
 use crate::rows;
 use crate::target::Way;
 use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};

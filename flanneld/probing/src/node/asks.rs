@@ -1,6 +1,7 @@
 //! Writing questions.
 
-use super::{LATE, Node, Now, Send, WAIT, Waiting, What};
+use super::machine::Node;
+use super::message::{LATE, Now, Send, WAIT, Waiting, What};
 use crate::target::Way;
 use crate::wire::{ECHO, Echo, Header, Kind, ROW, echo, row_question};
 use ipnet::IpNet;

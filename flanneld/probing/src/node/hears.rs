@@ -1,9 +1,9 @@
 //! What comes in: answers, and the questions of others.
 
-use super::hunt::Hunt;
+use super::machine::Node;
+use super::message::{Datagram, Now, Waiting, What};
 use super::peer::{Peer, Said};
 use super::rounds::part;
-use super::{Datagram, Node, Now, Waiting, What};
 use crate::target::{Way, overlay_addresses};
 use crate::verdict::Heard;
 use crate::wire::{Echo, Header, Kind, Message, parse};
@@ -143,12 +143,5 @@ impl Node {
         let known = self.addresses.get(&(datagram.way, datagram.from))?;
         let peers = || known.iter().filter_map(|key| self.peers.get(key));
         peers().find(|peer| peer.who == from).or_else(|| peers().next())
-    }
-}
-
-impl Hunt {
-    fn answered(&mut self, size: u16) {
-        self.search.answered(size);
-        self.asked = None;
     }
 }

@@ -1,6 +1,7 @@
 //! What is remembered of one peer: little, since there may be ten thousand.
 
 use super::hunt::Hunt;
+use super::message::WAIT;
 use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
@@ -145,7 +146,7 @@ impl History {
 
     /// The peer listens since then only: what it did not hear before was not lost on the way.
     pub fn began(&mut self, began: Duration) {
-        if self.last_loss.is_some_and(|loss| loss <= began + super::WAIT) {
+        if self.last_loss.is_some_and(|loss| loss <= began + WAIT) {
             self.lost = 0;
             self.pending = 0;
         }

@@ -1,16 +1,15 @@
 //! Turns, and the rounds that look into what they bring.
 
 use super::hunt::Hunt;
-use super::peer::Round;
-use super::{Node, Notice, Now, WAIT, What};
+use super::machine::Node;
+use super::message::{COST, Notice, Now, WAIT, What};
+use super::peer::{History, Peer, Round};
 use crate::schedule::{SHORTEST, ways};
 use crate::state::{Harm, State};
 use crate::verdict::{Evidence, Heard, LOSES, Verdict, expected, grade, judge};
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// Questions of a whole round, pings not counted: small and long through the overlay network, one beside it.
-pub const COST: u32 = 3;
 /// Rounds after a turn, at most.
 const ROUNDS: u8 = 5;
 /// Peers that answer ping alone are asked a question every so many turns,
@@ -150,7 +149,7 @@ impl Node {
             }
             if changed {
                 if present.state.harm() == Harm::All || verdict.state.harm() == Harm::All {
-                    peer.history = super::peer::History::default();
+                    peer.history = History::default();
                 }
                 if verdict.state != State::WrongNode {
                     peer.answered_by = None;
@@ -230,7 +229,7 @@ impl Node {
     }
 }
 
-impl super::peer::Peer {
+impl Peer {
     /// Whether it has its turn in long questions.
     fn is_asked_long(&self) -> bool {
         let present = self.standing.present;

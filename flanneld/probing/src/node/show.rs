@@ -1,7 +1,9 @@
 //! What is known, for those who look.
 
+use super::machine::Node;
+use super::message::Now;
+use super::peer::{Peer, Said as SaidOfUs};
 use super::viewer::Row;
-use super::{Node, Now};
 use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
 use crate::state::{Harm, State};
@@ -66,7 +68,7 @@ impl Node {
         let target = &peer.target;
         let since = |at: Option<Duration>| at.map(|at| age(now, at));
         // What it said then is older now.
-        let by_it = |ms: fn(&super::peer::Said) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
+        let by_it = |ms: fn(&SaidOfUs) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
         Some(view::Peer {
             id: target.id.clone(),
             name: target.name.clone(),
@@ -131,7 +133,7 @@ impl Node {
 
     /// This node's own row.
     pub(super) fn body(&self, now: Now) -> Body {
-        let cell = |(key, peer): (&IpNet, &super::peer::Peer)| Wire {
+        let cell = |(key, peer): (&IpNet, &Peer)| Wire {
             subnet: short(key),
             state: peer.shown,
             ping_only: peer.standing.present.ping_only,
