@@ -34,6 +34,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
+        store.reach().await?;
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease)
             .with_context(|| format!("there is no lease {} in {}; list the leases with `flannelctl leases`", args.lease, store.place()))?;

@@ -14,6 +14,8 @@ use subnet_lease::protocol::registry::{Entry, Listing, Unanswered};
 use subnet_lease::protocol::view::Item;
 use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId, wire};
 
+/// How long a store may be silent before a command gives up.
+const PATIENCE: Duration = Duration::from_millis(2500);
 /// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
@@ -75,6 +77,17 @@ impl Store {
     /// Whether reading a holder's last sign of life takes a request to a server.
     pub fn asks_a_server(&self) -> bool {
         matches!(self.kind, Kind::Etcd(_))
+    }
+
+    /// Waits for the first answer.
+    ///
+    /// # Errors
+    /// There is none in time. A refusal is an answer.
+    pub async fn reach(&self) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.config()).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(anyhow!("{} does not answer within {PATIENCE:?}: check the address, and that the store runs and is reachable", self.place)),
+        }
     }
 
     /// All keys.
