@@ -7,8 +7,8 @@ use std::time::Duration;
 use doctor::Report;
 use run_dir::api_socket;
 
-/// How long the daemon may take: one that hangs is looked at without it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the daemon may take, which makes a round of its own for the answer: one that hangs is looked at without it.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// A longer answer is not a report.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
