@@ -10,7 +10,7 @@ use run_dir::{api_socket, instance, status_file};
 use serde::de::DeserializeOwned;
 
 /// How long the daemon may take, from the first word to the last.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const PATIENCE: Duration = Duration::from_millis(2900);
 /// The pause before another attempt.
 const RETRY: Duration = Duration::from_millis(20);
 /// A longer answer is not a daemon's.

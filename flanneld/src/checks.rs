@@ -41,6 +41,8 @@ const SILENT: Duration = Duration::from_secs(10);
 /// How long changes of rules are gathered, and the minimum time between two listings caused by them.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
+/// A listing of this age is new enough for whoever asks.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// The task that runs the checks, as long as the process.
 pub struct Checks {
@@ -109,11 +111,19 @@ impl Checks {
             () = change(&mut underlay) => false,
             () = change(&mut written) => true,
             () = wait_for_notice(notices) => true,
+            () = self.health.report_wanted() => {
+                // What was listed a moment ago is new enough, and nobody can make the daemon list without a pause.
+                if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
+                    self.firewalls.1 = None;
+                }
+                false
+            }
             () = tokio::time::sleep(PACE) => false,
         }
     }
 
     async fn pass(&mut self) {
+        let began = std::time::Instant::now();
         let known = self.known.borrow_and_update().clone();
         self.serving.clone_from(&known.serving);
         if let Some(serving) = &mut self.serving {
@@ -138,11 +148,11 @@ impl Checks {
             Some(_) => self.firewalls.0.clone(),
             None => Fact::unavailable("the network of this node is not known yet"),
         };
-        self.report(&facts);
+        self.report(began, &facts);
     }
 
     /// Logs new and resolved findings; all current ones go to /status, /metrics and the API.
-    fn report(&mut self, facts: &Facts) {
+    fn report(&mut self, began: std::time::Instant, facts: &Facts) {
         let mut report = judge(facts, jiff::Timestamp::now());
         let news = self.ledger.enter(&mut report);
         for finding in news.came.iter().filter(|finding| finding.explained_by.is_none()) {
@@ -154,7 +164,7 @@ impl Checks {
         for finding in news.went.iter().filter(|finding| finding.explained_by.is_none()) {
             info!("this node: resolved: {}: {}", finding.check, printable::line(&finding.what));
         }
-        self.health.set_report(Arc::new(report));
+        self.health.set_report(began, Arc::new(report));
     }
 }
 

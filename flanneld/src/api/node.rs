@@ -89,6 +89,11 @@ impl Describer {
         (state.live, state.mesh) = (None, None);
     }
 
+    /// The doctor's report of a round that begins now.
+    pub async fn fresh_report(&self) -> Option<Arc<Report>> {
+        self.health.fresh_report().await
+    }
+
     /// The doctor's latest report.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.health.report()

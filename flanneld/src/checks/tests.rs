@@ -33,13 +33,13 @@ fn each_finding_is_logged_and_counted_once() {
     let health = Health::new();
     health.condition(Condition::Start, None);
     let (mut checks, _keep) = checks_of(&health);
-    checks.report(&facts(0));
+    checks.report(std::time::Instant::now(), &facts(0));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
     assert!(health.metrics().lines().any(|have| have == line(1)), "{}", health.metrics());
     assert!(doctor::table::checks().all(|check| health.metrics().contains(&format!("flannel_findings{{check=\"{}\"}}", check.id))));
     assert_eq!(health.status()["findings"][0]["check"], "ip-forward");
     assert!(health.ready(), "findings never change readiness");
-    checks.report(&facts(1));
+    checks.report(std::time::Instant::now(), &facts(1));
     assert!(health.metrics().lines().any(|have| have == line(0)));
     assert_eq!(health.status()["findings"], serde_json::json!([]));
 }
