@@ -4,11 +4,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use doctor::Report;
 use node_api::Node;
 use run_dir::{api_socket, instance, status_file};
+use serde::de::DeserializeOwned;
 
 /// How long the daemon may take, from the first word to the last.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const PATIENCE: Duration = Duration::from_millis(2900);
 /// The pause before another attempt.
 const RETRY: Duration = Duration::from_millis(20);
 /// A longer answer is not a daemon's.
@@ -52,7 +54,19 @@ pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     let path = api_socket::path(subnet_file);
     let target = if rows { format!("{}?rows", node_api::NODE) } else { node_api::NODE.to_owned() };
     let answer = get(subnet_file, &path, &target)?;
-    document(&answer).map_err(|what| Silence::Strange { path, what })
+    let named = |node: &Node| node.schema.clone();
+    document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+}
+
+/// What the daemon's doctor found.
+///
+/// # Errors
+/// Says why there is no report.
+pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
+    let path = api_socket::path(subnet_file);
+    let answer = get(subnet_file, &path, node_api::FINDINGS)?;
+    let named = |report: &Report| report.schema.clone();
+    document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
 
 fn get(subnet_file: &Path, path: &Path, target: &str) -> Result<Vec<u8>, Silence> {
@@ -112,8 +126,8 @@ fn absent(subnet_file: &Path, path: &Path) -> Silence {
     }
 }
 
-/// The document in an answer.
-fn document(answer: &[u8]) -> Result<Node, String> {
+/// The document in an answer, of this schema.
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, String> {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or("it is no HTTP")?;
     let (head, body) = answer.split_at_checked(end + 4).ok_or("it is no HTTP")?;
     let head = String::from_utf8_lossy(head);
@@ -121,16 +135,18 @@ fn document(answer: &[u8]) -> Result<Node, String> {
     if code != "200" {
         return Err(format!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default()));
     }
-    let node: Node = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    if node.schema != node_api::SCHEMA {
-        return Err(format!("the schema {}, not {}", node.schema, node_api::SCHEMA));
-    }
-    Ok(node)
+    let document: T = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let theirs = named(&document);
+    if theirs == schema { Ok(document) } else { Err(format!("the schema {theirs}, not {schema}")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(answer: &[u8]) -> Result<Node, String> {
+        document(answer, node_api::SCHEMA, |node: &Node| node.schema.clone())
+    }
 
     fn good() -> String {
         serde_json::to_string(&Node { schema: node_api::SCHEMA.to_owned(), node: "n".to_owned(), ..Node::default() }).unwrap()
@@ -138,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_document_or_an_error() {
-        assert_eq!(document(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes()).unwrap().node, "n");
+        assert_eq!(read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes()).unwrap().node, "n");
         for (wrong, why) in [
             (String::new(), "no HTTP"),
             ("HTTP/1.0 200 OK\r\n".to_owned(), "no HTTP"),
@@ -147,7 +163,7 @@ mod tests {
             ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),
             (format!("HTTP/1.0 200 OK\r\n\r\n{}", good().replace("node/1", "node/2")), "flannel.node/2"),
         ] {
-            let error = document(wrong.as_bytes()).unwrap_err();
+            let error = read(wrong.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{wrong}: {error}");
         }
     }

@@ -6,6 +6,7 @@ mod ask;
 mod cleanup;
 mod columns;
 mod completion;
+mod doctor;
 mod form;
 mod lab;
 mod leases;
@@ -44,6 +45,8 @@ enum Command {
     Release(release::Args),
     /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
     Cleanup(cleanup::Args),
+    /// Tell what is wrong on this node, why, and what to type; with a daemon or without.
+    Doctor(doctor::Args),
     /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
     Lab(lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
+        Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
         Command::Lab(args) => lab::run(&args),
         Command::Completion(args) => completion::run(&args, &command()),
         Command::Man(args) => completion::manual(&args, &command()),

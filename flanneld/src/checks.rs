@@ -1,31 +1,39 @@
-//! Checks this host's sysctls and firewalls for settings that drop pods' packets. Logs each finding with its remedy, and when it is resolved.
+//! The doctor's rounds: gathers facts, judges them, logs what comes and goes, and hands the report to /status, /metrics and the API.
 //!
 //! Checks change neither readiness nor the host, unless `--set-sysctls` asks for it.
 
-mod collect;
-pub mod firewalls;
-pub mod judge;
-pub mod nftables;
-pub mod subject;
+mod gather;
+pub mod known;
+mod mesh;
+mod module;
+pub mod sysctls;
 #[cfg(test)]
 mod tests;
 
 use crate::health::Health;
-use backends::Underlay;
-use judge::{CHECKS, Correction, Facts, Finding, corrections, judge};
+use doctor::fact::Fact;
+use doctor::facts::Facts;
+use doctor::firewalls::Firewalls;
+use doctor::ledger::Ledger;
+use doctor::look::Look;
+use doctor::table::{checks, judge};
+use doctor::{Report, Severity};
+pub use gather::network;
+use known::{Known, Serving};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subject::{Leads, Subject};
-use subnet_lease::LeaseTable;
+use subnet_lease::printable;
+use sysctls::SysctlWriter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::notices::{Notices, wait_for_notice};
 
-/// How often the sysctls are read (a few small files).
-const SYSCTLS: Duration = Duration::from_secs(10);
+/// How often the facts are gathered that cost a few small files.
+const PACE: Duration = Duration::from_secs(10);
 /// How often the firewalls are listed without a notice of a change (a few processes).
 const FIREWALLS: Duration = Duration::from_secs(30);
 /// The same if there are rules without change notices: iptables-legacy.
@@ -33,78 +41,47 @@ const SILENT: Duration = Duration::from_secs(10);
 /// How long changes of rules are gathered, and the minimum time between two listings caused by them.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
-/// How often to log that the same sysctl had to be set again.
-const AGAIN: Duration = Duration::from_secs(60);
+/// A listing of this age is new enough for whoever asks.
+const RECENT: Duration = Duration::from_secs(1);
 
-/// The task that runs the checks.
+/// The task that runs the checks, as long as the process.
 pub struct Checks {
-    subject: Subject,
-    underlay: watch::Receiver<Underlay>,
-    leases: watch::Receiver<Arc<LeaseTable>>,
-    leads: Leads,
+    known: watch::Receiver<Known>,
+    /// What the network's part of it was when it was looked at last.
+    serving: Option<Serving>,
+    subnet_file: PathBuf,
     health: Health,
-    /// Number of writes of our own rules.
-    written: watch::Receiver<u64>,
+    look: Look,
+    module: module::Module,
     /// The last listing of the firewalls.
-    firewalls: (firewalls::Firewalls, Option<Instant>),
-    programs: collect::Programs,
-    module: collect::Module,
-    findings: BTreeMap<(&'static str, String), Finding>,
-    sysctl_writer: SysctlWriter,
+    firewalls: (Fact<Firewalls>, Option<Instant>),
+    ledger: Ledger,
+    sysctl_writer: Arc<SysctlWriter>,
 }
 
 impl Checks {
     /// Checks nothing yet.
-    pub fn new(
-        subject: Subject,
-        underlay: watch::Receiver<Underlay>,
-        leases: watch::Receiver<Arc<LeaseTable>>,
-        leads: Leads,
-        health: Health,
-        written: watch::Receiver<u64>,
-    ) -> Self {
+    pub fn new(known: watch::Receiver<Known>, subnet_file: PathBuf, health: Health, sysctl_writer: Arc<SysctlWriter>) -> Self {
         Self {
-            subject,
-            underlay,
-            leases,
-            leads,
+            known,
+            serving: None,
+            subnet_file,
             health,
-            written,
-            firewalls: (firewalls::Firewalls::default(), None),
-            programs: collect::Programs::default(),
-            module: collect::Module::default(),
-            findings: BTreeMap::new(),
-            sysctl_writer: SysctlWriter::default(),
+            look: Look::default(),
+            module: module::Module::default(),
+            firewalls: (Fact::default(), None),
+            ledger: Ledger::default(),
+            sysctl_writer,
         }
     }
 
-    /// Sets the sysctls if requested: before the first pods, and without waiting.
-    pub fn begin(&mut self) {
-        if self.subject.set {
-            let facts = self.sysctls();
-            self.sysctl_writer.apply(&corrections(&self.subject, &facts));
-        }
-    }
-
-    /// Runs until `stop`: periodically, and for the firewalls whenever rules change, ours or others'.
+    /// Runs until `stop`: periodically, when what is known changes, and for the firewalls whenever rules change, ours or others'.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
             let mut notices = Notices::open();
-            let (mut here, mut writing) = (true, true);
             loop {
                 self.pass().await;
-                let noticed = tokio::select! {
-                    changed = self.underlay.changed(), if here => {
-                        here = changed.is_ok();
-                        false
-                    }
-                    changed = self.written.changed(), if writing => {
-                        writing = changed.is_ok();
-                        writing
-                    }
-                    () = wait_for_notice(&mut notices) => true,
-                    () = tokio::time::sleep(SYSCTLS) => false,
-                };
+                let noticed = self.wait(&mut notices).await;
                 if noticed {
                     let busy = self.firewalls.1.map_or(Duration::ZERO, |last| BUSY.saturating_sub(last.elapsed()));
                     tokio::time::sleep(busy.max(QUIET)).await;
@@ -116,92 +93,93 @@ impl Checks {
         stop.run_until_cancelled(work).await;
     }
 
-    async fn pass(&mut self) {
-        if !self.subject.nftables {
-            self.module.load().await;
-        }
-        let every = if self.programs.has_silent() { SILENT } else { FIREWALLS };
-        if self.firewalls.1.is_none_or(|last| last.elapsed() >= every) {
-            self.firewalls = (self.programs.firewalls(&self.subject).await, Some(Instant::now()));
-        }
-        let mut facts = self.sysctls();
-        if self.subject.set && self.sysctl_writer.apply(&corrections(&self.subject, &facts)) {
-            facts = self.sysctls();
-        }
-        facts.firewalls = self.firewalls.0.clone();
-        self.report(judge(&self.subject, &facts));
-    }
-
-    fn sysctls(&mut self) -> Facts {
-        let underlay = self.underlay.borrow_and_update().name.clone();
-        let leases = self.leases.borrow().clone();
-        let mut facts = collect::sysctls(&underlay, &self.subject.own, &leases, &self.leads);
-        facts.module.clone_from(&self.module.complaint);
-        facts
-    }
-
-    /// Logs new and resolved findings; all current ones go to /status and /metrics.
-    fn report(&mut self, found: Vec<Finding>) {
-        let found: BTreeMap<_, _> = found.into_iter().map(|finding| ((finding.check, finding.about.clone()), finding)).collect();
-        for (key, finding) in &found {
-            if !self.findings.contains_key(key) {
-                warn!("this host: {finding}");
-            }
-        }
-        for (key, finding) in &self.findings {
-            if !found.contains_key(key) {
-                info!("this host: resolved: {}", finding.what);
-            }
-        }
-        let listed: Vec<_> = found.values().map(Finding::json).collect();
-        self.health.fact("findings", listed);
-        let count = |check: &str| found.keys().filter(|(known, _)| *known == check).count();
-        let counts = CHECKS.iter().map(|check| (*check, u64::try_from(count(check)).unwrap_or(u64::MAX))).collect();
-        self.health.figures(|figures| figures.findings = counts);
-        self.findings = found;
-    }
-}
-
-/// Sets sysctls and remembers how often it had to.
-#[derive(Default)]
-struct SysctlWriter {
-    written: BTreeMap<String, Written>,
-}
-
-/// The history of one sysctl.
-struct Written {
-    times: u32,
-    logged: Instant,
-    failed: bool,
-}
-
-impl SysctlWriter {
-    /// Writes the sysctls. Returns whether any was written. Logs the first and second write, then at most one per minute.
-    fn apply(&mut self, corrections: &[Correction]) -> bool {
-        let mut wrote = false;
-        for correction in corrections {
-            let Correction { name, path, old, new, why } = correction;
-            let result = std::fs::write(path, new.to_string());
-            wrote |= result.is_ok();
-            let now = Instant::now();
-            let last = self.written.get(name);
-            let times = last.map_or(1, |last| last.times.saturating_add(1));
-            let failed = result.is_err();
-            // The second write means that another program reverted the first.
-            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.logged) >= AGAIN);
-            let logged = if due { now } else { last.map_or(now, |last| last.logged) };
-            match &result {
-                Err(error) if due => {
-                    warn!("--set-sysctls: cannot set {name} to {new}: {error}; make /proc/sys writable and give the daemon CAP_NET_ADMIN");
+    /// Waits for the next pass. Returns whether rules changed.
+    async fn wait(&mut self, notices: &mut Option<Notices>) -> bool {
+        let (mut written, mut underlay) = match &mut self.serving {
+            Some(serving) => (Some(&mut serving.written), Some(&mut serving.underlay)),
+            None => (None, None),
+        };
+        tokio::select! {
+            changed = self.known.changed() => {
+                if changed.is_err() {
+                    // The daemon ends.
+                    std::future::pending::<()>().await;
                 }
-                Ok(()) if times == 1 => info!("--set-sysctls: set {name} from {old} to {new}: {why}"),
-                Ok(()) if due => warn!(
-                    "--set-sysctls: another program set {name} to {old}: set it to {new} again ({times} times in total); find out what else manages it"
-                ),
-                _ => {}
+                self.firewalls.1 = None;
+                false
             }
-            self.written.insert(name.clone(), Written { times, logged, failed });
+            () = change(&mut underlay) => false,
+            () = change(&mut written) => true,
+            () = wait_for_notice(notices) => true,
+            () = self.health.report_wanted() => {
+                // What was listed a moment ago is new enough, and nobody can make the daemon list without a pause.
+                if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
+                    self.firewalls.1 = None;
+                }
+                false
+            }
+            () = tokio::time::sleep(PACE) => false,
         }
-        wrote
     }
+
+    async fn pass(&mut self) {
+        let began = std::time::Instant::now();
+        let known = self.known.borrow_and_update().clone();
+        self.serving.clone_from(&known.serving);
+        if let Some(serving) = &mut self.serving {
+            serving.underlay.mark_unchanged();
+            serving.written.mark_unchanged();
+            if !serving.network.nftables {
+                self.module.load().await;
+            }
+            let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
+            if self.firewalls.1.is_none_or(|last| last.elapsed() >= every) {
+                self.firewalls = (self.look.programs.firewalls(&serving.network).await, Some(Instant::now()));
+            }
+            if serving.set_sysctls {
+                self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());
+            }
+        }
+        let mut facts = gather::facts(&known, &mut self.look, &self.subnet_file, &self.health).await;
+        if let Fact::Known(sysctls) = &mut facts.host.sysctls {
+            sysctls.module.clone_from(&self.module.complaint);
+        }
+        facts.host.firewalls = match self.serving {
+            Some(_) => self.firewalls.0.clone(),
+            None => Fact::unavailable("the network of this node is not known yet"),
+        };
+        self.report(began, &facts);
+    }
+
+    /// Logs new and resolved findings; all current ones go to /status, /metrics and the API.
+    fn report(&mut self, began: std::time::Instant, facts: &Facts) {
+        let mut report = judge(facts, jiff::Timestamp::now());
+        let news = self.ledger.enter(&mut report);
+        for finding in news.came.iter().filter(|finding| finding.explained_by.is_none()) {
+            match finding.severity {
+                Severity::Broken | Severity::Degraded => warn!("this node: {}", printable::line(&finding.to_string())),
+                Severity::Risk => warn!("this node, a risk: {}", printable::line(&finding.to_string())),
+            }
+        }
+        for finding in news.went.iter().filter(|finding| finding.explained_by.is_none()) {
+            info!("this node: resolved: {}: {}", finding.check, printable::line(&finding.what));
+        }
+        self.health.set_report(began, Arc::new(report));
+    }
+}
+
+/// Waits for a change of a value that may not be there; forever if it is not, or never changes again.
+async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
+    if let Some(value) = value
+        && value.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// The number of findings that nothing explains, by check.
+pub fn counts(report: &Report) -> BTreeMap<&'static str, u64> {
+    let count = |id: &str| report.causes().filter(|finding| finding.check == id).count();
+    checks().map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX))).collect()
 }

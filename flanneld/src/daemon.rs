@@ -15,6 +15,9 @@ mod vitals;
 use crate::api::health::Server;
 use crate::api::node::Describer;
 use crate::api::ways;
+use crate::checks::Checks;
+use crate::checks::known::Known;
+use crate::checks::sysctls::SysctlWriter;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -31,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::SubnetManager;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -48,6 +52,8 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let health = Health::new();
     let subnet_file = settings.subnet_file.clone();
     let daemon = Daemon {
+        known: watch::channel(Known { store: settings.store.to_string(), ..Known::default() }).0,
+        sysctls: Arc::default(),
         describer: Describer::new(health.clone(), subnet_file.clone()),
         settings,
         inherited,
@@ -111,6 +117,9 @@ struct Daemon {
     describer: Describer,
     stop: CancellationToken,
     rights: Rights,
+    /// What the doctor is told.
+    known: watch::Sender<Known>,
+    sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
     /// The tasks of the network, which may have to be restarted.
@@ -126,6 +135,8 @@ impl Daemon {
         // Also while the network restarts: that may wait for somebody else.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
+        let checks = Checks::new(self.known.subscribe(), self.settings.subnet_file.clone(), self.health.clone(), self.sysctls.clone());
+        self.spawn(checks.keep(self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
@@ -164,6 +175,7 @@ impl Daemon {
         self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
+        self.known.send_modify(|known| (known.serving, known.choice) = (None, None));
         self.describer.forget();
         self.rights = Rights::default();
     }

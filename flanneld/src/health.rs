@@ -6,6 +6,7 @@ mod figures;
 mod last_hour;
 
 use condition::Condition;
+use doctor::Report;
 pub use figures::Figures;
 
 use jiff::Timestamp;
@@ -14,7 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use subnet_lease::manager::Counters;
+use tokio::sync::{Notify, watch};
 
+/// How long a round of the doctor may take for whoever asks.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Default limit for the time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -30,6 +34,10 @@ struct Inner {
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
+    /// The doctor's report, and when its round began.
+    report: watch::Sender<Option<(Instant, Arc<Report>)>>,
+    /// Somebody wants a new one.
+    wanted: Arc<Notify>,
     /// What the document says of the process and of its store, whichever network it serves.
     process: Node,
     /// The same, with what is known of the network.
@@ -76,6 +84,8 @@ impl Health {
             facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
+            report: watch::channel(None).0,
+            wanted: Arc::default(),
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
@@ -163,6 +173,42 @@ impl Health {
     /// The leases that are not used.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
         self.inner().unused.clone()
+    }
+
+    /// Sets what the doctor found. It never affects readiness.
+    pub fn set_report(&self, began: Instant, report: Arc<Report>) {
+        let mut inner = self.inner();
+        inner.figures.findings = crate::checks::counts(&report);
+        inner.report.send_replace(Some((began, report)));
+    }
+
+    /// What the doctor found; none before its first round.
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.inner().report.borrow().as_ref().map(|(_, report)| report.clone())
+    }
+
+    /// What a round finds that begins now; what the last one found if that takes too long.
+    pub async fn fresh_report(&self) -> Option<Arc<Report>> {
+        let asked = Instant::now();
+        let (mut reports, wanted) = {
+            let inner = self.inner();
+            (inner.report.subscribe(), inner.wanted.clone())
+        };
+        wanted.notify_one();
+        let made = reports.wait_for(|report| report.as_ref().is_some_and(|(began, _)| *began >= asked));
+        let _ = tokio::time::timeout(PATIENCE, made).await.map(|_| ());
+        self.report()
+    }
+
+    /// Waits until somebody wants a new report.
+    pub async fn report_wanted(&self) {
+        let wanted = self.inner().wanted.clone();
+        wanted.notified().await;
+    }
+
+    /// For how long the daemon has run.
+    pub fn uptime(&self) -> Duration {
+        self.inner().started.elapsed()
     }
 
     /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
@@ -261,6 +307,10 @@ impl Health {
         status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
         for (name, value) in &inner.facts {
             status.insert(name.clone(), value.clone());
+        }
+        let report = inner.report.borrow().as_ref().map(|(_, report)| report.clone());
+        if let Some(report) = report {
+            status.insert("findings".to_owned(), report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>().into());
         }
         status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
         status.insert("figures".to_owned(), inner.figures.json());

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-use flanneld::checks::judge::CHECKS;
+use doctor::table::checks;
 use flanneld::health::condition::Condition;
 use regex::Regex;
 use std::collections::BTreeSet;
@@ -369,7 +369,6 @@ fn metrics_are_those_of_the_code() {
 fn conditions_checks_and_reasons_are_those_of_the_code() {
     let page = read("docs/operations.md");
     same("conditions", &first_cells(&page, "| name | not ready while"), &Condition::ALL.iter().map(ToString::to_string).collect());
-    same("checks", &first_cells(&page, "| check |"), &CHECKS.map(str::to_owned).into());
     let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
     same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#));
     same(
@@ -377,6 +376,23 @@ fn conditions_checks_and_reasons_are_those_of_the_code() {
         &first_cells(&page, "| `reason` of dropped packets"),
         &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
     );
+}
+
+#[test]
+fn each_check_has_its_row_and_its_section() {
+    let page = read("docs/troubleshooting.md");
+    let rows: Vec<String> = checks().map(|check| format!("| [`{0}`](#{0}) | {1} | {2} |", check.id, check.severity, check.title)).collect();
+    let wanted = format!("| check | severity | what it finds |\n|---|---|---|\n{}\n\n", rows.join("\n"));
+    assert!(page.contains(&wanted), "docs/troubleshooting.md lists the checks so:\n{wanted}");
+    let sections: Vec<&str> = page.split("\n### ").skip(1).map(|section| section.split('\n').next().unwrap()).collect();
+    let documented: Vec<&str> = sections.iter().copied().filter(|section| checks().any(|check| check.id == *section)).collect();
+    assert_eq!(documented, checks().map(|check| check.id).collect::<Vec<_>>(), "each check has a section, in the order of the table");
+    assert!(checks().all(|check| check.page().ends_with(&format!("#{}", check.id))));
+    assert!(read("docs/operations.md").contains(&format!("makes [{} checks]", checks().count())));
+    // The way out of the trap: at most four commands from the first look to pods that reach each other.
+    let trap = page.split("\n## ").find(|section| section.starts_with("All nodes have the same address")).unwrap();
+    let commands = trap.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(commands.starts_with("flannelctl doctor\n") && commands.lines().count() <= 4, "{commands}");
 }
 
 /// Everything that the programs can say, with a NUL where a value is put in.

@@ -8,6 +8,7 @@ pub mod annotations;
 mod api;
 mod assigned;
 mod change;
+mod crowd;
 mod failure;
 mod follow;
 mod holders;
@@ -71,8 +72,8 @@ pub struct KubeManager {
     infos: watch::Sender<u64>,
     /// What was told already, so that an Event is posted once.
     told: Mutex<BTreeSet<String>>,
-    /// The subnets of the lease before, while the process runs.
-    before: Mutex<Option<crate::Subnets>>,
+    /// The lease that was acquired last, while the process runs.
+    acquired: Mutex<Option<Lease>>,
     everybody: OnceLock<Task>,
     _tasks: [Task; 2],
 }
@@ -114,7 +115,7 @@ impl KubeManager {
         let following = {
             let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
             let name = name.clone();
-            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.size, sink).run().await }))
+            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.crowd, sink).run().await }))
         };
         Ok(Self {
             api,
@@ -128,7 +129,7 @@ impl KubeManager {
             in_use: AtomicBool::new(false),
             infos,
             told: Mutex::default(),
-            before: Mutex::default(),
+            acquired: Mutex::default(),
             everybody: OnceLock::new(),
             _tasks: [following, merging],
         })
@@ -138,9 +139,22 @@ impl KubeManager {
     fn follow_everybody(&self, config: &NetworkConfig) {
         self.lists.store(true, Relaxed);
         self.everybody.get_or_init(|| {
-            self.all.serve(config.networks);
-            let (api, all, sink) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()));
-            Task(tokio::spawn(async move { Follower::new(&api, None, &all.size, sink).run().await }))
+            let networks = config.networks;
+            self.all.serve(networks);
+            let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
+            Task(tokio::spawn(async move {
+                // The first answer about the own Node tells how the server lists, and where this node stands among the others.
+                let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
+                if let Ok(Own::Present(own)) = own {
+                    all.crowd.guess(&own, &networks);
+                    let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                    if all.crowd.pages() && !turn.is_zero() {
+                        tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
+                        tokio::time::sleep(turn).await;
+                    }
+                }
+                Follower::new(&api, None, &all.crowd, sink).run().await;
+            }))
         });
     }
 
@@ -342,7 +356,8 @@ impl SubnetManager for KubeManager {
     }
 
     async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let Some(lease) = state.borrow().lease.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let acquired = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(lease) = acquired else { return Lost::Taken("no lease was acquired".to_owned()) };
         let holding = Holding {
             api: &self.api,
             name: &self.name,
@@ -386,8 +401,8 @@ impl KubeManager {
 
     /// Says that the pods of the old subnet have to go.
     async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.subnets);
-        before = before.or(claim.host.previous);
+        let before = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.clone());
+        let before = before.map(|before| before.subnets).or(claim.host.previous);
         let Some(before) =
             before.filter(|before| before.nets().any(|net| !lease.subnets.nets().any(|now| now == net) && has_family(&lease.subnets, &net)))
         else {

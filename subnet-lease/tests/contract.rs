@@ -1,4 +1,4 @@
-//! One suite for every store: a directory, etcd 3.4 and etcd 3.6. A case runs on each store that has what it needs.
+//! One suite for every store: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. A case runs on each store that has what it needs.
 //!
 //! `cargo test -p subnet-lease --test contract etcd_3_6::` runs those of one store, a case's name those of one case.
 
@@ -13,10 +13,14 @@
 
 #[path = "contract/acquire.rs"]
 mod acquire;
+#[path = "contract/api_server.rs"]
+mod api_server;
 #[path = "contract/bed.rs"]
 mod bed;
 #[path = "contract/case.rs"]
 mod case;
+#[path = "contract/cluster.rs"]
+mod cluster;
 #[path = "contract/directory.rs"]
 mod directory;
 #[path = "contract/etcd_access.rs"]
@@ -27,6 +31,8 @@ mod etcd_cluster;
 mod etcd_server;
 #[path = "contract/hold.rs"]
 mod hold;
+#[path = "contract/kubernetes.rs"]
+mod kubernetes;
 #[path = "contract/node.rs"]
 mod node;
 #[path = "contract/refuse.rs"]
@@ -41,7 +47,8 @@ use libtest_mimic::{Arguments, Trial};
 const AT_ONCE: usize = 16;
 
 /// Those that wait longest come first.
-const TOPICS: [&[Case]; 7] = [etcd_access::CASES, etcd_cluster::CASES, watch::CASES, directory::CASES, hold::CASES, acquire::CASES, refuse::CASES];
+const TOPICS: [&[Case]; 8] =
+    [etcd_access::CASES, etcd_cluster::CASES, kubernetes::CASES, watch::CASES, directory::CASES, hold::CASES, acquire::CASES, refuse::CASES];
 
 fn trials() -> Vec<Trial> {
     let pairs = TOPICS.into_iter().flatten().flat_map(|case| bed::KINDS.iter().map(move |kind| (kind, case)));

@@ -1,4 +1,4 @@
-//! Many nodes that follow one API server: after a disturbance they come back one after the other.
+//! Many nodes that follow one API server: they start, and come back after a disturbance, one after the other.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests say what is wrong by failing")]
 
@@ -16,11 +16,29 @@ use tokio::sync::watch;
 /// The nodes of the cluster. In larger ones they take longer, at the same rate.
 const NODES: usize = 200;
 
+/// How a server lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lists {
+    /// As a stream.
+    Streams,
+    /// By pages alone, as servers before Kubernetes 1.32.
+    Pages,
+    /// By pages, of which it begins so many in a second; what is more it refuses for a second, as servers do that protect themselves.
+    Limited(usize),
+}
+
 /// What an API server answers that has these Nodes and no news; and when it was asked for a list.
 struct Server {
+    mode: Lists,
     lists: Mutex<Vec<Instant>>,
+    /// The first pages of lists of all Nodes; those that it refused too.
+    begun: Mutex<Vec<Instant>>,
+    /// Those that it answered.
+    served: Mutex<Vec<Instant>>,
     watches: Mutex<usize>,
     everybody: String,
+    /// When this process stood still, as it does on a busy machine: what was due meanwhile comes all at once.
+    stalls: Mutex<Vec<(Instant, Instant)>>,
     /// Raised, it drops every connection.
     dropped: watch::Sender<u64>,
 }
@@ -40,7 +58,7 @@ fn node(number: usize) -> String {
 }
 
 impl Server {
-    fn new() -> Self {
+    fn new(mode: Lists) -> Self {
         let mut everybody = String::new();
         for number in 0..NODES {
             // Each client reads them all: what counts is how many there are.
@@ -50,7 +68,16 @@ impl Server {
                 number + 1
             );
         }
-        Self { lists: Mutex::default(), watches: Mutex::default(), everybody, dropped: watch::Sender::new(0) }
+        Self {
+            mode,
+            lists: Mutex::default(),
+            begun: Mutex::default(),
+            served: Mutex::default(),
+            watches: Mutex::default(),
+            stalls: Mutex::default(),
+            everybody,
+            dropped: watch::Sender::new(0),
+        }
     }
 
     async fn serve(self: Arc<Self>, listener: TcpListener) {
@@ -63,6 +90,17 @@ impl Server {
                     _ = dropped.changed() => {}
                 }
             });
+        }
+    }
+
+    async fn notice_stalls(self: Arc<Self>) {
+        const BEAT: Duration = Duration::from_millis(20);
+        loop {
+            let before = Instant::now();
+            tokio::time::sleep(BEAT).await;
+            if before.elapsed() > BEAT * 2 {
+                self.stalls.lock().unwrap().push((before, Instant::now()));
+            }
         }
     }
 
@@ -83,6 +121,10 @@ impl Server {
             }
             let only = request.split("metadata.name%3D").nth(1).and_then(|rest| rest.split([' ', '&']).next()).map(str::to_owned);
             let one = only.as_deref().and_then(|name| name.strip_prefix('n')?.parse().ok()).map(node);
+            if self.mode != Lists::Streams && request.contains("sendInitialEvents") {
+                refuse(&mut stream, "422 Unprocessable Entity", "").await?;
+                continue;
+            }
             if request.contains("watch=1") {
                 *self.watches.lock().unwrap() += 1;
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await?;
@@ -98,6 +140,12 @@ impl Server {
                 }
                 std::future::pending::<()>().await;
             }
+            if only.is_none() {
+                if !self.page(&mut stream, &request).await? {
+                    refuse(&mut stream, "429 Too Many Requests", "retry-after: 1\r\n").await?;
+                }
+                continue;
+            }
             self.lists.lock().unwrap().push(Instant::now());
             let body = format!(r#"{{"metadata":{{"resourceVersion":"900"}},"items":[{}]}}"#, one.unwrap_or_default());
             let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -106,46 +154,149 @@ impl Server {
     }
 }
 
+/// Pages of all Nodes; whether it answers.
+impl Server {
+    async fn page(&self, stream: &mut BufReader<TcpStream>, request: &str) -> std::io::Result<bool> {
+        const PAGE: usize = 100;
+        let from: usize = request.split("continue=").nth(1).and_then(|rest| rest.split([' ', '&']).next()?.parse().ok()).unwrap_or(0);
+        if from == 0 {
+            let now = Instant::now();
+            self.begun.lock().unwrap().push(now);
+            let mut served = self.served.lock().unwrap();
+            let lately = served.iter().filter(|at| now.duration_since(**at) < Duration::from_secs(1)).count();
+            if matches!(self.mode, Lists::Limited(most) if lately >= most) {
+                return Ok(false);
+            }
+            served.push(now);
+        }
+        let items = (from..NODES.min(from + PAGE))
+            .map(|number| format!(r#"{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}"#, number + 1));
+        let rest = if from + PAGE < NODES { format!(r#","continue":"{}""#, from + PAGE) } else { String::new() };
+        let body = format!(r#"{{"metadata":{{"resourceVersion":"900"{rest}}},"items":[{}]}}"#, items.collect::<Vec<_>>().join(","));
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        Ok(true)
+    }
+}
+
+async fn refuse(stream: &mut BufReader<TcpStream>, status: &str, headers: &str) -> std::io::Result<()> {
+    let body = r#"{"kind":"Status","message":"not now, or not so"}"#;
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).await
+}
+
+/// With an authority, so that not each client reads all of this machine's.
+fn kubeconfig(server: SocketAddr, beside: &std::path::Path) -> std::path::PathBuf {
+    let (path, authority) = (beside.with_file_name("kubeconfig"), beside.with_file_name("ca.pem"));
+    if !path.exists() {
+        let pem = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();
+        std::fs::write(&authority, pem).unwrap();
+        let cluster = format!(r#"{{"server":"http://{server}","certificate-authority":"{}"}}"#, authority.display());
+        let rest = r#""users":[{"name":"t","user":{}}],"contexts":[{"name":"t","context":{"cluster":"t","user":"t"}}]"#;
+        std::fs::write(&path, format!(r#"{{"current-context":"t","clusters":[{{"name":"t","cluster":{cluster}}}],{rest}}}"#)).unwrap();
+    }
+    path
+}
+
 fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> KubeOptions {
     KubeOptions {
-        urls: vec![format!("http://{server}")],
-        kubeconfig: None,
+        urls: Vec::new(),
+        kubeconfig: Some(kubeconfig(server, net_conf)),
         prefix: Prefix::parse("flannel.alpha.coreos.com").unwrap(),
         net_conf: net_conf.to_owned(),
         clear_condition: true,
         identity: Identity::Node(format!("n{number}")),
         user_agent: "test/1".to_owned(),
+        up: Duration::from_secs(86_400),
     }
 }
 
-/// The most lists within any second.
-fn peak(lists: &[Instant]) -> usize {
-    let within = |start: &Instant| lists.iter().filter(|at| **at >= *start && **at < *start + Duration::from_secs(1)).count();
+/// One crowd at a time.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// A cluster of many clients that start at once, on hosts that have been up for so long; they know all Nodes when it returns.
+async fn crowd(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let net_conf = folder.path().join("net-conf.json");
+    std::fs::write(&net_conf, r#"{"Network":"10.64.0.0/10","Backend":{"Type":"host-gw"}}"#).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Arc::new(Server::new(mode));
+    tokio::spawn(server.clone().serve(listener));
+    tokio::spawn(server.clone().notice_stalls());
+    let start = |number: usize| {
+        let options = KubeOptions { up, ..options(address, number, &net_conf) };
+        tokio::spawn(async move {
+            let manager = KubeManager::open(options).await.unwrap();
+            let config = manager.network_config().await.unwrap();
+            let begun = Instant::now();
+            while let Err(why) = manager.node_info(&config).await {
+                assert!(begun.elapsed() < Duration::from_secs(150), "{why}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            manager
+        })
+    };
+    let starting: Vec<_> = (0..NODES).map(start).collect();
+    let mut managers = Vec::new();
+    for manager in starting {
+        managers.push(manager.await.unwrap());
+    }
+    (server, managers, folder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
+    let _turn = TURN.lock().await;
+    let begun = Instant::now();
+    let (server, _managers, _folder) = crowd(Lists::Pages, Duration::from_secs(30)).await;
+    let lists = server.begun.lock().unwrap().clone();
+    println!("{} first pages within a second at most, {NODES} within {:?}", peak(&server, &lists), begun.elapsed());
+    assert_eq!(lists.len(), NODES);
+    assert!(peak(&server, &lists) <= 90, "{} first pages within a second, of {NODES}", peak(&server, &lists));
+}
+
+/// Nothing tells these nodes beforehand that they are many: the server does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
+    let _turn = TURN.lock().await;
+    const MOST: usize = 40;
+    let begun = Instant::now();
+    let (server, _managers, _folder) = crowd(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
+    let lists = server.begun.lock().unwrap().clone();
+    let first = *lists.iter().min().unwrap();
+    let again: Vec<Instant> = lists.iter().copied().filter(|at| at.duration_since(first) > Duration::from_secs(1)).collect();
+    println!(
+        "{} first pages in the first second, {} in the worst later one, {} for {NODES} within {:?}",
+        lists.len() - again.len(),
+        peak(&server, &again),
+        lists.len(),
+        begun.elapsed()
+    );
+    assert_eq!(server.served.lock().unwrap().len(), NODES);
+    assert!(peak(&server, &again) <= 90, "{} first pages within a second", peak(&server, &again));
+    assert!(lists.len() <= 5 * NODES, "{} first pages for {NODES} nodes", lists.len());
+}
+
+/// The most lists within any second, or within as much more as this process stood still before it and meanwhile.
+fn peak(server: &Server, lists: &[Instant]) -> usize {
+    const SECOND: Duration = Duration::from_secs(1);
+    let stalls = server.stalls.lock().unwrap();
+    let within = |start: &Instant| {
+        let count = lists.iter().filter(|at| **at >= *start && **at < *start + SECOND).count();
+        let around = stalls.iter().filter(|(from, to)| *to + SECOND * 5 >= *start && *from < *start + SECOND);
+        let still: Duration = around.map(|(from, to)| to.duration_since(*from)).sum();
+        count * 1000 / usize::try_from((SECOND + still).as_millis()).unwrap()
+    };
     lists.iter().map(within).max().unwrap_or(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_comes_back_one_after_the_other() {
+    let _turn = TURN.lock().await;
     /// As many as clusters of this size have; a tenth would not be a crowd.
     const CLIENTS: usize = NODES;
-    let folder = tempfile::tempdir().unwrap();
-    let net_conf = folder.path().join("net-conf.json");
-    std::fs::write(&net_conf, r#"{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}"#).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = Arc::new(Server::new());
-    tokio::spawn(server.clone().serve(listener));
-    let mut managers = Vec::new();
-    for number in 0..CLIENTS {
-        let manager = KubeManager::open(options(address, number, &net_conf)).await.unwrap();
-        let config = manager.network_config().await.unwrap();
-        managers.push((manager, config));
-    }
-    for (manager, config) in &managers {
-        while manager.node_info(config).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
+    let (server, _managers, _folder) = crowd(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request each for the own Node, and for all of them: no list by pages.
     assert_eq!((server.lists.lock().unwrap().len(), *server.watches.lock().unwrap()), (0, 2 * CLIENTS));
 
@@ -159,6 +310,6 @@ async fn a_crowd_comes_back_one_after_the_other() {
     let lists = server.lists.lock().unwrap().clone();
     assert_eq!(lists.len(), CLIENTS, "each looks once whether the server continues where it stopped");
     // 40 a second on average, at random.
-    println!("{} lists within a second at most, {CLIENTS} within {:?}", peak(&lists), begun.elapsed());
-    assert!(peak(&lists) <= 80, "{} lists within a second, of {CLIENTS} in {:?}", peak(&lists), begun.elapsed());
+    println!("{} lists within a second at most, {CLIENTS} within {:?}", peak(&server, &lists), begun.elapsed());
+    assert!(peak(&server, &lists) <= 80, "{} lists within a second, of {CLIENTS} in {:?}", peak(&server, &lists), begun.elapsed());
 }

@@ -114,13 +114,13 @@ fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
     assert_eq!(sysctl(host, "net/ipv4/ip_forward"), "0", "nothing is set unasked");
     let status: serde_json::Value = serde_json::from_str(&daemon.get("/status").unwrap().1).unwrap();
     let told = status["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == "ip-forward").unwrap();
-    assert!(told["remedy"].as_str().unwrap().starts_with("sysctl -w net.ipv4.ip_forward=1"), "{told}");
+    assert_eq!(told["remedy"]["commands"][0], "sysctl -w net.ipv4.ip_forward=1", "{told}");
     let times = |what: &str| daemon.log().matches(what).count();
     for round in 1..=2 {
         eventually(DEADLINE, "it is named", || times("net.ipv4.ip_forward is 0: ") == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "its end is logged", || times("resolved: net.ipv4.ip_forward is 0") == round).unwrap();
+        eventually(DEADLINE, "its end is logged", || times("resolved: ip-forward: net.ipv4.ip_forward is 0") == round).unwrap();
         assert_eq!(times("net.ipv4.ip_forward is 0: "), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
@@ -158,7 +158,7 @@ fn firewalls_are_seen_and_named() {
     for check in ["firewalld", "ufw", "forward-reject", "forward-policy"] {
         eventually(DEADLINE, check, || findings(&daemon, check) == Some(0.0)).unwrap();
     }
-    assert!(!daemon.log().lines().rev().take_while(|line| !line.contains("with leases in")).any(|line| line.contains("this host: ")));
+    assert!(!daemon.log().lines().rev().take_while(|line| !line.contains("with leases in")).any(|line| line.contains("this node: ")));
 }
 
 /// A chain of nftables with policy drop is named whatever our rules are in, soon after it comes, and no more soon after it lets pods pass.

@@ -16,6 +16,7 @@ mod datapath_cables;
 mod datapath_hostile;
 mod datapath_restart;
 mod directory;
+mod doctor;
 mod etcd;
 mod files;
 mod fire;

@@ -10,6 +10,7 @@ pub mod facts;
 pub mod finding;
 pub mod firewalls;
 pub mod ledger;
+pub mod look;
 pub mod need;
 pub mod nftables;
 pub mod shell;

@@ -16,6 +16,15 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+/// A healthy node's host and network, for the tests of what is read.
+pub fn healthy_host() -> crate::facts::host::Host {
+    healthy().host
+}
+
+pub fn network() -> crate::facts::Network {
+    healthy().network.known().unwrap().clone()
+}
+
 /// The report on these facts.
 fn report(facts: &Facts) -> Report {
     judge(facts, Timestamp::UNIX_EPOCH)

@@ -4,6 +4,7 @@ use crate::flags::KubernetesFlags;
 use crate::reader::{Reader, file, given};
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions};
+use subnet_lease::manager::boot_time;
 
 /// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
 pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
@@ -40,6 +41,7 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
         clear_condition,
         identity: Identity::Nobody,
         user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
+        up: boot_time(),
     })
 }
 

@@ -13,6 +13,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// A longer file is not ours.
+const LIMIT: u64 = 1024 * 1024;
+
 /// What a daemon says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -113,6 +116,33 @@ impl Writer {
     }
 }
 
+/// What the file says, and whether the daemon that wrote it lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Whether a process holds the file.
+    pub alive: bool,
+    /// What it said last.
+    pub status: Status,
+}
+
+/// Reads the file that belongs to a subnet.env; `None` if there is none.
+///
+/// # Errors
+/// The system's. Only root may read it.
+pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
+    let path = path(subnet_file);
+    let bytes = match crate::regular::read(&path, LIMIT) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let document: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let text = |value: &serde_json::Value, name: &str| value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let reasons = document.get("reasons").and_then(serde_json::Value::as_array).into_iter().flatten();
+    let reasons = reasons.map(|reason| (text(reason, "condition"), text(reason, "reason"))).collect();
+    Ok(Some(Said { alive: is_held(&path), status: Status { reasons, version: text(&document, "version") } }))
+}
+
 /// Whether a daemon with this subnet.env lives.
 pub fn lives(subnet_file: &Path) -> bool {
     is_held(&path(subnet_file))
@@ -148,7 +178,7 @@ mod tests {
         let wanted =
             json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3"});
         assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));
-        assert!(is_held(&file));
+        assert_eq!(read(&env).unwrap(), Some(Said { alive: true, status: status(Some("none yet")) }));
         let inode = std::fs::metadata(&file).unwrap().ino();
         writer.put(&status(Some("none yet"))).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
@@ -156,6 +186,8 @@ mod tests {
         assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
         drop(writer);
         assert!(file.exists() && !is_held(&file));
+        assert_eq!(read(&env).unwrap(), Some(Said { alive: false, status: status(None) }));
+        assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
         assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
     }
 

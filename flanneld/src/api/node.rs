@@ -40,7 +40,6 @@ pub struct Describer {
 #[derive(Debug, Default)]
 struct State {
     live: Option<Live>,
-    report: Option<Arc<Report>>,
     mesh: Option<MeshView>,
 }
 
@@ -90,14 +89,14 @@ impl Describer {
         (state.live, state.mesh) = (None, None);
     }
 
-    /// Takes the doctor's latest report.
-    pub fn diagnosed(&self, report: Report) {
-        self.state().report = Some(Arc::new(report));
+    /// The doctor's report of a round that begins now.
+    pub async fn fresh_report(&self) -> Option<Arc<Report>> {
+        self.health.fresh_report().await
     }
 
     /// The doctor's latest report.
     pub fn report(&self) -> Option<Arc<Report>> {
-        self.state().report.clone()
+        self.health.report()
     }
 
     /// The document.

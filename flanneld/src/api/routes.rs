@@ -35,7 +35,7 @@ async fn node(State(describer): State<Describer>, target: Uri) -> Response {
 }
 
 async fn findings(State(describer): State<Describer>) -> Response {
-    match describer.report() {
+    match describer.fresh_report().await {
         Some(report) => document(safe(&*report)),
         None => (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response(),
     }

@@ -7,9 +7,11 @@ use super::{Daemon, attrs, retry, vitals};
 use crate::api::node;
 use crate::health::condition::Condition;
 use crate::identity;
-use crate::underlay::Found;
 use crate::underlay::read::{Wish, wait_for};
+use crate::underlay::{Found, StoreAt};
+use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
+use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
 use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
@@ -68,6 +70,11 @@ impl Daemon {
             warn!("{warning}");
         }
         self.health.fact("interface", underlay.name.clone());
+        let chosen = &found.chosen;
+        let addresses = underlay.addresses.v4().copied().map(IpAddr::V4).into_iter().chain(underlay.addresses.v6().copied().map(IpAddr::V6));
+        let choice = Choice { interface: underlay.name.clone(), addresses: addresses.collect(), why: chosen.why.clone(), named: chosen.named };
+        let store = if let StoreAt::There(addresses) = &found.request.store { addresses.clone() } else { Vec::new() };
+        self.known.send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
         self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 

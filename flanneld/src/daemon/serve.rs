@@ -6,14 +6,14 @@ use super::node::Node;
 use super::node_info::Reconsider;
 use super::{Daemon, vitals};
 use crate::api::node::Live;
-use crate::checks::Checks;
-use crate::checks::subject::Subject;
+use crate::checks::known::Serving;
+use crate::checks::network;
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Backend, Inputs, Network, Underlay};
+use backends::{Announced, Backend, Inputs, Network, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
@@ -58,12 +58,12 @@ impl Daemon {
 
     /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
     pub(super) async fn serve(&mut self, node: Node, following: Following, ends: Ends, leases: Leases) -> Result<(), End> {
-        let Node { manager, whole, config, claim, found, lease, backend, held, .. } = node;
+        let Node { manager, whole, config, claim, found, announced, lease, backend, held } = node;
         let env = ends.env;
         let underlay = following.underlay.clone();
         let ports = backend.guarded_ports();
 
-        let network = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
+        let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
 
         // Rules before subnet.env: pods start once it exists, and rely on the rules.
         let wanted = Wanted {
@@ -90,17 +90,24 @@ impl Daemon {
         let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
         let written = self.keep_rules(wanted, nodes).await;
 
-        let subject = Subject {
-            networks: config.networks,
-            port: ports.first().copied(),
-            own: lease.subnets,
-            nftables: config.nftables,
-            forward: self.settings.rules.forward,
-            set: self.settings.set_sysctls,
+        let vtep = Vtep::of(&announced);
+        let serving = Serving {
+            network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            underlay: underlay.clone(),
+            leases: leases.table.clone(),
+            held: held.1.clone(),
+            vtep: vtep.device(),
+            observer: running.observer(),
+            written,
+            margin: self.settings.renew_margin,
+            set_sysctls: self.settings.set_sysctls,
+            mesh: None,
         };
-        let mut checks = Checks::new(subject, underlay.clone(), leases.table.clone(), claim.host.via_underlay.clone(), self.health.clone(), written);
-        checks.begin();
-        self.run.spawn(checks.keep(self.run.stop.clone()));
+        if serving.set_sysctls {
+            // Before the first pods, and without waiting.
+            self.sysctls.apply(&serving.network, &underlay.borrow().name);
+        }
+        self.known.send_modify(|known| known.serving = Some(serving));
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
@@ -122,7 +129,7 @@ impl Daemon {
             own: lease.subnets,
         };
         self.describer.follow(live);
-        let (programmed_out, programmed) = watch::channel(network.observer().status().kernel.in_step);
+        let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
 
@@ -145,7 +152,7 @@ impl Daemon {
             held: held.1.clone(),
             readings: leases.readings,
             leases: leases.table.clone(),
-            network: network.observer(),
+            network: running.observer(),
             manager: manager.clone(),
             mtu: env,
             audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
@@ -155,8 +162,8 @@ impl Daemon {
         };
         self.run.spawn(vitals.watch(self.run.stop.clone()));
         let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
-        let announced = ends.announced;
-        self.run.tasks.spawn(async move { network.run(inputs, announced).await.map_err(End::failed) });
+        let announcements = ends.announced;
+        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::failed) });
         self.run.spawn(following.run(self.run.stop.clone()));
         let stop = self.run.stop.clone();
         let state = NodeState { attrs: ends.attrs, programmed };
@@ -203,6 +210,26 @@ impl Daemon {
         self.run.spawn(keeper.keep(applied_out, self.run.stop.clone()));
         let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
+    }
+}
+
+/// The vxlan device that a node announces.
+#[derive(Default, serde::Deserialize)]
+struct Vtep {
+    #[serde(rename = "VNI")]
+    vni: Option<u32>,
+    #[serde(rename = "VtepMAC")]
+    mac: Option<String>,
+}
+
+impl Vtep {
+    fn of(announced: &Announced) -> Self {
+        announced.data.as_ref().and_then(|data| serde_json::from_str(data.as_str()).ok()).unwrap_or_default()
+    }
+
+    /// The device's name, and the hardware address that peers use for it.
+    fn device(&self) -> Option<(String, String)> {
+        self.vni.zip(self.mac.clone()).map(|(vni, mac)| (format!("flannel.{vni}"), mac))
     }
 }
 

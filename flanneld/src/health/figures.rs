@@ -40,7 +40,7 @@ pub struct Figures {
     pub rules_contended: bool,
     /// Packets to the encapsulation port from senders that are no peers, where they are counted.
     pub unknown_senders: Option<u64>,
-    /// Number of findings on this host, by check; empty before the first pass.
+    /// Number of findings that no other one explains, by check; empty before the first round.
     pub findings: BTreeMap<&'static str, u64>,
     /// The state of the running network.
     pub network: Option<Observer>,
@@ -105,7 +105,7 @@ impl Figures {
         for (check, count) in &self.findings {
             findings.get_or_create(&vec![("check".to_owned(), (*check).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
-        registry.register("findings", "Problems with this host's sysctls and firewalls, by check", findings);
+        registry.register("findings", "Problems of this node that no other one explains, by check", findings);
         registry.register("leases_refused", "Leases not in use, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
         for (name, help, value) in [

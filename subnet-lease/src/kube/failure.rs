@@ -76,6 +76,11 @@ impl Failure {
         matches!(self.status, Some(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::NOT_FOUND | StatusCode::NOT_ACCEPTABLE))
     }
 
+    /// Whether the server has too much to do.
+    pub fn is_busy(&self) -> bool {
+        self.status == Some(StatusCode::TOO_MANY_REQUESTS)
+    }
+
     /// Whether the answer was too large.
     pub fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
@@ -132,6 +137,7 @@ mod tests {
             assert_eq!((failure.reason.kind.clone(), failure.of_server()), (kind, server), "{code}");
             assert!(failure.reason.text.contains("because") && failure.reason.text.contains("list Nodes"), "{failure:?}");
         }
+        assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());
         assert!(refused(403, "x").reason.text.contains("ClusterRole"));
         assert!(refused(410, "too old resource version").is_gone());
         assert!(refused(504, "Too large resource version: 7, current: 3").is_gone() && !refused(504, "timeout").is_gone());

@@ -3,6 +3,7 @@
 use super::annotations::Prefix;
 use super::api::{Api, Call};
 use super::change::Change;
+use super::crowd::{Crowd, SPREAD};
 use super::failure::Failure;
 use super::lines::{Line, Lines};
 use super::node::Node;
@@ -11,7 +12,6 @@ use crate::json::Object;
 use crate::reason::{Kind, Reason, Told};
 use http::StatusCode;
 use serde_json::value::RawValue;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Delay between two attempts; up to twice as long, at random.
@@ -24,10 +24,6 @@ const FIRST: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(100);
 /// Nodes a page: a page is held in memory as a whole.
 const PAGE: usize = 100;
-/// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
-const A_SECOND: f64 = 40.0;
-/// How long a node waits at most before it comes back.
-const SPREAD: Duration = Duration::from_secs(12);
 /// A watch that ends this long before its time ends early.
 const EARLY: Duration = Duration::from_secs(10);
 /// Failures are told to health after this time.
@@ -49,24 +45,6 @@ pub trait Sink: Send {
     fn newest(&self) -> Option<(String, String, u64)>;
 }
 
-/// How many Nodes the cluster has, by which the nodes spread their requests.
-#[derive(Debug, Default)]
-pub struct Size(AtomicUsize);
-
-impl Size {
-    /// Notes it.
-    pub fn set(&self, nodes: usize) {
-        self.0.store(nodes, Relaxed);
-    }
-
-    /// A random part of the time that all nodes take together.
-    fn share(&self) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
-        let all = Duration::from_secs_f64(self.0.load(Relaxed) as f64 / A_SECOND);
-        all.min(SPREAD).mul_f64(rand::random())
-    }
-}
-
 /// Why a watch ended.
 enum Ended {
     /// As it has to, after some minutes.
@@ -84,12 +62,10 @@ pub struct Follower<'a, S> {
     api: &'a Api,
     /// One Node alone.
     only: Option<&'a str>,
-    size: &'a Size,
+    crowd: &'a Crowd,
     sink: S,
     /// Seen up to here; none: list.
     version: Option<String>,
-    /// The server lists as a stream.
-    streams: bool,
     interrupted: bool,
     /// When the watch has to end.
     until: Instant,
@@ -99,8 +75,8 @@ pub struct Follower<'a, S> {
 
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
-    pub fn new(api: &'a Api, only: Option<&'a str>, size: &'a Size, sink: S) -> Self {
-        Self { api, only, size, sink, version: None, streams: true, interrupted: true, until: Instant::now(), told: Told::default() }
+    pub fn new(api: &'a Api, only: Option<&'a str>, crowd: &'a Crowd, sink: S) -> Self {
+        Self { api, only, crowd, sink, version: None, interrupted: true, until: Instant::now(), told: Told::default() }
     }
 
     /// Never ends.
@@ -116,8 +92,8 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             let ended = match self.version.clone() {
                 Some(version) => self.resume(&version).await,
-                None if self.streams => self.stream().await,
-                None => self.paged().await,
+                None if self.crowd.pages() => self.paged().await,
+                None => self.stream().await,
             };
             listed |= !self.interrupted;
             let stood = begun.elapsed() > SPREAD && !self.interrupted;
@@ -132,17 +108,19 @@ impl<'a, S: Sink> Follower<'a, S> {
                 }
                 // Nothing is lost yet; if the server is away, the next attempt tells.
                 Ended::Early(_) if stood => {
-                    tokio::time::sleep(RETRY.after(0) + self.size.share()).await;
+                    tokio::time::sleep(RETRY.after(0) + self.crowd.share()).await;
                     continue;
                 }
                 Ended::Unknown(why) => {
                     self.version = None;
-                    (why, self.size.share())
+                    (why, self.crowd.share())
                 }
                 Ended::Broken(failure) | Ended::Early(failure) => {
-                    let share = if listed && failures == 0 { self.size.share() } else { Duration::ZERO };
-                    let pause = RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>()) + share;
-                    (failure.reason, failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(pause)))
+                    // A server that has too much to do refuses many at once.
+                    let share = if listed && failures == 0 || failure.is_busy() { self.crowd.share() } else { Duration::ZERO };
+                    let pause = RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>());
+                    let pause = failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)) + share;
+                    (failure.reason, pause)
                 }
             };
             failures += 1;
@@ -165,7 +143,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         let mut lines = match self.open(query).await {
             Ok(lines) => lines,
             Err(failure) if failure.is_unknown_request() => {
-                self.streams = false;
+                self.crowd.set_pages();
                 return Ended::Normally;
             }
             Err(failure) => return broken(failure),
@@ -181,7 +159,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 }
                 // Old servers know no such list: they send all Nodes, and then nothing that says so.
                 Ok(None) => {
-                    self.streams = false;
+                    self.crowd.set_pages();
                     return Ended::Normally;
                 }
                 Ok(Some(_)) => {}
@@ -203,7 +181,7 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     fn complete(&mut self, nodes: Vec<Node>, version: String) {
         if self.only.is_none() {
-            self.size.set(nodes.len());
+            self.crowd.set(nodes.len());
         }
         self.version = Some(version);
         self.sink.listed(nodes);
@@ -417,18 +395,5 @@ mod tests {
         for odd in ["", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"1"},"items":7}"#] {
             assert!(Page::read(odd, &Prefix::parse("a.b").unwrap()).is_err(), "{odd}");
         }
-    }
-
-    #[test]
-    fn nodes_come_back_one_after_the_other() {
-        let size = Size::default();
-        assert_eq!(size.share(), Duration::ZERO);
-        size.set(3);
-        assert!((0..100).all(|_| size.share() <= Duration::from_millis(75)));
-        size.set(500);
-        let late = (0..200).filter(|_| size.share() > Duration::from_secs(5)).count();
-        assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
-        size.set(50_000);
-        assert!((0..100).all(|_| size.share() <= SPREAD));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::annotations::Prefix;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Everything the manager needs to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct KubeOptions {
     pub identity: Identity,
     /// What is told to the API server as the client's name; managed fields show the part before the slash.
     pub user_agent: String,
+    /// How long the host had been up when the daemon started: a whole cluster may have been switched on together.
+    pub up: Duration,
 }
 
 /// Which Node a daemon serves.

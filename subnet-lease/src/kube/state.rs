@@ -1,6 +1,7 @@
 //! What is known of this node's Node, and of all Nodes: filled by the followers, read by the manager.
 
-use super::follow::{Sink, Size};
+use super::crowd::Crowd;
+use super::follow::Sink;
 use super::node::Node;
 use super::nodes::Nodes;
 use crate::manager::boot_time;
@@ -84,8 +85,8 @@ pub struct All {
     inner: Mutex<Inner>,
     /// Changes with each change that matters.
     changes: watch::Sender<u64>,
-    /// How many there are.
-    pub size: Size,
+    /// By what requests are spread.
+    pub crowd: Crowd,
 }
 
 struct Inner {
@@ -112,7 +113,7 @@ impl All {
     /// Nothing is known yet.
     pub fn new(own: &str) -> Self {
         let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
-        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), size: Size::default() }
+        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), crowd: Crowd::default() }
     }
 
     /// Changes with each change that matters.

@@ -27,9 +27,9 @@ cases! {
 }
 
 async fn configuration_is_waited_for(bed: Bed) {
-    let manager = bed.manager();
+    let manager = bed.node("one").await;
     let Err(Error::Unavailable(text)) = manager.network_config().await else { panic!("there is no configuration") };
-    assert!(text.contains("config") && text.contains("Network"), "{text}");
+    assert!(text.contains("config") && ["Network", "ConfigMap"].iter().any(|part| text.contains(part)), "{text}");
     for bad in ["{", r#"{"Network":"10.5.0.0/33"}"#, "", "null"] {
         bed.configure(if bad.is_empty() { " " } else { bad });
         assert!(matches!(manager.network_config().await, Err(Error::Unavailable(_))), "{bad}");
@@ -52,8 +52,8 @@ async fn a_new_node_gets_a_lease_that_go_can_read(bed: Bed) {
 
 async fn a_restart_keeps_the_lease(bed: Bed) {
     bed.configure(CONFIG);
-    let first = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
-    let manager = bed.manager();
+    let first = acquire(&bed.node("one").await, &claim("one", 101)).await.unwrap();
+    let manager = bed.node("one").await;
     let stored = manager.stored(&claim("one", 101), &config(&manager).await).await.unwrap().unwrap();
     assert_eq!(stored.data, first.attrs.data);
     let again = acquire(&manager, &claim("one", 101)).await.unwrap();
@@ -64,7 +64,7 @@ async fn nodes_get_distinct_subnets(bed: Bed) {
     bed.configure(CONFIG);
     let mut seen = Vec::new();
     for last in 1..=6 {
-        seen.push(acquire(&bed.manager(), &claim(&format!("n{last}"), last)).await.unwrap().subnets);
+        seen.push(acquire(&bed.node(&format!("n{last}")).await, &claim(&format!("n{last}"), last)).await.unwrap().subnets);
     }
     seen.sort();
     seen.dedup();
@@ -73,10 +73,10 @@ async fn nodes_get_distinct_subnets(bed: Bed) {
 
 async fn a_moved_node_keeps_its_subnet(bed: Bed) {
     bed.configure(CONFIG);
-    let first = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
+    let first = acquire(&bed.node("one").await, &claim("one", 101)).await.unwrap();
     let mut moved = claim("one", 102);
     moved.host.previous = Some(first.subnets);
-    let again = acquire(&bed.manager(), &moved).await.unwrap();
+    let again = acquire(&bed.node("one").await, &moved).await.unwrap();
     assert_eq!(again.subnets, first.subnets);
     assert!(bed.get(&key(&again)).unwrap().contains("192.168.56.102"));
 }

@@ -1,5 +1,7 @@
 //! What the cases need of a store: managers on it, and a hand that reads and writes past them.
 
+use crate::api_server::ApiServer;
+use crate::cluster::Cluster;
 use crate::etcd_server::{EtcdServer, Version};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -22,21 +24,30 @@ pub enum Need {
     Etcd,
     /// An etcd that the case may stop, restore and lock.
     OwnEtcd,
+    /// The Nodes of a Kubernetes cluster, which has given them their subnets.
+    Nodes,
 }
 
 /// A kind of store, and what it has.
 pub struct Kind {
     pub name: &'static str,
     pub has: &'static [Need],
-    etcd: Option<Version>,
+    store: Choice,
+}
+
+enum Choice {
+    Dir,
+    Etcd(Version),
+    Kube,
 }
 
 const ETCD: &[Need] = &[Need::Keys, Need::Choice, Need::Expiry, Need::Etcd, Need::OwnEtcd];
 
-pub const KINDS: [Kind; 3] = [
-    Kind { name: "directory", has: &[Need::Keys, Need::Choice, Need::Files], etcd: None },
-    Kind { name: "etcd_3_4", has: ETCD, etcd: Some(Version::V3_4) },
-    Kind { name: "etcd_3_6", has: ETCD, etcd: Some(Version::V3_6) },
+pub const KINDS: [Kind; 4] = [
+    Kind { name: "kubernetes", has: &[Need::Nodes], store: Choice::Kube },
+    Kind { name: "directory", has: &[Need::Keys, Need::Choice, Need::Files], store: Choice::Dir },
+    Kind { name: "etcd_3_4", has: ETCD, store: Choice::Etcd(Version::V3_4) },
+    Kind { name: "etcd_3_6", has: ETCD, store: Choice::Etcd(Version::V3_6) },
 ];
 
 /// The prefix in an etcd of one's own.
@@ -52,14 +63,23 @@ enum Store {
     Dir(tempfile::TempDir),
     Shared(Arc<EtcdServer>),
     Own(Box<EtcdServer>),
+    Kube(Box<Cluster>),
 }
 
 /// The servers that cases share, one for each version, started when they are first needed.
 static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 
+/// The API server that cases share, started when it is first needed.
+static KUBE: Mutex<Option<Arc<ApiServer>>> = Mutex::new(None);
+
 /// Ends the shared servers.
 pub fn stop() {
     SHARED.lock().unwrap().clear();
+    KUBE.lock().unwrap().take();
+}
+
+fn kube() -> Arc<ApiServer> {
+    KUBE.lock().unwrap().get_or_insert_with(|| Arc::new(ApiServer::start())).clone()
 }
 
 fn shared(version: Version) -> Arc<EtcdServer> {
@@ -76,7 +96,12 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 impl Kind {
     /// A store for the case of that name.
     pub fn bed(&self, case: &str, needs: &[Need]) -> Bed {
-        let Some(version) = self.etcd else { return Bed { store: Store::Dir(tempfile::tempdir().unwrap()), prefix: String::new() } };
+        let of = |store| Bed { store, prefix: String::new() };
+        let version = match self.store {
+            Choice::Dir => return of(Store::Dir(tempfile::tempdir().unwrap())),
+            Choice::Kube => return of(Store::Kube(Box::new(Cluster::new(kube(), case)))),
+            Choice::Etcd(version) => version,
+        };
         if needs.contains(&Need::OwnEtcd) {
             let mut server = EtcdServer::new(version);
             server.start();
@@ -87,6 +112,21 @@ impl Kind {
 }
 
 impl Bed {
+    /// The manager of a node, whose Node is there.
+    pub async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
+        let Store::Kube(cluster) = &self.store else { return self.manager() };
+        cluster.register(name);
+        Arc::new(cluster.manager(name).await)
+    }
+
+    /// The Nodes of the case.
+    pub fn cluster(&self) -> &Cluster {
+        match &self.store {
+            Store::Kube(cluster) => cluster,
+            _ => panic!("no Nodes here"),
+        }
+    }
+
     pub fn manager(&self) -> Arc<dyn SubnetManager> {
         match self.folder() {
             Some(folder) => Arc::new(DirManager::new(folder.to_owned())),
@@ -111,7 +151,7 @@ impl Bed {
         match &self.store {
             Store::Shared(server) => server,
             Store::Own(server) => server,
-            Store::Dir(_) => panic!("no etcd here"),
+            Store::Dir(_) | Store::Kube(_) => panic!("no etcd here"),
         }
     }
 
@@ -132,6 +172,9 @@ impl Bed {
     }
 
     pub fn configure(&self, text: &str) {
+        if let Store::Kube(cluster) = &self.store {
+            return cluster.configure(text);
+        }
         match self.folder() {
             Some(folder) => std::fs::write(folder.join("config"), text).unwrap(),
             None => {
@@ -175,6 +218,9 @@ impl Bed {
     }
 
     pub fn delete(&self, key: &str) {
+        if let Store::Kube(cluster) = &self.store {
+            return cluster.delete(key);
+        }
         match self.folder() {
             Some(folder) => std::fs::remove_file(folder.join("subnets").join(key)).unwrap(),
             None => {
@@ -184,6 +230,9 @@ impl Bed {
     }
 
     pub fn get(&self, key: &str) -> Option<String> {
+        if let Store::Kube(cluster) = &self.store {
+            return cluster.get(key);
+        }
         match self.folder() {
             Some(folder) => std::fs::read_to_string(folder.join("subnets").join(key)).ok(),
             None => {
@@ -195,6 +244,9 @@ impl Bed {
     }
 
     pub fn keys(&self) -> Vec<String> {
+        if let Store::Kube(cluster) = &self.store {
+            return cluster.keys();
+        }
         match self.folder() {
             Some(folder) => std::fs::read_dir(folder.join("subnets"))
                 .map(|files| files.map(|file| file.unwrap().file_name().into_string().unwrap()).filter(|name| !name.starts_with('.')).collect())
@@ -206,6 +258,11 @@ impl Bed {
                 .filter_map(|line| line.strip_prefix(&self.key("")).map(str::to_owned))
                 .collect(),
         }
+    }
+
+    /// A key or another text, with the network of this case in the place of 10.5.0.0/16.
+    pub fn here(&self, text: &str) -> String {
+        self.cluster().here(text)
     }
 
     /// The lease that a key hangs on, in decimal; 0 for none.

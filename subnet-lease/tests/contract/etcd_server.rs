@@ -36,7 +36,7 @@ pub fn programs(version: Version) -> PathBuf {
 }
 
 /// A port that nobody is given by chance: a server that is stopped for a while finds it free again.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);

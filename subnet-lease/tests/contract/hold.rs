@@ -10,6 +10,7 @@ use subnet_lease::manager::{Error, Lost};
 
 cases! {
     attributes_are_republished: [],
+    a_connection_made_anew_goes_on: [],
     a_deleted_key_comes_back: [Keys],
     a_taken_key_is_lost: [Keys],
     reservations_stay: [Keys, Expiry],
@@ -20,7 +21,7 @@ cases! {
 
 async fn attributes_are_republished(bed: Bed) {
     bed.configure(CONFIG);
-    let (manager, one) = (bed.manager(), claim("one", 101));
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
     let mut changed = attrs(&one);
@@ -31,6 +32,21 @@ async fn attributes_are_republished(bed: Bed) {
         holding.held.borrow().lease.as_ref().is_some_and(|lease| lease.attrs.public_ip == Some(Ipv4Addr::new(192, 168, 56, 201)))
     })
     .await;
+}
+
+/// What hangs on the connection goes on by the new one.
+async fn a_connection_made_anew_goes_on(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let holding = hold(&manager, &one).await;
+    for last in [202, 203] {
+        let _ = manager.renew();
+        holding.attrs.send_modify(|attrs| attrs.public_ip = Some(Ipv4Addr::new(192, 168, 56, last)));
+        let address = format!("192.168.56.{last}");
+        eventually("the new address is stored", || bed.get(&key(&lease)).is_some_and(|value| value.contains(&address))).await;
+    }
+    assert!(!holding.task.is_finished());
 }
 
 async fn a_deleted_key_comes_back(bed: Bed) {

@@ -68,7 +68,7 @@ pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
     let (state, held) = watch::channel(Held::default());
     let (manager, claim) = (manager.clone(), claim.clone());
     let task = tokio::spawn(async move {
-        let programmed = watch::channel(true).1;
+        let (_kernel, programmed) = watch::channel(true);
         manager.hold(&claim, &config, NodeState { attrs: attrs_in, programmed }, state).await
     });
     Holding { task, attrs: attrs_out, held }
@@ -82,21 +82,25 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// What a watch adds up to, how often it was read anew, and how often it was interrupted.
+type Followed = (LeaseTable, usize, usize);
+
 /// A table that follows a manager's watch.
 pub struct Follower {
-    table: Arc<std::sync::Mutex<(LeaseTable, usize)>>,
+    table: Arc<std::sync::Mutex<Followed>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Follower {
     pub fn of(manager: Arc<dyn SubnetManager>) -> Self {
-        let table = Arc::new(std::sync::Mutex::new((LeaseTable::default(), 0)));
+        let table = Arc::new(std::sync::Mutex::new((LeaseTable::default(), 0, 0)));
         let shared = table.clone();
         let task = tokio::spawn(async move {
             let mut events = manager.watch();
             while let Some(event) = events.next().await {
                 let mut table = shared.lock().unwrap();
                 table.1 += usize::from(matches!(event, LeaseEvent::Reset { .. }));
+                table.2 += usize::from(matches!(event, LeaseEvent::Interrupted));
                 table.0.apply(event);
             }
         });
@@ -105,6 +109,14 @@ impl Follower {
 
     pub fn has(&self, key: &str) -> bool {
         self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).is_some()
+    }
+
+    pub fn public_ip(&self, key: &str) -> Option<Ipv4Addr> {
+        self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).and_then(|lease| lease.attrs.public_ip)
+    }
+
+    pub fn interruptions(&self) -> usize {
+        self.table.lock().unwrap().2
     }
 
     pub fn len(&self) -> usize {

@@ -2,20 +2,38 @@
 
 use crate::bed::Bed;
 use crate::case::cases;
-use crate::node::{CONFIG, Follower, acquire, claim, eventually, hold, key};
+use crate::node::{CONFIG, Follower, acquire, claim, config, eventually, hold, key};
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseEvent;
-use subnet_lease::manager::SubnetManager;
+use subnet_lease::manager::{Claim, HostFacts, SubnetManager};
 
 cases! {
+    the_watch_sees_leases_come_change_and_go: [],
     hostile_keys_change_nothing: [Keys],
     keys_that_are_no_text_are_counted: [Keys],
     the_watch_survives_compaction_and_restarts: [Keys, OwnEtcd],
     the_watch_notices_a_restored_store: [Keys, OwnEtcd],
     the_watch_notices_a_restored_store_that_is_ahead: [Keys, OwnEtcd],
     pages_shrink_to_fit_large_values: [Keys, Etcd],
+}
+
+async fn the_watch_sees_leases_come_change_and_go(bed: Bed) {
+    bed.configure(CONFIG);
+    let observer = bed.node("observer").await;
+    config(&observer).await;
+    let follower = Follower::of(observer);
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    eventually("it comes", || follower.public_ip(&key(&lease)) == Some([192, 168, 56, 101].into())).await;
+    let moved = claim("one", 102);
+    let again = acquire(&manager, &Claim { host: HostFacts { previous: Some(lease.subnets), ..moved.host.clone() }, ..moved }).await.unwrap();
+    assert_eq!(again.subnets, lease.subnets);
+    eventually("it changes", || follower.public_ip(&key(&lease)) == Some([192, 168, 56, 102].into())).await;
+    bed.delete(&key(&lease));
+    eventually("it goes", || !follower.has(&key(&lease))).await;
+    assert_eq!(follower.resets(), 1, "a list at the start, then changes alone");
 }
 
 async fn hostile_keys_change_nothing(bed: Bed) {

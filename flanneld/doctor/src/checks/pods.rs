@@ -97,12 +97,12 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         return vec![finding.seen(reason, "readyz").run(format!("ls -ldZ {}", word(&folder)))];
     }
     let first = cni.files.first();
-    if first.is_some_and(|file| file.flannel == Some(true)) {
+    if first.is_some_and(|file| file.flannel) {
         return Vec::new();
     }
     let list: Vec<&str> = cni.files.iter().map(|file| file.name.as_str()).collect();
     let seen = if list.is_empty() { "no configuration".to_owned() } else { list.join(", ") };
-    if !cni.files.iter().any(|file| file.flannel == Some(true)) {
+    if !cni.files.iter().any(|file| file.flannel) {
         let file = format!("{folder}/10-flannel.conflist");
         let finding = Finding::new(
             "cni-config",
@@ -113,7 +113,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         );
         return vec![finding.seen(seen, format!("ls {}", word(&folder))).run(format!("printf '%s\\n' {} > {}", word(CONFLIST), word(&file)))];
     }
-    let before: Vec<&str> = cni.files.iter().take_while(|file| file.flannel != Some(true)).map(|file| file.name.as_str()).collect();
+    let before: Vec<&str> = cni.files.iter().take_while(|file| !file.flannel).map(|file| file.name.as_str()).collect();
     let finding = Finding::new(
         "cni-config",
         Severity::Broken,

@@ -47,8 +47,8 @@ pub struct Cni {
 pub struct CniFile {
     /// The file's name.
     pub name: String,
-    /// Whether flannel's plugin is in it; `None` if it cannot be read as JSON.
-    pub flannel: Option<bool>,
+    /// Whether flannel's plugin is in it.
+    pub flannel: bool,
 }
 
 /// The addresses that host-local keeps for a network.

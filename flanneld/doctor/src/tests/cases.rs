@@ -256,7 +256,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("subnet-env", |facts| inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())),
     ("subnet-env", |facts| reason(facts, "subnet.env", "no space left on device")),
     ("cni-config", |facts| inside(&mut facts.pods.cni).files.clear()),
-    ("cni-config", |facts| inside(&mut facts.pods.cni).files.insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: Some(false) })),
+    ("cni-config", |facts| inside(&mut facts.pods.cni).files.insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: false })),
     ("cni-config", |facts| reason(facts, "cni-conf", "read-only file system")),
     ("ipam-full", full),
     ("checksum", |facts| {
@@ -322,7 +322,7 @@ pub fn rename(facts: &mut Facts, name: &str) {
     }
     facts.daemon.reasons = Fact::Known(BTreeMap::from([("rules".to_owned(), text()), ("lease".to_owned(), text())]));
     if let Fact::Known(cni) = &mut facts.pods.cni {
-        cni.files.insert(0, CniFile { name: text(), flannel: Some(false) });
-        cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: Some(true) });
+        cni.files.insert(0, CniFile { name: text(), flannel: false });
+        cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: true });
     }
 }

@@ -109,7 +109,7 @@ pub fn healthy() -> Facts {
         foreign: Fact::Known(Vec::new()),
         daemons: Fact::Known(1),
     };
-    let file = |name: &str, flannel| CniFile { name: name.to_owned(), flannel: Some(flannel) };
+    let file = |name: &str, flannel| CniFile { name: name.to_owned(), flannel };
     let kept = Kept {
         address: "10.244.1.5".parse().unwrap(),
         file: "/var/lib/cni/networks/cbr0/10.244.1.5".into(),

@@ -1,0 +1,292 @@
+//! Proves that `flannelctl doctor` names the cause first, and that its own commands, typed as they stand, mend it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Launch, PingMatrix, Store, Uplink, Vagrant, binaries, eventually_ok, write_script,
+};
+use serde_json::Value;
+
+/// Ten times the round of the doctor.
+const DEADLINE: Duration = Duration::from_secs(100);
+const SOON: Duration = Duration::from_secs(20);
+const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// A host with files of its own where the doctor looks, and a stand-in for what restarts daemons.
+struct Node {
+    host: Host,
+    /// Its /etc/default, /etc/cni/net.d and programs.
+    files: PathBuf,
+    options: FlanneldOptions,
+    daemon: Option<Flanneld>,
+    scripts: u32,
+}
+
+impl Node {
+    fn new(lab: &Lab, host: &Host, options: &FlanneldOptions, store: &Store) -> Result<Node> {
+        let files = lab.folder(&format!("{}-files", host.name()))?;
+        for folder in ["default", "cni", "bin"] {
+            std::fs::create_dir_all(files.join(folder))?;
+        }
+        // As an operator writes it: what the lab gives as flags.
+        let lines = store.args().iter().filter_map(|arg| {
+            let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
+            Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
+        });
+        std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
+        // The only help: these do what systemd and ufw do.
+        let marker = files.join("restart");
+        write_script(&files.join("bin/systemctl"), &format!("echo \"$@\" >> '{}'", marker.display()))?;
+        write_script(&files.join("bin/ufw"), "iptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
+        // The daemon sees the same files.
+        let flanneld = binaries::own("flanneld")?;
+        let wrapper = files.join("bin/flanneld");
+        write_script(&wrapper, &format!("{}exec '{}' \"$@\"", mounts(&files), flanneld.display()))?;
+        Ok(Node { host: host.clone(), files, options: options.clone().binary(&wrapper), daemon: None, scripts: 0 })
+    }
+
+    /// Starts the daemon, as its unit would: with the options of the file.
+    fn start(&mut self) -> Result<()> {
+        self.daemon = None;
+        let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
+        let options =
+            file.lines().filter_map(|line| line.split_once('=')).fold(self.options.clone(), |options, (name, value)| options.env(name, value));
+        self.daemon = Some(self.host.start_flanneld(&options)?);
+        Ok(())
+    }
+
+    fn daemon(&mut self) -> Result<&mut Flanneld> {
+        self.daemon.as_mut().context("no daemon was started")
+    }
+
+    /// Waits until the daemon says that it is ready.
+    fn ready(&mut self) -> Result<()> {
+        let daemon = self.daemon()?;
+        eventually_ok(SOON, "the daemon is ready", || match daemon.get("/readyz")? {
+            (200, _) => Ok(()),
+            (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
+        })
+    }
+
+    /// Runs a script on the host, and returns its exit code and what it printed.
+    fn sh(&mut self, script: &str) -> Result<(i32, String)> {
+        self.scripts += 1;
+        let name = format!("script-{}", self.scripts);
+        let whole = format!("{}PATH='{}':$PATH\n{script}", mounts(&self.files), self.files.join("bin").display());
+        let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
+        let status = process.wait(SOON)?;
+        Ok((status.code().unwrap_or(-1), process.log()))
+    }
+
+    /// What the doctor says, as JSON, and its exit code.
+    fn doctor(&mut self) -> Result<(i32, Value)> {
+        let program = binaries::own("flannelctl")?;
+        let (code, text) = self.sh(&format!("'{}' doctor -o json", program.display()))?;
+        let report = serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
+        Ok((code, report))
+    }
+
+    /// The findings that nothing explains: their checks, in order.
+    fn causes(&mut self) -> Result<Vec<String>> {
+        let (_, report) = self.doctor()?;
+        let findings = report["findings"].as_array().context("no findings")?;
+        Ok(findings
+            .iter()
+            .filter(|finding| finding["explained_by"].is_null())
+            .filter_map(|finding| finding["check"].as_str().map(str::to_owned))
+            .collect())
+    }
+
+    /// Waits until exactly these causes are found.
+    fn expect(&mut self, wanted: &[&str]) -> Result<()> {
+        eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
+            let found = self.causes()?;
+            ensure!(found == wanted, "{}: {found:?} instead of {wanted:?}: {:#}", self.host.name(), self.doctor()?.1);
+            Ok(())
+        })
+    }
+
+    /// Types the commands of the first finding as they stand.
+    fn mend(&mut self) -> Result<()> {
+        let (_, report) = self.doctor()?;
+        let commands = report["findings"][0]["remedy"]["commands"].as_array().context("no commands")?.clone();
+        ensure!(!commands.is_empty(), "{report:#}");
+        let file = self.files.join("restart");
+        for command in commands.iter().filter_map(Value::as_str) {
+            let (code, said) = self.sh(command)?;
+            ensure!(code == 0, "{command}: {code}: {said}");
+            if std::fs::remove_file(&file).is_ok() {
+                if let Some(daemon) = &mut self.daemon {
+                    daemon.terminate(SOON)?;
+                }
+                self.start()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts the host's own files where programs look for them; the mounts are the process's own.
+fn mounts(files: &std::path::Path) -> String {
+    let of = |name: &str, place: &str| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.join(name).display());
+    format!("{}{}", of("default", "/etc/default"), of("cni", "/etc/cni/net.d"))
+}
+
+/// The trap: hosts behind a NAT box each, and a second interface that joins them.
+fn trap(title: &str, vagrant: impl Fn(&Lab) -> Result<Vagrant>, in_etcd: bool, first: &[&str], others: &[&str]) -> Result<()> {
+    Lab::run(title, |lab| {
+        let vagrant = vagrant(lab)?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?;
+        let etcd = if in_etcd { Some(Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?) } else { None };
+        let store = match &etcd {
+            Some(etcd) => etcd.store()?,
+            None => Store::dir(&lab.folder("leases")?),
+        };
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::new(&store);
+        let mut nodes = vagrant.hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        for (number, node) in nodes.iter_mut().enumerate() {
+            node.start()?;
+            if number == 0 || others == first {
+                node.ready()?;
+            }
+        }
+        for (number, node) in nodes.iter_mut().enumerate() {
+            node.expect(if number == 0 { first } else { others })?;
+            let (code, report) = node.doctor()?;
+            let broken = report["findings"][0]["severity"] == "broken";
+            ensure!(code == if broken { 3 } else { 0 }, "{code} {report:#}");
+        }
+        // On every node, what the first was told: all are told the same.
+        for node in &mut nodes {
+            let commands = node.doctor()?.1["findings"][0]["remedy"]["commands"].clone();
+            ensure!(
+                commands == serde_json::json!(["echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld", "systemctl restart flanneld"]),
+                "{commands}"
+            );
+            node.mend()?;
+        }
+        for node in &mut nodes {
+            node.ready()?;
+        }
+        let pods = nodes.iter_mut().map(|node| {
+            let env = node.daemon()?.subnet_env()?;
+            node.host.pod("p1", &env)
+        });
+        let pods = pods.collect::<Result<Vec<_>>>()?;
+        eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        nodes.iter_mut().try_for_each(|node| node.expect(&[]))
+    })
+}
+
+#[test]
+fn the_trap_with_one_address_everywhere() -> Result<()> {
+    trap("doctor: one address", |lab| lab.vagrant(2), true, &["nat-interface"], &["wrong-interface"])
+}
+
+#[test]
+fn the_trap_with_an_address_each() -> Result<()> {
+    trap("doctor: an address each", |lab| lab.vagrant_apart(3), true, &["wrong-interface"], &["wrong-interface"])
+}
+
+#[test]
+fn the_trap_with_leases_in_a_directory() -> Result<()> {
+    trap("doctor: a directory", |lab| lab.vagrant_apart(3), false, &["wrong-interface"], &["wrong-interface"])
+}
+
+/// A fault: its check, what makes it, and what takes away what the remedy leaves.
+struct Fault {
+    check: &'static str,
+    make: &'static str,
+    clear: &'static str,
+    /// Whether no command can mend it, so that clearing it does.
+    by_hand: bool,
+}
+
+const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
+    Fault { check, make, clear, by_hand: false }
+}
+
+/// In them, PEER stands for the other node's subnet.
+const FAULTS: &[Fault] = &[
+    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "true"),
+    fault("rp-filter", "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1", "true"),
+    fault("bridge-nf-call", "sysctl -q -w net.bridge.bridge-nf-call-iptables=0", "true"),
+    fault(
+        "forward-policy",
+        "nft 'table inet wall { chain gate { type filter hook forward priority 7; policy drop; }; }'",
+        "nft delete table inet wall",
+    ),
+    fault("forward-reject", "iptables -I FORWARD -j REJECT", "iptables -D FORWARD -j REJECT"),
+    fault(
+        "ufw",
+        "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP",
+        "iptables -P INPUT ACCEPT; iptables -F INPUT; iptables -F ufw-before-input; iptables -F ufw-user-input; iptables -X ufw-before-input; iptables -X ufw-user-input",
+    ),
+    fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
+    Fault {
+        by_hand: true,
+        ..fault("network-overlap", "ip link add other type bridge; ip address add 10.5.253.1/24 dev other", "ip link delete other")
+    },
+    fault("leftovers", "ip tuntap add flannel0 mode tun", "true"),
+    fault("foreign-route", "ip route replace PEER via 192.168.56.250 dev enp0s8", "ip route delete PEER metric 4096"),
+    fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/05-calico.conflist", "rm /etc/cni/net.d/*.aside"),
+    fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
+    fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside"),
+    fault(
+        "not-running",
+        "kill -9 $(pidof flanneld | tr ' ' '\\n' | while read pid; do [ \"$(readlink /proc/$pid/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && echo $pid; done)",
+        "true",
+    ),
+];
+
+#[test]
+fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
+    Lab::run("doctor: faults", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        for node in &mut nodes {
+            std::fs::write(node.files.join("cni/10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
+            node.start()?;
+            node.ready()?;
+        }
+        let peer = nodes[1].daemon()?.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
+        for node in &mut nodes {
+            // What needs waiting counts, too.
+            eventually_ok(SOON, "the first ten seconds", || {
+                let text = node.daemon()?.get("/status")?.1;
+                let status: Value = serde_json::from_str(&text)?;
+                ensure!(status["uptime_seconds"].as_u64() > Some(10), "{text}");
+                Ok(())
+            })?;
+            node.expect(&[])?;
+        }
+        let node = &mut nodes[0];
+        for Fault { check, make, clear, by_hand } in FAULTS {
+            let run = |node: &mut Node, script: &str| -> Result<()> {
+                let (code, said) = node.sh(&script.replace("PEER", &peer))?;
+                ensure!(code == 0, "{check}: {script}: {said}");
+                Ok(())
+            };
+            run(node, make).with_context(|| format!("making {check}"))?;
+            node.expect(&[check])?;
+            if *check != "not-running" {
+                let metric = node.daemon()?.metric(&format!("flannel_findings{{check=\"{check}\"}}"))?;
+                ensure!(metric >= 1.0, "{check}: {metric}");
+            }
+            if !by_hand {
+                node.mend().with_context(|| format!("mending {check}"))?;
+                node.expect(&[]).with_context(|| format!("after the commands of {check}"))?;
+            }
+            run(node, clear).with_context(|| format!("clearing {check}"))?;
+            node.expect(&[]).with_context(|| format!("after {check}"))?;
+        }
+        nodes[1].expect(&[])
+    })
+}

@@ -1,0 +1,62 @@
+//! `flannelctl doctor`: what is wrong on this node, why, and what to type; with a daemon or without.
+
+mod show;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use doctor::look::{Look, alone};
+use doctor::{Report, Severity, table};
+
+use crate::ask;
+use crate::form::{self, Form};
+use crate::place::Place;
+use crate::screen::Screen;
+
+/// The exit code of a node on which something is broken.
+const BROKEN: u8 = 3;
+
+/// The options of the doctor.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Also show what other findings explain, and each check that could not be made.
+    #[arg(long)]
+    all: bool,
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t = Form::Text)]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Prints what is wrong.
+///
+/// # Errors
+/// Nothing could be found out.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    // A daemon that does not run, hangs or has not looked yet is looked at from outside.
+    let report = match ask::findings(&args.place.subnet_file) {
+        Ok(report) => report,
+        Err(_) => look(args)?,
+    };
+    if report.unknown.len() == report.checks {
+        let why = report.unknown.first().map(|unknown| unknown.why.as_str()).unwrap_or_default();
+        bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
+    }
+    match args.output {
+        Form::Json => form::print(&report)?,
+        Form::Text => {
+            let screen = Screen::open();
+            screen.say(show::text(&report, args.all, screen));
+        }
+    }
+    let broken = report.causes().any(|finding| finding.severity != Severity::Risk);
+    Ok(if broken { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+}
+
+/// Looks without a daemon.
+fn look(args: &Args) -> Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.place.subnet_file));
+    Ok(table::judge(&facts, jiff::Timestamp::now()))
+}

@@ -1,0 +1,170 @@
+//! The report for people: pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use doctor::finding::{Finding, HERE, Report, Severity};
+
+use crate::screen::{Screen, Style};
+
+/// The column in which the check's name ends.
+const WIDTH: usize = 100;
+
+/// The whole text.
+pub fn text(report: &Report, all: bool, screen: Screen) -> String {
+    let mut out = String::new();
+    for finding in report.causes() {
+        cause(finding, report, all, screen, &mut out);
+    }
+    unknown(report, all, screen, &mut out);
+    let count = |severity| report.count(severity);
+    let bad: std::collections::BTreeSet<&str> =
+        report.findings.iter().map(|finding| finding.check.as_str()).chain(report.unknown.iter().map(|unknown| unknown.check.as_str())).collect();
+    let risks = match count(Severity::Risk) {
+        1 => "1 risk".to_owned(),
+        many => format!("{many} risks"),
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(
+        out,
+        "{} checks: {} broken, {} degraded, {risks}, {} not looked at, {} well",
+        report.checks,
+        count(Severity::Broken),
+        count(Severity::Degraded),
+        report.unknown.len(),
+        report.checks.saturating_sub(bad.len()),
+    );
+    out
+}
+
+fn sign(severity: Severity, screen: Screen) -> String {
+    match (severity, screen.is_terminal()) {
+        (Severity::Broken, true) => screen.styled(Style::Bad, "✗"),
+        (Severity::Degraded, true) => screen.styled(Style::Bad, "!"),
+        (Severity::Risk, true) => screen.styled(Style::Strong, "~"),
+        (severity, false) => format!("{severity}:"),
+    }
+}
+
+fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mut String) {
+    let used = finding.what.chars().count() + finding.check.chars().count() + 2;
+    let gap = " ".repeat(WIDTH.saturating_sub(used).max(2));
+    let _ = writeln!(
+        out,
+        "{} {}{gap}{}",
+        sign(finding.severity, screen),
+        screen.styled(Style::Strong, &finding.what),
+        screen.styled(Style::Faint, &finding.check)
+    );
+    let _ = writeln!(out, "    why    {}", finding.why);
+    for (number, seen) in finding.evidence.iter().enumerate() {
+        let word = if number == 0 { "seen" } else { "    " };
+        let _ = writeln!(out, "    {word}   {}  {}", seen.text, screen.styled(Style::Faint, format!("({})", seen.from)));
+    }
+    for (number, command) in finding.remedy.commands.iter().enumerate() {
+        let word = if number == 0 { "do" } else { "  " };
+        let place = if number == 0 && finding.remedy.on != HERE {
+            format!("      {}", screen.styled(Style::Faint, format!("(on {})", finding.remedy.on)))
+        } else {
+            String::new()
+        };
+        let _ = writeln!(out, "    {word}     {}{place}", screen.styled(Style::Strong, command));
+    }
+    let explained: Vec<&Finding> = report.explained(finding).collect();
+    if explained.is_empty() {
+        return;
+    }
+    let more = if all { "" } else { "  (--all shows them)" };
+    let names: Vec<String> = explained.iter().map(|finding| format!("{} {}", finding.check, finding.about).trim_end().to_owned()).collect();
+    let _ = writeln!(out, "    it explains {} more: {}{}", explained.len(), names.join(", "), screen.styled(Style::Faint, more));
+    if all {
+        for finding in explained {
+            let _ = writeln!(out, "      {}: {}: {}", finding.check, finding.what, finding.why);
+        }
+    }
+}
+
+/// What could not be looked at, by reason: one reason is often that of many checks.
+fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for unknown in &report.unknown {
+        by_reason.entry(&unknown.why).or_default().push(&unknown.check);
+    }
+    let sign = if screen.is_terminal() { screen.styled(Style::Faint, "?") } else { "unknown:".to_owned() };
+    for (why, checks) in by_reason {
+        let names = match checks.as_slice() {
+            [first, second, rest @ ..] if !all && rest.len() > 1 => format!("{first}, {second} and {} more", rest.len()),
+            _ => checks.join(", "),
+        };
+        let _ = writeln!(out, "{sign} {names}   not looked at: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doctor::finding::{DaemonState, SCHEMA, Unknown};
+
+    fn report() -> Report {
+        let cause = Finding::new("wrong-interface", Severity::Broken, "enp0s3", "flannel uses enp0s3", "nothing named an interface")
+            .seen("10.0.2.15/24 with the gateway 10.0.2.2", "ip address")
+            .seen("node-2 answers nothing", "probes")
+            .run("echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
+            .run("systemctl restart flanneld")
+            .on("every node");
+        let folded = Finding {
+            explained_by: Some("wrong-interface".to_owned()),
+            ..Finding::new("peer-cut", Severity::Broken, "node-2", "node-2 answers nothing", "it is off")
+        };
+        let risk = Finding::new("clock", Severity::Risk, "", "the clock is wrong", "certificates");
+        let unknown = |check: &str, why: &str| Unknown { check: check.to_owned(), why: why.to_owned() };
+        Report {
+            schema: SCHEMA.to_owned(),
+            node: "n1".to_owned(),
+            at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            daemon: DaemonState::Running,
+            checks: 53,
+            findings: vec![cause, risk, folded],
+            unknown: vec![
+                unknown("ipam-full", "permission denied"),
+                unknown("mtu", "no probes"),
+                unknown("slow", "no probes"),
+                unknown("lossy", "no probes"),
+                unknown("clock", "no probes"),
+            ],
+        }
+    }
+
+    #[test]
+    fn the_cause_comes_first_with_what_to_type() {
+        let text = text(&report(), false, Screen::plain());
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("broken: flannel uses enp0s3") && lines[0].ends_with("wrong-interface"), "{text}");
+        assert_eq!(
+            lines[1..],
+            [
+                "    why    nothing named an interface",
+                "    seen   10.0.2.15/24 with the gateway 10.0.2.2  (ip address)",
+                "           node-2 answers nothing  (probes)",
+                "    do     echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld      (on every node)",
+                "           systemctl restart flanneld",
+                "    it explains 1 more: peer-cut node-2  (--all shows them)",
+                &format!("risk: the clock is wrong{}clock", " ".repeat(75)),
+                "    why    certificates",
+                "unknown: mtu, slow and 2 more   not looked at: no probes",
+                "unknown: ipam-full   not looked at: permission denied",
+                "53 checks: 1 broken, 0 degraded, 1 risk, 5 not looked at, 45 well",
+            ],
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn all_of_it_is_shown_where_asked() {
+        let text = text(&report(), true, Screen::plain());
+        assert!(
+            text.contains("      peer-cut: node-2 answers nothing: it is off\n") && text.contains("unknown: mtu, slow, lossy, clock   not"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Gathers facts about the host: netlink, /proc, files, and the listings of firewalls. Nothing is changed.
+
+pub mod alone;
+mod cni;
+mod firewalls;
+mod netlink;
+mod options;
+mod ports;
+mod proc;
+mod texts;
+
+pub use firewalls::Programs;
+pub use netlink::Target;
+pub use options::Options;
+pub use ports::owner;
+pub use proc::{has_br_netfilter, is_strict, sysctls};
+pub use texts::{chosen_in, missing_modules, taken_ports};
+
+use crate::fact::Fact;
+use crate::facts::Network;
+use crate::facts::daemon::Daemon;
+use crate::facts::host::{Checksums, Host, WayKind};
+use crate::facts::pods::{Env, Pods};
+use run_dir::subnet_env;
+use std::path::{Path, PathBuf};
+use subnet_lease::Subnets;
+
+/// Where things are on a host.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The options of the daemon under systemd.
+    pub options: PathBuf,
+    /// The units of the daemon; the first that is there counts.
+    pub units: Vec<PathBuf>,
+    /// The CNI configurations.
+    pub cni: PathBuf,
+    /// The addresses that host-local keeps.
+    pub ipam: PathBuf,
+    /// The folders in which container runtimes keep what runs, by container.
+    pub containers: Vec<PathBuf>,
+    /// kubelet's folder.
+    pub kubelet: PathBuf,
+    /// The name servers.
+    pub resolv: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            options: "/etc/default/flanneld".into(),
+            units: vec![
+                "/etc/systemd/system/flanneld.service".into(),
+                "/usr/lib/systemd/system/flanneld.service".into(),
+                "/lib/systemd/system/flanneld.service".into(),
+            ],
+            cni: "/etc/cni/net.d".into(),
+            ipam: "/var/lib/cni/networks".into(),
+            containers: vec!["/run/containerd/io.containerd.runtime.v2.task/k8s.io".into()],
+            kubelet: "/var/lib/kubelet".into(),
+            resolv: "/etc/resolv.conf".into(),
+        }
+    }
+}
+
+/// Looks at the host, again and again.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Where things are.
+    pub places: Places,
+    /// The programs that list firewalls.
+    pub programs: Programs,
+    /// The counters of checksum errors at the look before.
+    checksums: Option<Checksums>,
+}
+
+impl Look {
+    /// Everything about the host but its firewalls, which are listed by processes and therefore less often.
+    pub async fn host(&mut self, network: Option<&Network>, underlay: Option<&str>, targets: &[Target]) -> Host {
+        let (interfaces, routes, ways) = netlink::read(targets).await;
+        let mut host = Host {
+            name: proc::hostname(),
+            interfaces,
+            routes,
+            ways,
+            name_servers: proc::name_servers(&self.places.resolv),
+            conntrack: proc::conntrack(),
+            neighbours: proc::neighbours(),
+            checksums: self.checksums(),
+            ports: Fact::Known(Vec::new()),
+            modules: Fact::Known(Vec::new()),
+            daemons: Fact::Known(run_dir::instance::running::served().len()),
+            ..Host::default()
+        };
+        host.foreign = cni::foreign(&self.places, &host);
+        if let Some(underlay) = underlay {
+            let mut sysctls = sysctls(underlay);
+            if is_strict(underlay) {
+                sysctls.astray = astray(&host, underlay);
+            }
+            host.sysctls = Fact::Known(sysctls);
+        } else {
+            host.sysctls = network.map_or_else(|| Fact::unavailable("the network of this node is not known"), |_| Fact::Known(sysctls("")));
+        }
+        host
+    }
+
+    /// What pods depend on beside the network.
+    pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
+        Pods { env: env(&daemon.subnet_file), cni: cni::configurations(&self.places), ipam: cni::kept(&self.places, network, host) }
+    }
+
+    /// How many checksum errors there were since the last look; none at the first one.
+    fn checksums(&mut self) -> Fact<Checksums> {
+        let now = match proc::checksums() {
+            Ok(now) => now,
+            Err(why) => return Fact::Unavailable(why),
+        };
+        let before = self.checksums.replace(now).unwrap_or(now);
+        Fact::Known(Checksums { udp: now.udp.saturating_sub(before.udp), tcp: now.tcp.saturating_sub(before.tcp) })
+    }
+}
+
+/// The peers that are reached by another interface than the underlay.
+fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
+    let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer && way.to.is_ipv4());
+    let other = ways.filter(|way| {
+        way.by.as_ref().is_ok_and(|(index, _)| host.interface(*index).is_some_and(|interface| interface.name != underlay && !interface.loopback))
+    });
+    other.map(|way| way.to).collect()
+}
+
+/// subnet.env, as it is.
+fn env(path: &Path) -> Fact<Env> {
+    if path.is_dir() {
+        return Fact::Known(Env { obstacle: Some("it is a directory".to_owned()), ..Env::default() });
+    }
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Fact::Absent,
+        Err(error) => return Fact::unavailable(format!("{}: {error}", path.display())),
+        Ok(_) => {}
+    }
+    let read = subnet_env::read(path);
+    Fact::Known(Env {
+        networks: Subnets::from_options(read.network, read.v6_network),
+        subnets: Subnets::from_options(read.subnet, read.v6_subnet),
+        mtu: read.mtu,
+        obstacle: None,
+        warnings: read.warnings,
+    })
+}

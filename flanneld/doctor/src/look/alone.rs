@@ -1,0 +1,123 @@
+//! What can be known of a node on which no daemon answers.
+
+use super::netlink::Target;
+use super::{Look, Options, chosen_in, missing_modules, taken_ports};
+use crate::fact::Fact;
+use crate::facts::daemon::{Choice, Daemon, LastWords};
+use crate::facts::host::{Interface, WayKind};
+use crate::facts::pods::Env;
+use crate::facts::store::Store;
+use crate::facts::{Facts, Network};
+use run_dir::status_file::{self, Said};
+use std::path::Path;
+
+/// Gathers facts without a daemon.
+pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
+    let last_words = last_words(subnet_file);
+    let options = Options::read(&look.places);
+    let (place, addresses) = options.store();
+    let targets: Vec<Target> = addresses.iter().map(|ip| Target { to: *ip, whose: "the store".to_owned(), kind: WayKind::Store }).collect();
+    let mut host = look.host(None, None, &targets).await;
+    let said = Fact::from_result(status_file::read(subnet_file).map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())));
+    let running = match &said {
+        Fact::Known(said) => Fact::Known(said.as_ref().is_some_and(|said| said.alive)),
+        Fact::Absent => Fact::Known(false),
+        Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
+    };
+    let words = last_words.known().map(|words| words.text.clone()).unwrap_or_default();
+    let mut daemon = Daemon { running, last_words, subnet_file: subnet_file.to_owned(), ..Daemon::default() };
+    let env = super::env(subnet_file);
+    let interfaces = host.interfaces.known().cloned().unwrap_or_default();
+    let network = env.known().and_then(|env| network(env, &interfaces));
+    let no_daemon = "no flanneld answers on this node";
+    let alive = daemon.running.known() == Some(&true);
+    daemon.silent = match alive {
+        true => Fact::Known(vec!["it runs, and its socket does not answer".to_owned()]),
+        false => Fact::Known(Vec::new()),
+    };
+    daemon.reasons = match said {
+        // What a dead daemon said last is no more so.
+        Fact::Known(Some(Said { alive: true, status })) => Fact::Known(status.reasons.into_iter().collect()),
+        _ => Fact::unavailable(no_daemon),
+    };
+    daemon.choice = Fact::of(choice(&options, &words, &host));
+    (daemon.drift, daemon.kernel_trouble) = (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
+    if let Some(network) = &network {
+        let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
+        host.sysctls = Fact::Known(super::sysctls(&underlay));
+        host.firewalls = look.programs.firewalls(network).await;
+    } else {
+        host.firewalls = Fact::unavailable("the network of this node is not known: there is no subnet.env");
+    }
+    host.modules = Fact::Known(missing_modules(&words));
+    host.ports = Fact::Known(taken_ports(&words));
+    let pods = look.pods(&daemon, network.as_ref(), &host);
+    let mut facts = Facts {
+        network: match network {
+            Some(network) => Fact::Known(network),
+            None => Fact::unavailable(format!("there is no {}", subnet_file.display())),
+        },
+        host,
+        daemon,
+        store: Store { place, addresses, ..Store::default() },
+        mesh: Fact::unavailable(no_daemon),
+        pods,
+        kubernetes: Fact::Absent,
+        ..Facts::default()
+    };
+    (facts.store.trouble, facts.store.config) = (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
+    facts.leases.own = Fact::unavailable(no_daemon);
+    facts.leases.peers = Fact::unavailable(no_daemon);
+    facts.leases.refused = Fact::unavailable(no_daemon);
+    facts
+}
+
+/// What the last daemon said at its end.
+fn last_words(subnet_file: &Path) -> Fact<LastWords> {
+    match run_dir::last_words::read(subnet_file) {
+        Ok(words) => Fact::of(words.map(|words| LastWords { at: Some(words.at), code: i32::from(words.code), text: words.text })),
+        Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::last_words::path(subnet_file).display())),
+    }
+}
+
+/// The network, as subnet.env and flannel's devices tell it.
+fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
+    let vxlan = interfaces.iter().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
+    let udp = interfaces.iter().any(|interface| interface.name == "flannel0" && interface.kind == "tun");
+    let (backend, port, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp) {
+        (Some((vni, port)), _) => (Some("vxlan"), Some(port), Some(vni)),
+        (None, true) => (Some("udp"), Some(8285), None),
+        (None, false) => (None, None, None),
+    };
+    Some(Network {
+        networks: env.networks?,
+        own: env.subnets?,
+        backend: backend.map(str::to_owned),
+        port,
+        vni,
+        mtu: env.mtu,
+        // Which programs hold the rules is the daemon's business; both are looked at.
+        nftables: false,
+        forward: true,
+    })
+}
+
+/// The interface that the daemon chose, or would choose.
+fn choice(options: &Options, words: &str, host: &crate::facts::host::Host) -> Option<Choice> {
+    let named = options.get("iface").filter(|name| host.named(name).is_some());
+    let (interface, why, named) = match (named, chosen_in(words)) {
+        (Some(name), _) => (name.to_owned(), format!("named by --iface={name}"), true),
+        (None, Some((name, why))) => (name.to_owned(), why.to_owned(), why.starts_with("named")),
+        (None, None) => {
+            let default = host
+                .routes
+                .known()?
+                .iter()
+                .filter(|route| route.to.prefix_len() == 0)
+                .min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
+            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), false)
+        }
+    };
+    let addresses = host.named(&interface).map(|interface| interface.addresses.iter().map(ipnet::IpNet::addr).collect()).unwrap_or_default();
+    Some(Choice { interface, addresses, why, named })
+}

@@ -1,0 +1,185 @@
+//! What container runtimes and their plugins keep in files, and what other pod networks left.
+
+use super::Places;
+use crate::fact::Fact;
+use crate::facts::Network;
+use crate::facts::host::{Foreign, Host};
+use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
+use serde_json::Value;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// More of a configuration is not read.
+const LIMIT: u64 = 256 * 1024;
+/// More addresses than this are not looked at: no subnet of a node has them.
+const ADDRESSES: usize = 5000;
+
+/// The names of a folder, sorted as runtimes do; `None` if there is no such folder.
+fn names(folder: &Path) -> Result<Option<Vec<String>>, String> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{} cannot be read: {error}", folder.display())),
+    };
+    let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).take(ADDRESSES).collect();
+    names.sort();
+    Ok(Some(names))
+}
+
+/// The types of the plugins in a configuration.
+fn plugins(path: &Path) -> Option<Vec<String>> {
+    let bytes = run_dir::regular::read(path, LIMIT).ok()?;
+    let document: Value = serde_json::from_slice(&bytes).ok()?;
+    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
+    let list = document.get("plugins").and_then(Value::as_array).map(|list| list.iter().filter_map(kind).collect::<Vec<_>>());
+    Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
+}
+
+fn is_configuration(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| ["conf", "conflist", "json"].iter().any(|known| extension == *known))
+}
+
+/// The configurations of CNI.
+pub(super) fn configurations(places: &Places) -> Fact<Cni> {
+    let folder = &places.cni;
+    let names = match names(folder) {
+        Ok(Some(names)) => names,
+        Ok(None) => return Fact::Absent,
+        Err(why) => return Fact::Unavailable(why),
+    };
+    let read = |name: String| {
+        // Multus calls the network that is configured beside it. What is not JSON is nobody's.
+        let kinds = plugins(&folder.join(&name)).unwrap_or_default();
+        CniFile { flannel: kinds.iter().any(|kind| kind == "flannel" || kind == "multus"), name }
+    };
+    let files: Vec<CniFile> = names.into_iter().filter(|name| is_configuration(name)).map(read).collect();
+    let expected = places.kubelet.is_dir() || files.iter().any(|file| file.flannel);
+    Fact::Known(Cni { folder: folder.clone(), files, expected })
+}
+
+/// The addresses that host-local keeps, network by network.
+pub(super) fn kept(places: &Places, network: Option<&Network>, host: &Host) -> Fact<Vec<Ipam>> {
+    let folder = &places.ipam;
+    let networks = match names(folder) {
+        Ok(Some(names)) => names,
+        Ok(None) => return Fact::Absent,
+        Err(why) => return Fact::Unavailable(why),
+    };
+    let running = places.containers.iter().find(|folder| folder.is_dir());
+    let mut found = Vec::new();
+    for name in networks {
+        let folder = folder.join(name);
+        let Ok(Some(names)) = names(&folder) else { continue };
+        let mut kept = Vec::new();
+        for address in names.iter().filter_map(|name| name.parse::<std::net::IpAddr>().ok()) {
+            if !network.is_some_and(|network| network.own.nets().any(|net| net.contains(&address))) {
+                continue;
+            }
+            let file = folder.join(address.to_string());
+            let text = run_dir::regular::read(&file, 4096).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+            let container = text.lines().next().unwrap_or_default().trim().to_owned();
+            let safe = !container.is_empty() && container.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+            let gone = running.filter(|_| safe).map(|running| !running.join(&container).exists());
+            kept.push(Kept { address, file, container, gone });
+        }
+        found.push(Ipam { folder, kept, ports: ports(host) });
+    }
+    Fact::Known(found)
+}
+
+/// How many interfaces of pods are on the bridge.
+fn ports(host: &Host) -> Option<usize> {
+    let interfaces = host.interfaces.known()?;
+    let bridge = interfaces.iter().find(|interface| interface.name == "cni0").map(|bridge| bridge.index);
+    Some(interfaces.iter().filter(|interface| bridge.is_some() && interface.master == bridge).count())
+}
+
+/// What other pod networks left or run here.
+pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
+    let Some(interfaces) = host.interfaces.known() else { return Fact::unavailable("the interfaces could not be read") };
+    let mut found = Vec::new();
+    for interface in interfaces {
+        let name = interface.name.as_str();
+        let program = match name {
+            _ if name.starts_with("cali") || name == "vxlan.calico" || name == "tunl0" && !interface.addresses.is_empty() => "Calico",
+            _ if name.starts_with("cilium_") => "Cilium",
+            "weave" | "vethwe-bridge" | "vethwe-datapath" => "Weave Net",
+            "kube-bridge" => "kube-router",
+            _ => continue,
+        };
+        found.push(Foreign { program: program.to_owned(), object: format!("device {name}") });
+    }
+    let names = names(&places.cni).ok().flatten().unwrap_or_default();
+    for name in names.iter().filter(|name| is_configuration(name)) {
+        let path = places.cni.join(name);
+        let kinds = plugins(&path).unwrap_or_default();
+        let program = kinds.iter().find_map(|kind| match kind.as_str() {
+            "calico" => Some("Calico"),
+            "cilium-cni" => Some("Cilium"),
+            "weave-net" => Some("Weave Net"),
+            _ => None,
+        });
+        found.extend(program.map(|program| Foreign { program: program.to_owned(), object: format!("configuration {}", path.display()) }));
+    }
+    // Canal is flannel with Calico's policies: both belong there.
+    if names.iter().any(|name| name.contains("canal")) {
+        found.retain(|object| object.program != "Calico");
+    }
+    found.sort_by(|a, b| a.program.cmp(&b.program));
+    Fact::Known(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{healthy_host, network};
+
+    fn places(folder: &Path) -> Places {
+        let of = |name: &str| folder.join(name);
+        Places { cni: of("cni"), ipam: of("ipam"), containers: vec![of("containers")], kubelet: of("kubelet"), ..Places::default() }
+    }
+
+    #[test]
+    fn the_first_configuration_is_the_one_that_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        assert_eq!(configurations(&places), Fact::Absent);
+        std::fs::create_dir(&places.cni).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(places.cni.join(name), text).unwrap();
+        put("cni.lock", "");
+        put("87-podman.conflist", r#"{"plugins":[{"type":"bridge"}]}"#);
+        assert!(!configurations(&places).known().unwrap().expected, "a host may have podman and no kubelet");
+        put("10-flannel.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+        put("05-broken.conf", "{");
+        put("20-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
+        let found = configurations(&places).known().unwrap().clone();
+        let names: Vec<(&str, bool)> = found.files.iter().map(|file| (file.name.as_str(), file.flannel)).collect();
+        assert_eq!(names, [("05-broken.conf", false), ("10-flannel.conflist", true), ("20-calico.conflist", false), ("87-podman.conflist", false)]);
+        assert!(found.expected);
+        let others = foreign(&places, &healthy_host());
+        assert_eq!(others.known().unwrap().iter().map(|object| object.program.as_str()).collect::<Vec<_>>(), ["Calico"]);
+        put("10-canal.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
+        assert_eq!(foreign(&places, &healthy_host()), Fact::Known(Vec::new()));
+    }
+
+    #[test]
+    fn an_address_is_kept_for_a_container_that_runs_or_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        assert_eq!(kept(&places, Some(&network()), &healthy_host()), Fact::Absent);
+        let folder = places.ipam.join("cbr0");
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in
+            [("10.244.1.2", "alive\neth0"), ("10.244.1.3", "dead\neth0"), ("10.244.9.4", "other"), ("10.244.1.5", "../../etc"), ("lock", "")]
+        {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        let gone = || -> Vec<Option<bool>> {
+            kept(&places, Some(&network()), &healthy_host()).known().unwrap()[0].kept.iter().map(|kept| kept.gone).collect()
+        };
+        assert_eq!(gone(), [None, None, None], "nobody knows what runs");
+        std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
+        assert_eq!(gone(), [Some(false), Some(true), None]);
+        assert_eq!(kept(&places, Some(&network()), &healthy_host()).known().unwrap()[0].ports, Some(1));
+    }
+}

@@ -1,0 +1,92 @@
+//! How the daemon is told what to do, read without it: the file of its options, and its unit.
+
+use super::Places;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Longer files are not ours.
+const LIMIT: u64 = 256 * 1024;
+
+/// The options that can be found, by flag.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    values: BTreeMap<String, String>,
+}
+
+impl Options {
+    /// Reads them. Secrets are read and never kept.
+    pub fn read(places: &Places) -> Self {
+        let text = |path: &std::path::Path| {
+            let bytes = run_dir::regular::read(path, LIMIT).ok()?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let unit = places.units.iter().find_map(|unit| text(unit)).unwrap_or_default();
+        Self::parse(&unit, &text(&places.options).unwrap_or_default())
+    }
+
+    fn parse(unit: &str, file: &str) -> Self {
+        let mut values = BTreeMap::new();
+        for line in file.lines().filter_map(|line| line.trim().strip_prefix("FLANNELD_")) {
+            if let Some((name, value)) = line.split_once('=') {
+                values.insert(name.to_lowercase().replace('_', "-"), value.trim().trim_matches(['"', '\'']).to_owned());
+            }
+        }
+        // A flag wins over a variable.
+        let command = unit.replace("\\\n", " ");
+        let mut words = command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).flat_map(str::split_whitespace).peekable();
+        while let Some(word) = words.next() {
+            let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, value.to_owned()),
+                None => (flag, words.next_if(|next| !next.starts_with('-')).unwrap_or_default().to_owned()),
+            };
+            values.insert(name.to_owned(), value);
+        }
+        values.retain(|name, _| !["password", "username", "keyfile", "psk", "token"].iter().any(|secret| name.contains(secret)));
+        Self { values }
+    }
+
+    /// The value of a flag.
+    pub fn get(&self, flag: &str) -> Option<&str> {
+        self.values.get(flag).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The store, and those of its addresses that need no name server.
+    pub fn store(&self) -> (String, Vec<IpAddr>) {
+        if let Some(folder) = self.get("subnet-dir") {
+            return (format!("the directory {folder}"), Vec::new());
+        }
+        if self.get("kube-subnet-mgr").is_some_and(|value| value != "false") {
+            return ("the Node API".to_owned(), Vec::new());
+        }
+        let endpoints = self.get("etcd-endpoints").unwrap_or("http://127.0.0.1:4001,http://127.0.0.1:2379");
+        let host = |endpoint: &str| {
+            let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+            let host = rest.split('/').next().unwrap_or_default();
+            host.parse::<std::net::SocketAddr>().map(|socket| socket.ip()).ok().or_else(|| host.trim_matches(['[', ']']).parse().ok())
+        };
+        // Credentials in an address are nobody's business.
+        let shown = |endpoint: &str| endpoint.rsplit_once('@').map_or(endpoint.to_owned(), |(_, host)| host.to_owned());
+        let place = endpoints.split(',').map(|endpoint| shown(endpoint.trim())).collect::<Vec<_>>().join(", ");
+        (format!("etcd at {place}"), endpoints.split(',').filter_map(|endpoint| host(endpoint.trim())).filter(|ip| !ip.is_loopback()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_found_and_secrets_are_not_kept() {
+        let file = "# c\nFLANNELD_ETCD_ENDPOINTS=\"http://192.0.2.250:2379,https://[2001:db8::1]:2379,http://etcd:2379\"\nFLANNELD_IFACE=eth1\nFLANNELD_ETCD_PASSWORD=canary\nFLANNELD_IFACE=eth2\n";
+        let unit = "[Service]\nExecStart=/usr/local/bin/flanneld --ip-masq \\\n  --iface eth3 --etcd-username=canary\n";
+        let options = Options::parse(unit, file);
+        assert_eq!((options.get("iface"), options.get("ip-masq")), (Some("eth3"), None));
+        assert_eq!(Options::parse("", file).get("iface"), Some("eth2"), "the last one counts");
+        let (place, addresses) = options.store();
+        assert_eq!((place.as_str(), addresses.len()), ("etcd at http://192.0.2.250:2379, https://[2001:db8::1]:2379, http://etcd:2379", 2));
+        assert!(!format!("{options:?}").contains("canary"));
+        assert_eq!(Options::parse("", "FLANNELD_SUBNET_DIR=/srv/leases\n").store(), ("the directory /srv/leases".to_owned(), vec![]));
+        assert_eq!(Options::read(&Places { options: "/nosuch".into(), units: vec![], ..Places::default() }), Options::default());
+    }
+}

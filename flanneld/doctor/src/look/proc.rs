@@ -1,0 +1,121 @@
+//! What /proc and /etc tell.
+
+use crate::fact::Fact;
+use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
+use std::net::IpAddr;
+use std::path::Path;
+
+/// The value of rp_filter that drops packets that come in by another way than answers would go.
+const STRICT: i64 = 1;
+
+/// A value below /proc/sys.
+fn sysctl(path: &str) -> Option<i64> {
+    std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
+}
+
+fn number(path: &str) -> Option<u64> {
+    sysctl(path).and_then(|value| u64::try_from(value).ok())
+}
+
+/// Whether rp_filter is strict on a device. Of its own value and that of all devices the larger one applies: 2 is loose.
+pub fn is_strict(device: &str) -> bool {
+    let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
+    sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == STRICT
+}
+
+/// Whether the module br_netfilter is loaded.
+pub fn has_br_netfilter() -> bool {
+    Path::new("/proc/sys/net/bridge").is_dir()
+}
+
+/// The sysctls, but for what has to be asked elsewhere.
+pub fn sysctls(underlay: &str) -> Sysctls {
+    let devices = std::fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten();
+    let names = devices.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut strict_tunnels: Vec<String> = names.filter(|name| name.starts_with("flannel") && is_strict(name)).collect();
+    strict_tunnels.sort();
+    Sysctls {
+        underlay: underlay.to_owned(),
+        ip_forward: sysctl("net/ipv4/ip_forward"),
+        v6_forwarding: sysctl("net/ipv6/conf/all/forwarding"),
+        accept_ra: sysctl(&format!("net/ipv6/conf/{underlay}/accept_ra")).filter(|_| !underlay.is_empty()),
+        br_netfilter: has_br_netfilter(),
+        module: None,
+        call_iptables: sysctl("net/bridge/bridge-nf-call-iptables"),
+        call_ip6tables: sysctl("net/bridge/bridge-nf-call-ip6tables"),
+        strict_tunnels,
+        astray: Vec::new(),
+    }
+}
+
+/// This host's name.
+pub(super) fn hostname() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The name servers.
+pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Fact::Known(text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Fact::Absent,
+        Err(error) => Fact::unavailable(format!("{}: {error}", file.display())),
+    }
+}
+
+/// The table of connections.
+pub(super) fn conntrack() -> Fact<Fill> {
+    let pair = number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
+    Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
+}
+
+/// The limits on neighbours.
+pub(super) fn neighbours() -> Fact<Neighbours> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let major: Option<u32> = release.split('.').next().and_then(|major| major.trim().parse().ok());
+    Fact::Known(Neighbours {
+        v4: number("net/ipv4/neigh/default/gc_thresh3"),
+        v6: number("net/ipv6/neigh/default/gc_thresh3"),
+        counts_permanent: major.is_some_and(|major| major < 5),
+    })
+}
+
+/// The counters of checksum errors.
+pub(super) fn checksums() -> Result<Checksums, String> {
+    let text = std::fs::read_to_string("/proc/self/net/snmp").map_err(|error| format!("/proc/net/snmp: {error}"))?;
+    Ok(Checksums { udp: counter(&text, "Udp:", "InCsumErrors"), tcp: counter(&text, "Tcp:", "InCsumErrors") })
+}
+
+/// A counter of /proc/net/snmp: a line of names, then one of values.
+fn counter(text: &str, protocol: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol)).map(str::split_whitespace);
+    let (Some(names), Some(mut values)) = (lines.next(), lines.next()) else { return 0 };
+    let place = names.into_iter().position(|known| known == name);
+    place.and_then(|place| values.nth(place)).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let text = "Ip: a b\nIp: 1 2\nUdp: InDatagrams NoPorts InCsumErrors\nUdp: 7 8 9\n";
+        assert_eq!((counter(text, "Udp:", "InCsumErrors"), counter(text, "Tcp:", "InCsumErrors")), (9, 0));
+        assert!(checksums().is_ok());
+    }
+
+    #[test]
+    fn name_servers_are_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "search x\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver 2001:db8::53\n").unwrap();
+        let found = name_servers(file.path());
+        assert_eq!(found.known().unwrap().len(), 2, "{found:?}");
+        assert_eq!(name_servers(Path::new("/nosuch")), Fact::Absent);
+    }
+
+    #[test]
+    fn sysctls_are_those_of_this_namespace() {
+        assert!(sysctls("lo").ip_forward.is_some() && matches!(conntrack(), Fact::Known(_) | Fact::Absent));
+        assert!(neighbours().known().is_some() && !hostname().is_empty());
+    }
+}

@@ -1,0 +1,57 @@
+//! What the daemon's own words tell of the host: they name what it chose, and what it lacked.
+
+use crate::facts::host::{Module, Port};
+
+/// The kernel modules that a text says are missing.
+pub fn missing_modules(text: &str) -> Vec<Module> {
+    let names = text.split("needs the kernel module ").skip(1).filter_map(|rest| rest.split([' ', ';', '(', ',']).next());
+    let mut found: Vec<Module> = Vec::new();
+    for name in names.filter(|name| !name.is_empty()) {
+        if found.iter().all(|module| module.name != name) {
+            let why = text.split("; ").find(|part| part.contains("needs the kernel module")).unwrap_or(text);
+            found.push(Module { name: name.to_owned(), why: why.to_owned() });
+        }
+    }
+    found
+}
+
+/// The ways in, as the daemon calls them, with the flag that moves each.
+const WAYS_IN: [(&str, &str, &str); 2] = [("the health server", "health endpoints", "healthz-port"), ("the page", "page", "page-port")];
+
+/// The ports that a text says are taken.
+pub fn taken_ports(text: &str) -> Vec<Port> {
+    let of = |(name, purpose, flag): (&str, &str, &str)| {
+        let (_, rest) = text.split_once(&format!("{name} cannot listen on "))?;
+        let number = rest.split(": ").next()?.rsplit_once(':')?.1.parse().ok().filter(|_| rest.contains("Address already in use"))?;
+        Some(Port { number, udp: false, purpose: purpose.to_owned(), flag: flag.to_owned(), owner: super::owner(number, false) })
+    };
+    WAYS_IN.into_iter().filter_map(of).collect()
+}
+
+/// The interface that a daemon chose before it was refused.
+pub fn chosen_in(text: &str) -> Option<(&str, &str)> {
+    let (_, rest) = text.split_once("This node chose ")?;
+    let (name, rest) = rest.split_once(": ")?;
+    let why = rest.split(". Its interfaces").next()?;
+    (!name.contains(' ')).then_some((name, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood() {
+        let text = "cannot add link flannel.1: Operation not supported (os error 95): Unknown device type; flannel.1 needs the kernel module vxlan (modprobe vxlan; …)";
+        let found = missing_modules(text);
+        assert_eq!((found.len(), found[0].name.as_str()), (1, "vxlan"));
+        assert_eq!(missing_modules("all is well"), []);
+        let text = "the health server cannot listen on 0.0.0.0:8471: Address already in use (os error 98); find the process with `ss`";
+        assert_eq!(taken_ports(text).iter().map(|port| port.number).collect::<Vec<_>>(), [8471]);
+        let text = "the page cannot listen on 127.0.0.1:8474: Address already in use (os error 98); find the process";
+        assert_eq!(taken_ports(text).iter().map(|port| (port.number, port.flag.as_str())).collect::<Vec<_>>(), [(8474, "page-port")]);
+        assert_eq!(taken_ports("the health server cannot listen on 192.0.2.1:80: Cannot assign requested address"), []);
+        let text = "… This node chose enp0s3: the default route's. Its interfaces:\n  enp0s3  10.0.2.15";
+        assert_eq!(chosen_in(text), Some(("enp0s3", "the default route's")));
+    }
+}

@@ -1,0 +1,179 @@
+//! The facts of a node on which this daemon runs.
+
+use super::known::{Known, Serving};
+use super::mesh;
+use crate::health::Health;
+use doctor::fact::Fact;
+use doctor::facts::daemon::{Daemon, Launch};
+use doctor::facts::host::WayKind;
+use doctor::facts::kubernetes::Kubernetes;
+use doctor::facts::leases::{Leases, Own, Peer, Refused};
+use doctor::facts::store::{Store, Trouble, TroubleKind};
+use doctor::facts::{Facts, Network};
+use doctor::look::{self, Look, Target};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+use subnet_lease::manager::boot_time;
+use subnet_lease::{Kinds, Lease};
+
+/// How long after the start only what is true without waiting is told.
+const YOUNG: Duration = Duration::from_secs(10);
+/// Limit on the number of peers whose ways are looked up.
+const PEERS: usize = 32;
+
+/// Gathers them.
+pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, health: &Health) -> Facts {
+    let serving = known.serving.as_ref();
+    let network = serving.map(|serving| serving.network.clone());
+    let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
+    let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
+    let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
+    let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
+    let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
+    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).collect());
+    host.modules = Fact::Known(look::missing_modules(&kernel));
+    let daemon = Daemon {
+        running: Fact::Known(true),
+        young: health.uptime() < YOUNG,
+        last_words: Fact::Absent,
+        silent: Fact::Known(health.alive().err().map(|silent| silent.lines().map(str::to_owned).collect()).unwrap_or_default()),
+        choice: choice(known, underlay),
+        launch: if known.node.is_some() { Launch::Kubernetes } else { Launch::Systemd },
+        subnet_file: subnet_file.to_owned(),
+        drift: Fact::Known(drift(serving)),
+        kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),
+        reasons: Fact::Known(reasons.clone()),
+    };
+    let pods = look.pods(&daemon, network.as_ref(), &host);
+    let reason = |condition: &str| reasons.get(condition);
+    Facts {
+        store: Store {
+            place: known.store.clone(),
+            addresses: known.store_addresses.clone(),
+            trouble: Fact::of(reason("store").map(|text| Trouble { kind: TroubleKind::of(text), text: text.clone() })),
+            config: Fact::of(reason("config").cloned()),
+        },
+        leases: leases(serving, health),
+        mesh: match serving {
+            None => Fact::unavailable("this node has no lease yet"),
+            Some(serving) => match &serving.mesh {
+                Some(view) => Fact::Known(mesh::mesh(&view())),
+                None => Fact::unavailable("this node does not probe its peers"),
+            },
+        },
+        kubernetes: known.node.as_ref().map_or(Fact::Absent, |node| {
+            let (lease, store) = (reason("lease"), reason("store"));
+            let refused = store.filter(|text| text.contains("(401)") || text.contains("(403)"));
+            let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
+            Fact::Known(Kubernetes {
+                node: node.name.clone(),
+                pod_cidrs: lease.is_some_and(|text| text.contains("has no podCIDR")).then(Vec::new),
+                internal: node.internal.clone(),
+                refusal: refused.cloned(),
+                server: node.servers.first().copied().or(by_service),
+                by_service_unanswered: by_service.is_some_and(|service: IpAddr| {
+                    store.is_some_and(|text| text.contains(&service.to_string()) && text.contains("did not answer")) && serving.is_none()
+                }),
+            })
+        }),
+        network: match network {
+            Some(network) => Fact::Known(network),
+            None => Fact::unavailable("the network of this node is not known yet"),
+        },
+        host,
+        daemon,
+        pods,
+    }
+}
+
+/// The interface that was chosen, under the name that it has now.
+fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
+    let choice = known.choice.clone().map(|mut choice| {
+        choice.interface = underlay.unwrap_or(choice.interface);
+        choice
+    });
+    Fact::of(choice)
+}
+
+/// The objects that other programs keep changing.
+fn drift(_: Option<&Serving>) -> Vec<doctor::facts::daemon::Drift> {
+    Vec::new()
+}
+
+/// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
+fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
+    let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
+    let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), WayKind::Store)).collect();
+    let servers = known.node.iter().flat_map(|node| &node.servers);
+    targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), WayKind::ApiServer)));
+    if let Some(serving) = known.serving.as_ref().filter(|_| underlay.is_some_and(look::is_strict)) {
+        let leases = serving.leases.borrow().clone();
+        let peers = leases.others(&serving.network.own, Kinds::Any).take(PEERS);
+        targets.extend(peers.filter_map(|lease| Some(target(&lease.attrs.public_for(false)?, name(lease), WayKind::Peer))));
+    }
+    targets
+}
+
+/// A peer's name, as its lease says it.
+fn name(lease: &Lease) -> String {
+    let named = lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| lease.subnets.to_string())
+}
+
+fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
+    let Some(serving) = serving else {
+        return Leases {
+            own: Fact::Absent,
+            peers: Fact::unavailable("the leases of the other nodes are not known yet"),
+            refused: Fact::unavailable("the leases of the other nodes are not known yet"),
+        };
+    };
+    let held = serving.held.borrow().clone();
+    let left = held.until.map(|until| until.saturating_sub(boot_time()));
+    let table = serving.leases.borrow().clone();
+    let peer = |lease: &Lease| Peer {
+        name: name(lease),
+        subnets: lease.subnets,
+        public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
+        // Only the store knows, at a request for each.
+        silent: None,
+    };
+    let refused = health
+        .unused()
+        .iter()
+        .map(|unused| Refused { lease: unused.lease.clone(), reason: unused.reason.to_owned(), text: unused.text.clone() })
+        .collect();
+    Leases {
+        own: Fact::Known(Own {
+            ends_in: left.map(|left| left.as_secs()),
+            trouble: held.trouble.as_ref().map(ToString::to_string),
+            vtep: serving.vtep.clone(),
+            within_margin: left.is_some_and(|left| left < serving.margin),
+        }),
+        peers: Fact::Known(table.others(&serving.network.own, Kinds::Any).map(peer).collect()),
+        refused: Fact::Known(refused),
+    }
+}
+
+/// The network of a node, for the doctor.
+pub fn network(
+    config: &subnet_lease::NetworkConfig,
+    own: subnet_lease::Subnets,
+    port: Option<u16>,
+    mtu: u32,
+    vni: Option<u32>,
+    forward: bool,
+) -> Network {
+    Network {
+        networks: config.networks,
+        own,
+        backend: Some(if config.backend.is_empty() { "udp".to_owned() } else { config.backend.clone() }),
+        port,
+        vni,
+        mtu: Some(mtu),
+        nftables: config.nftables,
+        forward,
+    }
+}

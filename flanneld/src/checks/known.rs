@@ -1,0 +1,66 @@
+//! What the parts of the daemon tell the doctor.
+
+use backends::Underlay;
+use backends::status::Observer;
+use doctor::facts::Network;
+use doctor::facts::daemon::Choice;
+use doctor::facts::host::Port;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::LeaseTable;
+use subnet_lease::manager::Held;
+use tokio::sync::watch;
+
+/// What is known of the daemon; it grows while the daemon starts.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// Where the leases are.
+    pub store: String,
+    /// The store's addresses.
+    pub store_addresses: Vec<IpAddr>,
+    /// On Kubernetes, this node's Node.
+    pub node: Option<NodeAddresses>,
+    /// The chosen interface; `None` while there is none.
+    pub choice: Option<Choice>,
+    /// Ports that are wanted and taken.
+    pub ports: Vec<Port>,
+    /// What the node serves, once it has a lease.
+    pub serving: Option<Serving>,
+}
+
+/// What the API says of this node's addresses.
+#[derive(Clone, Debug, Default)]
+pub struct NodeAddresses {
+    /// The Node's name.
+    pub name: String,
+    /// Its InternalIPs.
+    pub internal: Vec<IpAddr>,
+    /// The API server's addresses.
+    pub servers: Vec<IpAddr>,
+}
+
+/// What a node with a lease serves.
+#[derive(Clone)]
+pub struct Serving {
+    /// The network.
+    pub network: Network,
+    /// The underlay.
+    pub underlay: watch::Receiver<Underlay>,
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// This node's lease.
+    pub held: watch::Receiver<Held>,
+    /// The hardware address that this node publishes for its device, with the device's name.
+    pub vtep: Option<(String, String)>,
+    /// The running network.
+    pub observer: Observer,
+    /// Number of writes of our own rules.
+    pub written: watch::Receiver<u64>,
+    /// The node is not ready once its lease has less time left than this.
+    pub margin: Duration,
+    /// `--set-sysctls`.
+    pub set_sysctls: bool,
+    /// What the probes of the peers found; `None` where this node does not probe.
+    pub mesh: Option<Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>>,
+}

@@ -1,0 +1,48 @@
+//! The mesh as the prober sees it, for the doctor.
+
+use doctor::facts::mesh::{Mesh, Path, State};
+use probing::state::State as Verdict;
+use probing::view::{self, Peer};
+
+/// Each peer and family is a path.
+pub(super) fn mesh(view: &view::Mesh) -> Mesh {
+    Mesh { paths: view.peers.iter().map(path).collect(), port: view.port }
+}
+
+fn path(peer: &Peer) -> Path {
+    let state = match peer.state {
+        Verdict::Unknown => State::Unknown,
+        Verdict::Well => State::Well,
+        Verdict::Slow => State::Slow,
+        Verdict::LosesSome => State::Lossy,
+        Verdict::SmallMtu => State::SmallMtu,
+        Verdict::OneWay => State::OneWay,
+        Verdict::OverlayCut if peer.ping_only => State::OverlayCutDaemonSilent,
+        Verdict::OverlayCut => State::OverlayCut,
+        Verdict::CutOff => State::Cut,
+        Verdict::WrongNode => State::WrongNode(peer.answered_by.clone().unwrap_or_else(|| "another node".to_owned())),
+    };
+    let others = (!peer.others.is_empty()).then(|| {
+        let reaches = |said: &&view::Said| matches!(said.state, Verdict::Well | Verdict::Slow | Verdict::LosesSome | Verdict::SmallMtu);
+        let count = |many: usize| u16::try_from(many).unwrap_or(u16::MAX);
+        let well = peer.others.iter().filter(reaches).count();
+        let judged = peer.others.iter().filter(|said| said.state != Verdict::Unknown).count();
+        (count(well), count(judged.saturating_sub(well)))
+    });
+    Path {
+        node: peer.title(),
+        ours: peer.id.is_some(),
+        subnet: peer.subnet,
+        address: peer.address,
+        // What was heard once is not heard for ever: the verdict counts.
+        underlay: !matches!(state, State::Cut | State::Unknown),
+        ping_only: peer.ping_only && !matches!(state, State::Cut | State::Unknown),
+        state,
+        carries: peer.carries.map(u32::from),
+        rtt: peer.rtt_us,
+        lost: peer.lost,
+        clock_ahead: peer.clock_offset_ms,
+        others,
+        since: Some(peer.state_age_ms / 1000),
+    }
+}

@@ -1,0 +1,154 @@
+//! Keeps the nodes of a cluster from asking the API all at once, without a word between them: pure but for the dice.
+
+use super::node::Node;
+use super::nodes::trimmed;
+use crate::dual::Subnets;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
+const A_SECOND: f64 = 40.0;
+/// How long a node waits at most before it comes back.
+pub const SPREAD: Duration = Duration::from_secs(12);
+/// How many nodes list Nodes in a second when their hosts have booted: each has a turn of its own, so that it may be more.
+const TURNS_A_SECOND: u32 = 45;
+/// How many turns there are; in larger clusters several nodes have the same.
+const TURNS: u32 = 12 * TURNS_A_SECOND;
+/// For this long after its boot a host may be one of many that were switched on together.
+const BOOTED: Duration = Duration::from_secs(300);
+
+/// What a node knows of the cluster and its server, by which it spreads its requests.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    nodes: AtomicUsize,
+    pages: AtomicBool,
+}
+
+impl Crowd {
+    /// Notes how many Nodes there are.
+    pub fn set(&self, nodes: usize) {
+        self.nodes.store(nodes, Relaxed);
+    }
+
+    /// Guesses how many Nodes there are, until they have been counted: podCIDRs are given in their order.
+    pub fn guess(&self, own: &Node, networks: &Subnets) {
+        let nodes = place(own, networks).map_or(1, |place| usize::try_from(place).unwrap_or(usize::MAX).saturating_add(1));
+        let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
+    }
+
+    /// Notes that the server has no list as a stream.
+    pub fn set_pages(&self) {
+        self.pages.store(true, Relaxed);
+    }
+
+    /// Whether the server is known to have no list as a stream.
+    pub fn pages(&self) -> bool {
+        self.pages.load(Relaxed)
+    }
+
+    /// A random part of the time that all nodes take together.
+    pub fn share(&self) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
+        let all = Duration::try_from_secs_f64(self.nodes.load(Relaxed) as f64 / A_SECOND).unwrap_or(SPREAD);
+        all.min(SPREAD).mul_f64(rand::random())
+    }
+}
+
+/// How long a node waits before its first list of all Nodes, page by page: nothing, unless its host has booted and may be one of many.
+///
+/// A Node that is younger than the boot was just added to the cluster: it waits for nobody.
+pub fn turn(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
+    let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
+    if up > BOOTED || own.created >= booted {
+        return Duration::ZERO;
+    }
+    let turn = place(own, networks).and_then(|place| u32::try_from(place % u128::from(TURNS)).ok()).unwrap_or(0);
+    Duration::from_secs(1) * turn / TURNS_A_SECOND
+}
+
+/// Which of the network's subnets of its size a Node has, counted from 0.
+fn place(own: &Node, networks: &Subnets) -> Option<u128> {
+    let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?.nets().next()?;
+    let network = networks.nets().find(|network| network.contains(&subnet))?;
+    let number = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let bits = u32::from(subnet.max_prefix_len() - subnet.prefix_len());
+    number(subnet.network()).checked_sub(number(IpNet::network(&network)))?.checked_shr(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NetworkConfig;
+    use crate::kube::annotations::Prefix;
+
+    const NOW: i64 = 1_000_000;
+
+    fn networks(text: &str) -> Subnets {
+        NetworkConfig::parse_assigned(text).unwrap().networks
+    }
+
+    fn node(created: i64, cidr: &str) -> Node {
+        let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDR":"{cidr}"}}}}"#);
+        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
+    }
+
+    #[test]
+    fn nodes_come_back_one_after_the_other() {
+        let crowd = Crowd::default();
+        assert_eq!(crowd.share(), Duration::ZERO);
+        crowd.set(3);
+        assert!((0..100).all(|_| crowd.share() <= Duration::from_millis(75)));
+        crowd.set(500);
+        let late = (0..200).filter(|_| crowd.share() > Duration::from_secs(5)).count();
+        assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
+        for nodes in [50_000, usize::MAX] {
+            crowd.set(nodes);
+            assert!((0..100).all(|_| crowd.share() <= SPREAD));
+        }
+    }
+
+    #[test]
+    fn hosts_that_boot_together_take_turns() {
+        let up = Duration::from_secs(20);
+        for (config, cidr) in [
+            (r#"{"Network":"10.244.0.0/14"}"#, (|at: u16| format!("10.{}.{}.0/24", 244 + at / 256, at % 256)) as fn(u16) -> String),
+            (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#, |at| format!("fd10:244:0:{at:x}::/64")),
+        ] {
+            let networks = networks(config);
+            let turns: Vec<Duration> = (0..500).map(|at| turn(&node(NOW - 100, &cidr(at)), &networks, up, NOW)).collect();
+            let second = Duration::from_secs(1);
+            let within = |from: &Duration| turns.iter().filter(|at| *at >= from && **at < *from + second).count();
+            let most = turns.iter().map(within).max().unwrap();
+            assert!(most <= 60, "{most} of 500 within a second");
+            assert!(turns.iter().all(|turn| *turn <= SPREAD) && turns[0] == Duration::ZERO && turns[2] < Duration::from_millis(50));
+        }
+    }
+
+    #[test]
+    fn whoever_starts_alone_waits_for_nobody() {
+        let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
+        let wait = |created, up| turn(&node(created, "10.245.0.0/24"), &networks, Duration::from_secs(up), NOW);
+        assert!(wait(NOW - 1000, 20) > Duration::from_secs(1), "a Node whose host has booted");
+        assert_eq!(wait(NOW - 5, 20), Duration::ZERO, "a Node that was added after the boot");
+        assert_eq!(wait(NOW - 1000, 301), Duration::ZERO, "a daemon that is restarted");
+        assert_eq!(wait(NOW + 1000, 20), Duration::ZERO, "a host whose clock is wrong");
+        for cidr in ["10.42.1.0/24", "10.0.0.0/8", "fd00::/64", "x", "0.0.0.0/0"] {
+            assert_eq!(turn(&node(0, cidr), &networks, Duration::ZERO, NOW), Duration::ZERO, "{cidr}");
+        }
+    }
+
+    #[test]
+    fn the_size_is_guessed_until_it_is_known() {
+        let crowd = Crowd::default();
+        crowd.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        assert_eq!(crowd.nodes.load(Relaxed), 200);
+        crowd.set(7);
+        crowd.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        assert_eq!(crowd.nodes.load(Relaxed), 7);
+    }
+}
