@@ -398,10 +398,11 @@ fn a_reserved_subnet_is_the_nodes() {
         let etcd = Etcd::start(&[&place], &EtcdOptions::default())?;
         let folder = lab.folder("leases")?;
         let program = binaries::own("flannelctl")?;
-        for (store, args) in [(etcd.store()?, etcd.store()?.args()), (Store::dir(&folder), Store::dir(&folder).args())] {
+        let at_etcd = format!("--etcd-endpoints={}", etcd.client()?.endpoints().join(","));
+        for (store, at) in [(etcd.store()?, at_etcd), (Store::dir(&folder), format!("--subnet-dir={}", folder.display()))] {
             store.configure(VXLAN)?;
             let ctl = |words: &[&str]| {
-                let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).chain(args.clone()).collect();
+                let words: Vec<&str> = words.iter().copied().chain([at.as_str()]).collect();
                 hosts[0].netns().output(&program.to_string_lossy(), &words)
             };
             let reserved = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.101"])?;
