@@ -3,7 +3,7 @@
 use crate::admission::{Reason, Refused, Standing, Terms};
 use crate::dual::Subnets;
 use crate::hold_down::HoldDown;
-use crate::lease::Term;
+use crate::lease::{Lease, Term};
 use crate::manager::boot_time;
 use crate::table::{LeaseEvent, LeaseTable};
 use futures_util::future::FutureExt;
@@ -168,13 +168,17 @@ impl<'a> Feed<'a> {
     }
 
     /// The number of other nodes, if there are several and no lease is in force. A reservation is not a node.
+    ///
+    /// Nodes with another backend do not count: after a change of the configuration they are yet to be restarted, one when the other is ready.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
             return None;
         }
-        let nodes = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some()));
-        let nodes = nodes.count();
+        let refused = self.standing.refused().iter();
+        let before: BTreeSet<&Subnets> = refused.filter(|refused| refused.reason == Reason::OtherBackend).map(|refused| &refused.subnets).collect();
+        let is_node = |lease: &&Lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some());
+        let nodes = self.raw.iter().filter(is_node).filter(|lease| !before.contains(&lease.subnets)).count();
         (nodes > 1).then_some(nodes)
     }
 
@@ -205,7 +209,7 @@ impl<'a> Feed<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Lease, LeaseAttrs, NodeId};
+    use crate::lease::{LeaseAttrs, NodeId};
     use crate::{Dual, NetworkConfig};
     use std::collections::BTreeSet;
 
@@ -240,6 +244,13 @@ mod tests {
         assert_eq!(read(vec![bad(3)]).await, (1, None));
         assert_eq!(read(vec![bad(3), bad(4)]).await, (2, Some(2)));
         assert_eq!(read(vec![bad(3), bad(4), good]).await, (2, None));
+        // They run with the configuration of before.
+        let before = |third| {
+            let lease = lease(third, [192, 168, 56, third], true);
+            Lease { attrs: LeaseAttrs { backend: "vxlan".into(), ..lease.attrs }, ..lease }
+        };
+        assert_eq!(read(vec![before(3), before(4), before(5)]).await.1, None);
+        assert_eq!(read(vec![before(3), bad(4), bad(5)]).await, (3, Some(2)));
         // What an operator reserved is no node.
         assert_eq!(read(vec![bad(3), lease(4, [127, 0, 0, 1], false), lease(5, [127, 0, 0, 1], false)]).await, (3, None));
     }

@@ -5,9 +5,11 @@
 
 pub mod limits;
 pub mod mtu;
+pub mod node;
 pub mod rows;
 pub mod schedule;
 pub mod state;
+pub mod target;
 pub mod verdict;
 pub mod view;
 pub mod who;

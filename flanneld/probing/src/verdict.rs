@@ -158,7 +158,9 @@ pub struct Standing {
 
 /// Rounds that must agree.
 const AGREE: u8 = 2;
-/// Rounds that must agree on a small MTU where questions of all sizes get lost: the long ones are not lost by their length.
+/// Rounds that must agree where some answers came: the others may have been lost by chance.
+const AGREE_PARTLY: u8 = 3;
+/// Rounds that must agree on anything worse where questions get lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl Standing {
@@ -174,7 +176,12 @@ impl Standing {
         };
         // There was nothing to be sure of.
         let at_once = self.present.state == State::Unknown && verdict == Verdict::of(State::Well);
-        let needed = if lossy && verdict.state == State::SmallMtu { AGREE_LOSSY } else { AGREE };
+        let needed = match verdict.state {
+            State::Well if !verdict.ping_only => AGREE,
+            _ if lossy => AGREE_LOSSY,
+            State::Well | State::SmallMtu => AGREE_PARTLY,
+            _ => AGREE,
+        };
         if rounds >= needed || at_once {
             *self = Self { present: verdict, next: None };
             return true;

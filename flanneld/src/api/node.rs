@@ -86,11 +86,6 @@ impl Describer {
         (state.live, state.mesh) = (None, None);
     }
 
-    /// Takes the doctor's latest report.
-    pub fn diagnosed(&self, report: Report) {
-        self.health.set_report(std::time::Instant::now(), Arc::new(report));
-    }
-
     /// The doctor's report of a round that begins now.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         self.health.fresh_report().await

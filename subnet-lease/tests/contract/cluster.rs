@@ -89,11 +89,11 @@ impl Cluster {
             names.push(name.to_owned());
             names.len()
         };
-        self.create(name, json!([format!("10.5.{at}.0/24")]), &[]);
+        self.create(name, &json!([format!("10.5.{at}.0/24")]), &[]);
     }
 
     /// Creates a Node with these podCIDRs, and what a daemon would publish there.
-    pub fn create(&self, name: &str, cidrs: Value, annotations: &[(&str, &str)]) {
+    pub fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
         let annotations: Value = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), json!(value))).collect();
@@ -102,16 +102,16 @@ impl Cluster {
             spec = json!({});
         }
         let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": self.full(name), "annotations": annotations }, "spec": spec });
-        self.ask(Method::POST, "/api/v1/nodes", "application/json", Some(&node));
+        self.ask(&Method::POST, "/api/v1/nodes", "application/json", Some(&node));
     }
 
     pub fn delete_node(&self, name: &str) {
-        self.ask(Method::DELETE, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None);
+        self.ask(&Method::DELETE, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None);
     }
 
     /// Writes to a Node as others do.
     pub fn patch(&self, name: &str, patch: &Value) -> Value {
-        self.ask(Method::PATCH, &format!("/api/v1/nodes/{}", self.full(name)), "application/merge-patch+json", Some(patch))
+        self.ask(&Method::PATCH, &format!("/api/v1/nodes/{}", self.full(name)), "application/merge-patch+json", Some(patch))
     }
 
     pub fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
@@ -119,16 +119,16 @@ impl Cluster {
     }
 
     pub fn node(&self, name: &str) -> Value {
-        self.ask(Method::GET, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None)
+        self.ask(&Method::GET, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None)
     }
 
-    fn ask(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Value {
+    fn ask(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Value {
         wait(async { self.way().await.0.ask(method.clone(), path, content, body).await }).unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
     /// The Nodes of this case that flannel serves: the key that their podCIDR makes, and their annotations.
     fn served(&self) -> Vec<(String, Value)> {
-        let list = self.ask(Method::GET, "/api/v1/nodes", "application/json", None);
+        let list = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None);
         let of_case = |node: &&Value| node["metadata"]["name"].as_str().is_some_and(|name| name.ends_with(&format!(".{}", self.case)));
         let served = |node: &&Value| node["metadata"]["annotations"][format!("{PREFIX}/kube-subnet-manager")] == "true";
         let key = |node: &Value| wire::render_key(&Dual::V4(node["spec"]["podCIDR"].as_str().unwrap().parse().unwrap()));
@@ -146,13 +146,13 @@ impl Cluster {
 
     /// Deletes the Node with that podCIDR.
     pub fn delete(&self, key: &str) {
-        let name = self.ask(Method::GET, "/api/v1/nodes", "application/json", None)["items"]
+        let name = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None)["items"]
             .as_array()
             .unwrap()
             .iter()
             .find(|node| node["spec"]["podCIDR"].as_str().is_some_and(|cidr| wire::render_key(&Dual::V4(cidr.parse().unwrap())) == key))
             .and_then(|node| node["metadata"]["name"].as_str().map(str::to_owned))
             .expect("a Node with that podCIDR");
-        self.ask(Method::DELETE, &format!("/api/v1/nodes/{name}"), "application/json", None);
+        self.ask(&Method::DELETE, &format!("/api/v1/nodes/{name}"), "application/json", None);
     }
 }

@@ -39,7 +39,7 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
     acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
     let follower = Follower::of(manager.clone());
-    bed.cluster().create("peer", json!(["10.5.77.0/24"]), &PEER);
+    bed.cluster().create("peer", &json!(["10.5.77.0/24"]), &PEER);
     let peer = bed.here("10.5.77.0-24");
     eventually("the peer is seen", || follower.has(&peer)).await;
     let resets = follower.resets();
@@ -47,7 +47,7 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
     eventually("the outage is told", || follower.interruptions() > 0).await;
     holding.attrs.send_modify(|attrs| attrs.public_ip = Some([192, 168, 56, 201].into()));
     eventually("it is told that the others do not know", || holding.held.borrow().untold.is_some()).await;
-    bed.cluster().create("late", json!(["10.5.78.0/24"]), &PEER);
+    bed.cluster().create("late", &json!(["10.5.78.0/24"]), &PEER);
     assert!(follower.has(&peer), "nobody is gone");
     bed.cluster().reachable(true);
     eventually("what changed is published", || public_ip(&bed.cluster().node("one")) == Some("192.168.56.201")).await;
@@ -68,7 +68,7 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
         move || held.borrow().trouble.as_ref().is_some_and(|why| why.contains(part))
     };
     eventually("there is no Node", told("there is no Node")).await;
-    bed.cluster().create("one", json!([]), &[]);
+    bed.cluster().create("one", &json!([]), &[]);
     eventually("there is no podCIDR", told("pod cidr not assigned")).await;
     assert_eq!(public_ip(&bed.cluster().node("one")), None, "nothing is published before");
     bed.cluster().patch("one", &json!({ "spec": { "podCIDR": bed.here("10.5.9.0/24"), "podCIDRs": [bed.here("10.5.9.0/24")] } }));
@@ -79,9 +79,9 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
 async fn of_two_nodes_with_one_pod_cidr_the_older_has_it(bed: Bed) {
     bed.configure(CONFIG);
     // In one second the first by name is the older: so it is here in any case.
-    bed.cluster().create("a", json!(["10.5.1.0/24"]), &PEER);
-    bed.cluster().create("b", json!(["10.5.0.0/23"]), &[]);
-    bed.cluster().create("c", json!(["10.5.0.0/24"]), &[]);
+    bed.cluster().create("a", &json!(["10.5.1.0/24"]), &PEER);
+    bed.cluster().create("b", &json!(["10.5.0.0/23"]), &[]);
+    bed.cluster().create("c", &json!(["10.5.0.0/24"]), &[]);
     let managers = [bed.cluster().manager("b").await, bed.cluster().manager("c").await];
     let [second, third] = managers.map(|manager| Arc::new(manager) as Arc<dyn SubnetManager>);
     // It overlaps the second one alone, which has nothing.
@@ -107,10 +107,10 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
     eventually("it is told", || holding.held.borrow().trouble.as_ref().is_some_and(|why| why.contains("was deleted"))).await;
     // Registered anew, with what it had.
     let cidr = lease.subnets.to_string();
-    bed.cluster().create("one", json!([cidr]), &[]);
+    bed.cluster().create("one", &json!([cidr]), &[]);
     eventually("it says again what it has to", || public_ip(&bed.cluster().node("one")) == Some("192.168.56.101")).await;
     bed.cluster().delete_node("one");
-    bed.cluster().create("heir", json!([cidr]), &PEER);
+    bed.cluster().create("heir", &json!([cidr]), &PEER);
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
     assert!(matches!(&lost, Lost::Moved(why) if why.contains("heir")), "{lost}");
 }
@@ -121,7 +121,7 @@ async fn another_pod_cidr_ends_the_lease(bed: Bed) {
     let lease = acquire(&manager, &one).await.unwrap();
     let mut holding = hold(&manager, &one).await;
     bed.cluster().delete_node("one");
-    bed.cluster().create("one", json!(["10.5.99.0/24"]), &[]);
+    bed.cluster().create("one", &json!(["10.5.99.0/24"]), &[]);
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
     assert!(matches!(&lost, Lost::Moved(why) if why.contains(&lease.subnets.to_string())), "{lost}");
     assert_eq!(key(&acquire(&manager, &one).await.unwrap()), bed.here("10.5.99.0-24"));
@@ -158,15 +158,15 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
     let manager = bed.node("one").await;
     config(&manager).await;
     let follower = Follower::of(manager.clone());
-    bed.cluster().create("peer", json!(["10.5.77.0/24"]), &PEER);
+    bed.cluster().create("peer", &json!(["10.5.77.0/24"]), &PEER);
     eventually("the peer is seen", || follower.has(&bed.here("10.5.77.0-24"))).await;
     bed.cluster().annotate("peer", &format!("{PREFIX}/public-ip"), Some("hostname"));
     for (number, (name, value)) in [("public-ip", "fd00::1"), ("backend-data", "{"), ("public-ipv6", "\u{1b}[2J")].into_iter().enumerate() {
         let cidr = format!("10.5.{}.0/24", 80 + number);
-        bed.cluster().create(&format!("odd{number}"), json!([cidr]), &[("kube-subnet-manager", "true"), (name, value)]);
+        bed.cluster().create(&format!("odd{number}"), &json!([cidr]), &[("kube-subnet-manager", "true"), (name, value)]);
     }
-    bed.cluster().create("outside", json!(["10.0.0.0/8"]), &PEER);
-    bed.cluster().create("good", json!(["10.5.78.0/24"]), &PEER);
+    bed.cluster().create("outside", &json!(["10.0.0.0/8"]), &PEER);
+    bed.cluster().create("good", &json!(["10.5.78.0/24"]), &PEER);
     eventually("the watch goes on", || follower.has(&bed.here("10.5.78.0-24"))).await;
     assert!(follower.has(&bed.here("10.5.77.0-24")), "an unreadable value is no removal");
     assert_eq!(follower.len(), 2);

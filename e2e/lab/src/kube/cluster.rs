@@ -33,7 +33,7 @@ const SLOW: Duration = Duration::from_secs(120);
 pub struct Cluster {
     /// The nodes, started or not.
     pub nodes: Vec<Member>,
-    _control_plane: Vec<Process>,
+    controllers: Vec<Process>,
     /// The API server.
     pub api: ApiServer,
     /// What joins the nodes.
@@ -82,22 +82,31 @@ impl Cluster {
         let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?;
         let host = lab.host("control-plane", &[outward])?;
         let api = ApiServer::start(&host, options.families)?;
+        let controllers = controllers(&api, options)?;
         let admin = api.kubeconfig(User::Admin, None)?;
-        let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
-            .args(["--use-service-account-credentials=true", "--allocate-node-cidrs", "--leader-elect=false", "--secure-port=0"])
-            .arg(format!("--kubeconfig={}", admin.display()))
-            .arg(format!("--service-account-private-key-file={}", api.certificates().server_key().display()))
-            .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
-            .arg(format!("--cluster-cidr={}", options.pod_networks()))
-            .arg(format!("--service-cluster-ip-range={}", options.families.services()))
-            // A node that is gone is noticed in seconds.
-            .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
-        let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
-            .args(["--leader-elect=false", "--secure-port=0"])
-            .arg(format!("--kubeconfig={}", admin.display()));
-        let control_plane = vec![host.spawn("kube-controller-manager", &controller)?, host.spawn("kube-scheduler", &scheduler)?];
         let nodes = hosts.into_iter().map(|host| Member::new(host, options, &admin)).collect();
-        Ok(Cluster { nodes, _control_plane: control_plane, api, lan, options: options.clone() })
+        Ok(Cluster { nodes, controllers, api, lan, options: options.clone() })
+    }
+
+    /// Kills the API server and the controllers; etcd goes on, and so do the nodes.
+    ///
+    /// # Errors
+    /// When the API server does not run.
+    pub fn kill_control_plane(&mut self) -> Result<()> {
+        self.api.process()?.kill()?;
+        self.api.stop()?;
+        // Without the API they would lose their leases and end, too.
+        self.controllers.iter_mut().try_for_each(Process::kill)
+    }
+
+    /// Starts the API server and the controllers anew, after [`Cluster::kill_control_plane`].
+    ///
+    /// # Errors
+    /// When the API server does not answer in time.
+    pub fn restart_control_plane(&mut self) -> Result<()> {
+        self.api.restart()?;
+        self.controllers = controllers(&self.api, &self.options)?;
+        Ok(())
     }
 
     /// Starts nodes beside each other and waits until they are registered.
@@ -196,6 +205,24 @@ impl Cluster {
         let (program, config) = (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
         Ok(format!("ip netns exec {} {} --kubeconfig {}", self.api.host().netns().name(), program.display(), config.display()))
     }
+}
+
+/// What runs beside the API server: the controllers, and the scheduler.
+fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
+    let admin = api.kubeconfig(User::Admin, None)?;
+    let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
+        .args(["--use-service-account-credentials=true", "--allocate-node-cidrs", "--leader-elect=false", "--secure-port=0"])
+        .arg(format!("--kubeconfig={}", admin.display()))
+        .arg(format!("--service-account-private-key-file={}", api.certificates().server_key().display()))
+        .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
+        .arg(format!("--cluster-cidr={}", options.pod_networks()))
+        .arg(format!("--service-cluster-ip-range={}", options.families.services()))
+        // A node that is gone is noticed in seconds.
+        .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
+    let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
+        .args(["--leader-elect=false", "--secure-port=0"])
+        .arg(format!("--kubeconfig={}", admin.display()));
+    Ok(vec![api.host().spawn("kube-controller-manager", &controller)?, api.host().spawn("kube-scheduler", &scheduler)?])
 }
 
 /// Whether nodes have addresses of IPv4 and of IPv6.

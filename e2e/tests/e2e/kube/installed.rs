@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Host, Member, binaries, eventually_ok};
+use lab::{Cluster, ClusterOptions, Host, binaries, eventually_ok};
 use serde_json::Value;
 
-use crate::kube::bed::{SOON, echo_pod, echo_service};
+use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
 
 pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
@@ -65,18 +65,14 @@ pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     cluster.apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---")).map(drop)
 }
 
-/// All pods reach each other, the Service is answered by all of them, and each node's hostPort by its own.
-pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
+/// Pods on all nodes reach each other.
+pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     apply_pods(cluster)?;
-    let nodes: Vec<&Member> = cluster.started().collect();
-    for number in 1..=nodes.len() {
+    for number in 1..=cluster.started().count() {
         cluster.wait_pod("default", &format!("p{number}"))?;
     }
     let addresses = cluster.pod_addresses("default")?;
-    let ask = |from: &str, to: &str| -> Result<String> {
-        Ok(cluster.exec("default", from, &["sh", "-c", &format!("nc {to} </dev/null")])?.trim().to_owned())
-    };
-    for (number, (from, _)) in addresses.iter().enumerate() {
+    for (from, _) in &addresses {
         for (to, list) in addresses.iter().filter(|(to, _)| to != from) {
             ensure!(!list.is_empty(), "{to} has no address");
             for address in list {
@@ -85,8 +81,21 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
                     .with_context(|| format!("{from} to {to} at {address}"))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// All pods reach each other, the Service is answered by all of them, and each node's hostPort by its own.
+pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
+    require_reach(cluster)?;
+    let (nodes, addresses) = (cluster.started().collect::<Vec<_>>(), cluster.pod_addresses("default")?);
+    let ask = |from: &str, to: &str| -> Result<String> {
+        Ok(cluster.exec("default", from, &["sh", "-c", &format!("nc {to} </dev/null")])?.trim().to_owned())
+    };
+    for (number, (from, _)) in addresses.iter().enumerate() {
         let mut answered = std::collections::BTreeSet::new();
-        eventually_ok(SOON, "every pod has answered for the Service", || {
+        // After an outage of the API, a kube-proxy may look again a minute later only.
+        eventually_ok(MINUTES, "every pod has answered for the Service", || {
             answered.insert(ask(from, "10.96.0.80 80")?);
             ensure!(answered.len() == addresses.len(), "{from} was answered by {answered:?} only");
             Ok(())

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, Door, Member, eventually_ok};
 
 use crate::kube::bed::MINUTES;
-use crate::kube::installed::{apply_pods, impatient, install, require_traffic};
+use crate::kube::installed::{apply_pods, impatient, install, require_reach};
 use crate::kube::streams::Streams;
 
 /// Where a daemon says whether it is ready.
@@ -29,14 +29,16 @@ pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> 
     told("drain and return");
     kill_and_restart(cluster)?;
     install(cluster, &text)?;
-    told("daemons killed; kubelet, containerd and API server restarted");
+    told("daemons killed; kubelet, containerd and control plane restarted");
     a_minute_without_the_api(cluster, &doors)?;
     told("a minute without the API");
     let newcomer = cluster.nodes.len() - 1;
     cluster.start_nodes(newcomer..newcomer + 1)?;
-    install(cluster, &text)?;
-    require_traffic(cluster)?;
     told("another node");
+    install(cluster, &text)?;
+    told("its daemon");
+    require_reach(cluster)?;
+    told("its pods");
     streams.require_clean()
 }
 
@@ -61,8 +63,8 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     cluster.node(0)?.stop_kubelet()?;
     cluster.node(0)?.start_kubelet()?;
     cluster.node(1)?.restart_containerd()?;
-    cluster.api.stop()?;
-    cluster.api.restart()?;
+    cluster.kill_control_plane()?;
+    cluster.restart_control_plane()?;
     // What the API has of them may still be of those that were killed.
     for node in cluster.started() {
         eventually_ok(MINUTES, "a killed daemon is back", || {
@@ -82,7 +84,7 @@ fn daemons(node: &Member) -> Vec<i32> {
 
 /// The API server gone until every daemon says so, and back at the second address only.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
-    cluster.api.stop()?;
+    cluster.kill_control_plane()?;
     first.close()?;
     for node in cluster.started() {
         eventually_ok(MINUTES, "a daemon without the API is not ready", || {
@@ -91,7 +93,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
             Ok(())
         })?;
     }
-    cluster.api.restart()?;
+    cluster.restart_control_plane()?;
     for node in cluster.started() {
         let (away, back) = (asked(node, first.url().as_str())?, asked(node, second.url().as_str())?);
         // Whoever has no token is refused by the API server, and by nobody at the first address.

@@ -1,0 +1,20 @@
+//! A node that asks its peers and answers them, as a pure state machine: datagrams and the time go in, datagrams and verdicts come out. The
+//! prober moves them over sockets, the simulation between nodes.
+
+mod answers;
+mod asks;
+mod hears;
+mod hunt;
+mod hunts;
+mod machine;
+mod message;
+mod peer;
+mod rounds;
+mod session;
+mod sessions;
+mod show;
+mod viewer;
+mod views;
+
+pub use machine::Node;
+pub use message::{Datagram, Itself, Notice, Now, Send, WAIT};

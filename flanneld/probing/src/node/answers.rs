@@ -1,0 +1,65 @@
+//! Answers to the questions of others: never longer than the question, to addresses of leases in force only, and not too many.
+
+use super::machine::Node;
+use super::message::{Datagram, Now};
+use crate::rows;
+use crate::target::Way;
+use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};
+use std::time::Duration;
+
+impl Node {
+    pub(super) fn answer_echo(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header, body: &Echo) -> Option<Vec<u8>> {
+        let Some((key, who, known)) = self.asker(datagram, header.from).map(|peer| (peer.target.subnet, peer.who, peer.target.id.is_some())) else {
+            self.traffic.strangers += 1;
+            return None;
+        };
+        if !self.answers.1.take(datagram.from, now.at) || !self.answers.0.take(now.at, 1) {
+            self.traffic.limited += 1;
+            return None;
+        }
+        let ipv6 = key.addr().is_ipv6();
+        let own = self.itself.who(ipv6)?;
+        self.traffic.questions += 1;
+        let peer = self.peers.get_mut(&key)?;
+        // Another node at that address is answered, but is not the peer.
+        let is_peer = !known || header.from == who;
+        let mut heard = if is_peer { peer.heard_at } else { (None, None) };
+        match datagram.way {
+            Way::Overlay => heard.0 = Some(datagram.at),
+            Way::Beside => heard.1 = Some(datagram.at),
+        }
+        if is_peer {
+            peer.heard_at = heard;
+            if peer.answers_at.is_none() {
+                peer.answers_at = body.answers_at.filter(|ip| peer.target.overlay_addresses().contains(ip));
+            }
+            self.look_into(now, key);
+        }
+        let age = |at: Option<Duration>| at.map(|at| u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1));
+        let answer = Echo {
+            heard_overlay_ms: age(heard.0),
+            heard_beside_ms: age(heard.1),
+            held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros()).unwrap_or(u32::MAX),
+            wall_ms: now.wall_ms,
+            answers_at: self.itself.overlay(ipv6),
+            up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
+        };
+        let header = Header { kind: Kind::EchoAnswer, from: own, to: header.from, ..*header };
+        (datagram.bytes.len() >= ECHO).then(|| echo(&header, &answer, ECHO))
+    }
+
+    pub(super) fn answer_row(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header) -> Option<Vec<u8>> {
+        let Some(key) = self.asker(datagram, header.from).map(|peer| peer.target.subnet) else {
+            self.traffic.strangers += 1;
+            return None;
+        };
+        if !self.rows_to.take(datagram.from, now.at) || !self.answers.0.take(now.at, 1) {
+            self.traffic.limited += 1;
+            return None;
+        }
+        let own = self.itself.who(key.addr().is_ipv6())?;
+        self.traffic.questions += 1;
+        let header = Header { kind: Kind::RowAnswer, from: own, to: header.from, ..*header };
+        row_answer(&header, &rows::write(&self.body(now)))
+    }
+}

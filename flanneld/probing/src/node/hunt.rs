@@ -1,0 +1,25 @@
+//! The search for the size that the way to a peer carries.
+
+use crate::mtu::{Search, least};
+use std::time::Duration;
+
+/// A search in progress.
+#[derive(Debug)]
+pub struct Hunt {
+    pub search: Search,
+    /// By ping, where questions are not answered.
+    pub by_ping: bool,
+    /// The size that was asked, and until when its answer is awaited.
+    pub asked: Option<(u16, Duration)>,
+}
+
+impl Hunt {
+    pub fn new(ipv6: bool, mtu: u16, by_ping: bool) -> Self {
+        Self { search: Search::new(least(ipv6), mtu), by_ping, asked: None }
+    }
+
+    pub fn answered(&mut self, size: u16) {
+        self.search.answered(size);
+        self.asked = None;
+    }
+}

@@ -1,0 +1,178 @@
+//! The node itself: what it keeps, and the order in which it does what is due.
+
+use super::message::{COST, Itself, Notice, Now, Send, Waiting};
+use super::peer::Peer;
+use super::session::Session;
+use super::viewer::Viewer;
+use crate::limits::{ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS_AN_ADDRESS};
+use crate::schedule::{FullSize, Walk};
+use crate::target::{Target, Way};
+use crate::view::{Own, Traffic};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A node.
+pub struct Node {
+    pub(super) itself: Itself,
+    pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
+    pub(super) began: Duration,
+    pub(super) own: Own,
+    pub(super) peers: BTreeMap<IpNet, Peer>,
+    pub(super) addresses: HashMap<(Way, IpAddr), Vec<IpNet>>,
+    pub(super) waiting: HashMap<u64, Waiting>,
+    pub(super) forget: VecDeque<(Duration, u64)>,
+    pub(super) closes: BTreeSet<(Duration, IpNet)>,
+    pub(super) again: BTreeSet<(Duration, IpNet)>,
+    pub(super) hunts: BTreeSet<(Duration, IpNet)>,
+    pub(super) walk: Walk<IpNet>,
+    pub(super) full: FullSize,
+    pub(super) retries: Bucket,
+    pub(super) rounds: u64,
+    pub(super) typical_us: (Duration, Option<u32>),
+    pub(super) answers: (Bucket, Buckets<IpAddr>),
+    pub(super) rows_to: Buckets<IpAddr>,
+    pub(super) viewer: Viewer,
+    pub(super) sessions: BTreeMap<u64, Session>,
+    pub(super) traffic: Traffic,
+    pub(super) out: Vec<Send>,
+    pub(super) notices: Vec<Notice>,
+}
+
+impl Node {
+    /// A node without peers. `random` makes nonces: whoever can guess them can forge answers.
+    pub fn new(itself: Itself, now: Duration, random: impl FnMut() -> u64 + std::marker::Send + 'static) -> Self {
+        let own = itself.who_v4.or(itself.who_v6).unwrap_or(0);
+        Self {
+            itself,
+            random: Box::new(random),
+            began: now,
+            own: Own::default(),
+            peers: BTreeMap::new(),
+            addresses: HashMap::new(),
+            waiting: HashMap::new(),
+            forget: VecDeque::new(),
+            closes: BTreeSet::new(),
+            again: BTreeSet::new(),
+            hunts: BTreeSet::new(),
+            walk: Walk::new(own, now),
+            full: FullSize::default(),
+            retries: Bucket::new(RETRIES, now),
+            rounds: 0,
+            typical_us: (now, None),
+            answers: (Bucket::new(ANSWERS, now), Buckets::new(ANSWERS_AN_ADDRESS)),
+            rows_to: Buckets::new(ROWS_AN_ADDRESS),
+            viewer: Viewer::new(Bucket::new(ROW_QUESTIONS, now)),
+            sessions: BTreeMap::new(),
+            traffic: Traffic::default(),
+            out: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// What changed of itself: addresses, MTU.
+    pub fn set_itself(&mut self, itself: Itself) {
+        for (key, peer) in &mut self.peers {
+            let ipv6 = key.addr().is_ipv6();
+            if itself.mtu(ipv6) != self.itself.mtu(ipv6) {
+                peer.carries = None;
+            }
+        }
+        self.itself = itself;
+    }
+
+    /// What it says of itself in its row.
+    pub fn set_own(&mut self, own: Own) {
+        self.own = own;
+    }
+
+    /// The peers as the leases say. What is known of those that stay is kept.
+    pub fn set_targets(&mut self, targets: Vec<Target>, now: Duration) {
+        let mut before = std::mem::take(&mut self.peers);
+        let mut new = Vec::new();
+        for target in targets {
+            let key = target.subnet;
+            let known = before.remove(&key).filter(|known| known.is_same_node(&target));
+            if known.is_none() {
+                new.push((key, target.who().unwrap_or(0)));
+            }
+            let peer = match known {
+                Some(known) => Peer { target, ..known },
+                None => Peer::new(target, now),
+            };
+            self.peers.insert(key, peer);
+        }
+        let gone = |key: &IpNet| !self.peers.contains_key(key);
+        let fresh: BTreeSet<IpNet> = new.iter().map(|(key, _)| *key).collect();
+        let stays = |key: &IpNet| !gone(key) && !fresh.contains(key);
+        self.closes.retain(|(_, key)| stays(key));
+        self.again.retain(|(_, key)| stays(key));
+        self.hunts.retain(|(_, key)| stays(key));
+        self.waiting.retain(|_, waiting| stays(&waiting.key));
+        self.viewer.retain(|key| stays(key));
+        self.walk.retain(|key| stays(key));
+        for (key, who) in new {
+            self.walk.add(key, who);
+        }
+        self.addresses.clear();
+        for (key, peer) in &self.peers {
+            self.addresses.entry((Way::Beside, peer.target.address)).or_default().push(*key);
+            for address in peer.target.overlay_addresses() {
+                self.addresses.entry((Way::Overlay, address)).or_default().push(*key);
+            }
+        }
+    }
+
+    /// Does what is due. Returns when it wants to be called again.
+    pub fn wake(&mut self, now: Now) -> Duration {
+        while self.forget.front().is_some_and(|(until, _)| *until <= now.at) {
+            if let Some((_, nonce)) = self.forget.pop_front() {
+                self.waiting.remove(&nonce);
+            }
+        }
+        self.close_rounds(now);
+        self.step_hunts(now);
+        self.repeat(now);
+        self.turns(now);
+        self.step_sessions(now);
+        self.ask_rows(now);
+        self.next_wake(now)
+    }
+
+    fn next_wake(&mut self, now: Now) -> Duration {
+        let first = |set: &BTreeSet<(Duration, IpNet)>| set.first().map(|(at, _)| *at);
+        let retry = |bucket: &mut Bucket, at: Duration| at.max(bucket.ready_at(now.at, COST));
+        let again = first(&self.again).map(|at| retry(&mut self.retries, at));
+        let hunt = first(&self.hunts);
+        let sessions = self.sessions.values().map(|session| session.next).min();
+        let forget = self.forget.front().map(|(until, _)| *until);
+        let due = [again, hunt, first(&self.closes), sessions, forget, self.viewer.next(now.at)];
+        due.into_iter().flatten().fold(self.walk.next(), Duration::min)
+    }
+
+    /// The program did not run for so long: nothing is lost because nobody looked.
+    pub fn stalled(&mut self, by: Duration) {
+        let later = |set: &mut BTreeSet<(Duration, IpNet)>| *set = std::mem::take(set).into_iter().map(|(at, key)| (at + by, key)).collect();
+        later(&mut self.closes);
+        later(&mut self.hunts);
+        self.forget.iter_mut().for_each(|(until, _)| *until += by);
+        self.sessions.values_mut().for_each(|session| session.delay(by));
+        self.walk.delay(by);
+    }
+
+    /// What is to be sent.
+    pub fn take_sends(&mut self) -> Vec<Send> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Which verdicts changed.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// What was sent and heard.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}

@@ -1,0 +1,228 @@
+//! What is remembered of one peer: little, since there may be ten thousand.
+
+use super::hunt::Hunt;
+use super::message::WAIT;
+use crate::state::State;
+use crate::target::Target;
+use crate::verdict::{Evidence, Standing};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Questions that are waited for together.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    pub number: u64,
+    pub evidence: Evidence,
+    /// Whether everything was asked that a verdict needs.
+    pub whole: bool,
+    pub began: Duration,
+    pub closes: Duration,
+    /// Answers that have not come.
+    pub open: u8,
+}
+
+/// What a peer said of us.
+#[derive(Clone, Copy, Debug)]
+pub struct Said {
+    pub at: Duration,
+    pub overlay_ms: Option<u32>,
+    pub beside_ms: Option<u32>,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub struct Peer {
+    pub target: Target,
+    /// Its number, for orders: 0 if it cannot be computed.
+    pub who: u64,
+    pub standing: Standing,
+    /// The verdict with its grade.
+    pub shown: State,
+    pub since: Duration,
+    pub round: Option<Box<Round>>,
+    /// Rounds since the last turn.
+    pub rounds: u8,
+    pub history: History,
+    pub carries: Option<u16>,
+    pub hunt: Option<Box<Hunt>>,
+    pub asked_at: Option<Duration>,
+    pub through_at: Option<Duration>,
+    pub beside_at: Option<Duration>,
+    pub said: Option<Said>,
+    /// When its questions came in through the overlay network, and beside it.
+    pub heard_at: (Option<Duration>, Option<Duration>),
+    pub looked_at: Option<Duration>,
+    pub clock_offset_ms: Option<i64>,
+    pub answered_by: Option<u64>,
+    pub turns: u32,
+    pub full_done: u32,
+    /// Its address in the overlay network, by its own words.
+    pub answers_at: Option<IpAddr>,
+}
+
+impl Peer {
+    pub fn new(target: Target, now: Duration) -> Self {
+        Self {
+            who: target.who().unwrap_or(0),
+            target,
+            standing: Standing::default(),
+            shown: State::Unknown,
+            since: now,
+            round: None,
+            rounds: 0,
+            history: History::default(),
+            carries: None,
+            hunt: None,
+            asked_at: None,
+            through_at: None,
+            beside_at: None,
+            said: None,
+            heard_at: (None, None),
+            looked_at: None,
+            clock_offset_ms: None,
+            answered_by: None,
+            turns: 0,
+            full_done: 0,
+            answers_at: None,
+        }
+    }
+
+    /// Whether what is known still holds: the same node, at the same address.
+    pub fn is_same_node(&self, target: &Target) -> bool {
+        self.target.address == target.address && self.target.id == target.id
+    }
+}
+
+/// The last questions through the overlay network.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct History {
+    /// A bit for each question, the last one lowest: it got no answer.
+    lost: u16,
+    asked: u8,
+    last_loss: Option<Duration>,
+    /// Losses of which it is not decided yet whether the way lost them, or the daemon was silent.
+    pending: u8,
+    rtts: [u32; 8],
+    known: u8,
+}
+
+impl History {
+    /// Notes a question that was answered.
+    pub fn answered(&mut self) {
+        self.push(false);
+    }
+
+    /// Notes one that was not; it counts once it is decided why.
+    pub fn unanswered(&mut self, now: Duration) {
+        self.pending = self.pending.saturating_add(1);
+        self.last_loss = Some(now);
+    }
+
+    /// The way lost them.
+    pub fn count_losses(&mut self) {
+        for _ in 0..std::mem::take(&mut self.pending) {
+            self.push(true);
+        }
+    }
+
+    /// The way did not lose them.
+    pub fn forgive_losses(&mut self) {
+        self.pending = 0;
+    }
+
+    fn push(&mut self, lost: bool) {
+        self.lost = self.lost << 1 | u16::from(lost);
+        self.asked = (self.asked + 1).min(16);
+    }
+
+    /// The answer came after all, late.
+    pub fn came_late(&mut self) {
+        if self.pending > 0 {
+            self.pending -= 1;
+        } else {
+            self.lost &= self.lost.wrapping_sub(1);
+        }
+    }
+
+    /// The peer listens since then only: what it did not hear before was not lost on the way.
+    pub fn began(&mut self, began: Duration) {
+        if self.last_loss.is_some_and(|loss| loss <= began + WAIT) {
+            self.lost = 0;
+            self.pending = 0;
+        }
+    }
+
+    /// Notes a round trip.
+    pub fn round_trip(&mut self, rtt: Duration) {
+        let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+        if let Some(place) = self.rtts.get_mut(usize::from(self.known % 8)) {
+            *place = us;
+        }
+        // From 8 to 15 all places are taken.
+        self.known = if self.known == 15 { 8 } else { self.known + 1 };
+    }
+
+    pub fn lost(&self) -> u32 {
+        self.lost.count_ones()
+    }
+
+    pub fn asked(&self) -> u8 {
+        self.asked
+    }
+
+    /// The median of the last round trips.
+    pub fn rtt_us(&self) -> Option<u32> {
+        let mut rtts = self.rtts;
+        let known = rtts.get_mut(..usize::from(self.known.min(8)))?;
+        known.sort_unstable();
+        known.get(known.len() / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_the_last_sixteen() {
+        let now = Duration::from_secs(100);
+        let mut history = History::default();
+        for number in 0..20 {
+            if number % 5 == 0 {
+                history.unanswered(now);
+                history.count_losses();
+            } else {
+                history.answered();
+            }
+        }
+        assert_eq!((history.lost(), history.asked()), (3, 16));
+        history.came_late();
+        assert_eq!(history.lost(), 2);
+        history.began(now - Duration::from_secs(50));
+        assert_eq!(history.lost(), 2);
+        history.began(now + Duration::from_secs(1));
+        assert_eq!(history.lost(), 0);
+        history.came_late();
+        assert_eq!(history.lost(), 0);
+        history.unanswered(now);
+        history.forgive_losses();
+        history.unanswered(now);
+        history.came_late();
+        history.count_losses();
+        assert_eq!(history.lost(), 0);
+    }
+
+    #[test]
+    fn the_median_of_the_last_eight() {
+        let mut history = History::default();
+        assert_eq!(history.rtt_us(), None);
+        for us in [9_000, 1, 2] {
+            history.round_trip(Duration::from_micros(us));
+        }
+        assert_eq!(history.rtt_us(), Some(2));
+        for us in 100..140 {
+            history.round_trip(Duration::from_micros(us));
+        }
+        assert_eq!(history.rtt_us(), Some(136));
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known, for those who look.
+
+use super::machine::Node;
+use super::message::Now;
+use super::peer::{Peer, Said as SaidOfUs};
+use super::viewer::Row;
+use crate::rows::{Body, Wire, fit};
+use crate::schedule::cycle;
+use crate::state::{Harm, State};
+use crate::view::{self, Cell, Mesh, Said};
+use crate::who::short;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// How many others are quoted about a peer.
+const QUOTED: usize = 16;
+
+fn age(now: Now, at: Duration) -> u64 {
+    u64::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Node {
+    /// Everything that is known. `port` and `problems` are the sockets'.
+    pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
+        let subnets: HashMap<u32, IpNet> = self.peers.keys().map(|subnet| (short(subnet), *subnet)).collect();
+        let rows: Vec<view::Row> = self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect();
+        let mut said: HashMap<IpNet, Vec<Said>> = HashMap::new();
+        for row in &rows {
+            let by = row.name.clone().unwrap_or_else(|| row.subnet.to_string());
+            for cell in &row.peers {
+                let about = said.entry(cell.subnet).or_default();
+                if about.len() < QUOTED && cell.state != State::Unknown {
+                    about.push(Said { by: by.clone(), state: cell.state, age_ms: row.said_age_ms.unwrap_or(0) });
+                }
+            }
+        }
+        let peers = self.peers.keys().filter_map(|key| {
+            let mut peer = self.show_peer(now, key)?;
+            if peer.state.harm() >= Harm::Some {
+                peer.others = said.remove(key).unwrap_or_default();
+            }
+            Some(peer)
+        });
+        Mesh {
+            at_ms: now.wall_ms,
+            running_ms: age(now, self.began),
+            port,
+            cycle_ms: u64::try_from(cycle(self.peers.len()).as_millis()).unwrap_or(u64::MAX),
+            traffic: self.traffic,
+            problems,
+            peers: peers.collect(),
+            rows,
+        }
+    }
+
+    /// How many peers are in each state.
+    pub fn counts(&self) -> BTreeMap<State, u32> {
+        let mut counts = BTreeMap::new();
+        for peer in self.peers.values() {
+            *counts.entry(peer.shown).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::Peer> {
+        let peer = self.peers.get(key)?;
+        let target = &peer.target;
+        let since = |at: Option<Duration>| at.map(|at| age(now, at));
+        // What it said then is older now.
+        let by_it = |ms: fn(&SaidOfUs) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
+        Some(view::Peer {
+            id: target.id.clone(),
+            name: target.name.clone(),
+            subnet: target.subnet,
+            address: target.address,
+            overlay: self.overlay_of(key),
+            state: peer.shown,
+            state_age_ms: age(now, peer.since),
+            ping_only: peer.standing.present.ping_only,
+            rtt_us: peer.history.rtt_us(),
+            lost: u8::try_from(peer.history.lost()).unwrap_or(16),
+            asked: peer.history.asked(),
+            carries: peer.carries,
+            mtu: self.itself.mtu(key.addr().is_ipv6()),
+            asked_age_ms: since(peer.asked_at),
+            answered_age_ms: since(peer.through_at),
+            beside_age_ms: since(peer.beside_at),
+            hears_us_age_ms: by_it(|said| said.overlay_ms),
+            hears_us_beside_age_ms: by_it(|said| said.beside_ms),
+            heard_age_ms: since(peer.heard_at.0),
+            heard_beside_age_ms: since(peer.heard_at.1),
+            clock_offset_ms: peer.clock_offset_ms,
+            answered_by: peer.answered_by.map(|who| self.name_of(who)),
+            others: Vec::new(),
+        })
+    }
+
+    /// A node by its number: its name, else the number.
+    fn name_of(&self, who: u64) -> String {
+        let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
+        match known {
+            Some(peer) => peer.target.name.clone().unwrap_or_else(|| peer.target.subnet.to_string()),
+            None if [self.itself.who_v4, self.itself.who_v6].contains(&Some(who)) => "this node".to_owned(),
+            None => format!("{who:016x}"),
+        }
+    }
+
+    fn show_row(&self, now: Now, key: &IpNet, row: &Row, subnets: &HashMap<u32, IpNet>) -> Option<view::Row> {
+        let target = &self.peers.get(key)?.target;
+        let body = row.body();
+        let (own, body) = match body {
+            Some(body) => (Some(body.own.clone()), body),
+            None => (None, Body::default()),
+        };
+        let cell = |wire: &Wire| {
+            let subnet = *subnets.get(&wire.subnet)?;
+            let Wire { state, ping_only, rtt_us, lost, asked_age_ms, .. } = *wire;
+            Some(Cell { subnet, state, ping_only, rtt_us, lost, asked_age_ms })
+        };
+        Some(view::Row {
+            id: target.id.clone(),
+            name: target.name.clone(),
+            subnet: *key,
+            asked_age_ms: age(now, row.asked_at),
+            said_age_ms: row.said_at.map(|at| age(now, at)),
+            said: own,
+            peers: body.cells.iter().filter_map(cell).collect(),
+            counts: body.counts,
+            rtt_us: body.rtt_us,
+        })
+    }
+
+    /// This node's own row.
+    pub(super) fn body(&self, now: Now) -> Body {
+        let cell = |(key, peer): (&IpNet, &Peer)| Wire {
+            subnet: short(key),
+            state: peer.shown,
+            ping_only: peer.standing.present.ping_only,
+            rtt_us: peer.history.rtt_us(),
+            lost: u8::try_from(peer.history.lost()).unwrap_or(16),
+            asked_age_ms: peer.asked_at.map(|at| age(now, at)),
+        };
+        let mut cells: Vec<Wire> = self.peers.iter().map(cell).collect();
+        if !fit(cells.len()) {
+            cells.sort_by_cached_key(Wire::rank);
+        }
+        Body { own: self.own.clone(), counts: self.counts(), rtt_us: self.median_us(), cells }
+    }
+}

@@ -1,0 +1,67 @@
+//! Asking for other nodes' rows, while somebody looks.
+
+use super::machine::Node;
+use super::message::{Now, Waiting, What};
+use super::viewer::EVERY;
+use crate::rows;
+use crate::state::{Harm, State};
+use crate::wire::Header;
+use ipnet::IpNet;
+use std::time::Duration;
+
+/// How long after a look others are asked.
+const LOOK: Duration = Duration::from_secs(10);
+/// How many others are asked about a peer in trouble.
+const WITNESSES: usize = 16;
+
+impl Node {
+    /// Somebody looks at other nodes' rows: they are asked for the next ten seconds.
+    pub fn look(&mut self, now: Now) {
+        self.viewer.until = Some(now.at + LOOK);
+    }
+
+    pub(super) fn ask_rows(&mut self, now: Now) {
+        if std::mem::take(&mut self.viewer.wants_witnesses) && self.viewer.queue.is_empty() {
+            // Those that answer, from a place that differs between nodes.
+            let skip = usize::try_from((self.random)() % 997).unwrap_or(0) % self.peers.len().max(1);
+            let well = |key: &&IpNet| {
+                self.peers.get(key).is_some_and(|peer| peer.target.primary && peer.shown.harm() < Harm::All && peer.shown != State::Unknown)
+            };
+            let found = self.peers.keys().cycle().skip(skip).take(self.peers.len()).filter(well).take(WITNESSES).copied().collect();
+            self.viewer.queue = found;
+        }
+        if self.viewer.looks(now.at) && self.viewer.queue.is_empty() && self.viewer.filled_at.is_none_or(|at| now.at >= at + EVERY) {
+            self.viewer.filled_at = Some(now.at);
+            self.viewer.queue = self.peers.iter().filter(|(_, peer)| peer.target.primary).map(|(key, _)| *key).collect();
+        }
+        self.viewer.rows.retain(|_, row| now.at < row.until());
+        while let Some(key) = self.viewer.queue.front().copied() {
+            if !self.viewer.budget.take(now.at, 1) {
+                return;
+            }
+            self.viewer.queue.pop_front();
+            self.ask(now, key, What::Row, 0);
+            let row = self.viewer.rows.entry(key).or_default();
+            row.asked_at = now.at;
+            row.attempts = row.attempts.wrapping_add(1);
+        }
+    }
+
+    pub(super) fn heard_row(&mut self, now: Now, waiting: Waiting, header: &Header, bytes: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+        if peer.target.id.is_some() && header.from != peer.who {
+            peer.answered_by = Some(header.from);
+            return;
+        }
+        if rows::read(bytes).is_none() {
+            self.traffic.junk += 1;
+            return;
+        }
+        self.traffic.answered += 1;
+        let row = self.viewer.rows.entry(waiting.key).or_default();
+        row.said_at = Some(now.at);
+        row.bytes = bytes.into();
+        // The way that worked is kept.
+        row.attempts = row.attempts.wrapping_sub(1);
+    }
+}

@@ -1,0 +1,120 @@
+//! Whom a node asks, and by which way.
+
+use crate::who::who;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use subnet_lease::{Kinds, Lease, LeaseTable, Peer, Subnets};
+
+/// A way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// Through the overlay network, as the packets of pods.
+    Overlay,
+    /// Beside it, from node to node.
+    Beside,
+}
+
+/// One peer in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The node's id, if it publishes one.
+    pub id: Option<String>,
+    /// Its hostname.
+    pub name: Option<String>,
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// The address at which nodes reach it.
+    pub address: IpAddr,
+    /// Whether its row is asked for by this family: one is enough.
+    pub primary: bool,
+}
+
+impl Target {
+    /// Its number, if it can be computed.
+    pub fn who(&self) -> Option<u64> {
+        self.id.as_ref().map(|id| who(id, &self.subnet))
+    }
+
+    /// The addresses at which it can be asked through the overlay network: that of the device, and that of the bridge.
+    pub fn overlay_addresses(&self) -> [IpAddr; 2] {
+        overlay_addresses(&self.subnet)
+    }
+}
+
+/// The first two addresses of a subnet: the overlay device has the first, the pods' bridge the second.
+pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
+    match subnet.network() {
+        IpAddr::V4(first) => [first.into(), std::net::Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into()],
+        IpAddr::V6(first) => [first.into(), std::net::Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into()],
+    }
+}
+
+/// The peers in a table of leases. `outer_ipv6` is the family of the tunnels, where all families use one.
+pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr], outer_ipv6: Option<bool>) -> Vec<Target> {
+    let reached = |peer: &Peer<'_>| match outer_ipv6 {
+        Some(ipv6) => peer.lease.attrs.public_for(ipv6),
+        None => Some(peer.public_ip),
+    };
+    let served = |ipv6: bool| if ipv6 { own.v6().is_some() } else { own.v4().is_some() };
+    let of = |lease: &Lease| -> Vec<Target> {
+        let node = lease.attrs.node.as_ref();
+        // A lease without an id is Go flannel's, or an operator's: whoever answers there may be meant.
+        let id = node.map(|node| node.id.clone()).filter(|id| !id.is_empty());
+        let name = node.map(|node| node.name.clone()).filter(|name| !name.is_empty());
+        let mut primary = true;
+        let peers = Peer::of(lease).filter(|peer| served(peer.subnet.addr().is_ipv6()));
+        // An address of this host is no way to another node.
+        let found = peers.filter_map(|peer| Some((peer.subnet, reached(&peer).filter(|ip| !local.contains(ip))?)));
+        let target = |(subnet, address)| {
+            let primary = std::mem::take(&mut primary);
+            Target { id: id.clone(), name: name.clone(), subnet, address, primary }
+        };
+        found.map(target).collect()
+    };
+    leases.others(own, kinds).flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use subnet_lease::{Dual, LeaseAttrs, NodeId, Term};
+
+    fn lease(number: u8, node: Option<&str>, v6: bool) -> Lease {
+        let (v4_net, v6_net) = (format!("10.5.{number}.0/24").parse().unwrap(), format!("fd00:{number}::/64").parse().unwrap());
+        let node = node.map(|id| NodeId { id: id.into(), name: format!("name-{id}"), ..NodeId::default() });
+        let attrs = LeaseAttrs {
+            public_ip: Some([192, 0, 2, number].into()),
+            public_ipv6: v6.then(|| format!("2001:db8::{number}").parse().unwrap()),
+            backend: "vxlan".into(),
+            node,
+            ..LeaseAttrs::default()
+        };
+        Lease { subnets: if v6 { Dual::Both(v4_net, v6_net) } else { Dual::V4(v4_net) }, attrs, term: Term::Leased, since: 1 }
+    }
+
+    #[test]
+    fn a_lease_is_a_target_in_each_family() {
+        let own = lease(1, Some("a"), true);
+        let table = LeaseTable::of([own.clone(), lease(2, Some("b"), true), lease(3, None, false), lease(4, Some(""), false)], BTreeSet::new());
+        let mut found = targets(&table, &own.subnets, Kinds::Only("vxlan"), &["192.0.2.4".parse().unwrap()], None);
+        found.sort_by_key(|target| target.subnet);
+        let short: Vec<_> = found.iter().map(|target| (target.subnet.to_string(), target.address.to_string(), target.primary)).collect();
+        let want = |subnet: &str, address: &str, primary| (subnet.to_owned(), address.to_owned(), primary);
+        assert_eq!(
+            short,
+            [want("10.5.2.0/24", "192.0.2.2", true), want("10.5.3.0/24", "192.0.2.3", true), want("fd00:2::/64", "2001:db8::2", false)],
+            "192.0.2.4 is ours"
+        );
+        assert_eq!(found[0].who(), Some(who("b", &found[0].subnet)));
+        assert_eq!((found[1].who(), found[1].name.clone()), (None, None));
+        assert_eq!(found[2].overlay_addresses().map(|ip| ip.to_string()), ["fd00:2::", "fd00:2::1"]);
+        // udp: both families go by one.
+        let by_v4 = targets(&table, &own.subnets, Kinds::Any, &[], Some(false));
+        assert!(by_v4.iter().any(|target| target.subnet.addr().is_ipv6()));
+        assert!(by_v4.iter().all(|target| target.address.is_ipv4()));
+        assert!(targets(&table, &own.subnets, Kinds::Only("host-gw"), &[], None).is_empty());
+        // A node without IPv6 has no way to the IPv6 half of others.
+        assert!(targets(&table, &lease(1, None, false).subnets, Kinds::Any, &[], None).iter().all(|target| target.subnet.addr().is_ipv4()));
+    }
+}

@@ -1,0 +1,318 @@
+//! Whole clusters of probing nodes, without sockets: what it costs, what is noticed when, and what lies and junk can do.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
+
+mod simulation {
+    pub mod world;
+}
+
+use probing::node::Datagram;
+use probing::state::State;
+use probing::target::Way;
+use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
+use simulation::world::{Link, World};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+const S: Duration = Duration::from_secs(1);
+
+/// The verdicts of one node, by peer.
+fn states(world: &World, node: usize) -> Vec<State> {
+    world.view(node).peers.iter().map(|peer| peer.state).collect()
+}
+
+#[test]
+fn a_healthy_cluster_says_nothing_but_well() {
+    for nodes in [2, 3, 10] {
+        let mut world = World::new(nodes);
+        world.run(40 * S);
+        for node in 0..nodes {
+            assert!(states(&world, node).iter().all(|state| *state == State::Well), "{nodes}: {:?}", states(&world, node));
+            let view = world.view(node);
+            assert!(view.peers.iter().all(|peer| peer.carries == Some(1450) && peer.lost == 0), "{view:?}");
+            assert!(view.peers.iter().all(|peer| peer.rtt_us.is_some_and(|us| (900..1100).contains(&us))), "{view:?}");
+            assert!(view.peers.iter().all(|peer| peer.clock_offset_ms.is_some_and(|ms| ms.abs() <= 1)), "{view:?}");
+        }
+        world.run(600 * S);
+        assert!(world.notices.iter().all(|(_, notice)| notice.is == State::Well && notice.was == State::Unknown), "{:?}", world.notices);
+    }
+}
+
+/// Cuts a link and waits until both ends have the wanted verdict.
+fn told(link: Link, near: State, far: State) -> Duration {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    world.set(0, 1, link);
+    let took = world.until(30 * S, |world| world.state(0, 1) == near && world.state(1, 0) == far);
+    let took = took.unwrap_or_else(|| panic!("{link:?}: {:?} and {:?}", world.state(0, 1), world.state(1, 0)));
+    world.run(30 * S);
+    assert_eq!((world.state(0, 1), world.state(1, 0)), (near, far), "{link:?}: it stays");
+    assert_eq!((world.state(0, 2), world.state(1, 2), world.state(2, 0)), (State::Well, State::Well, State::Well), "{link:?}");
+    world.set(0, 1, Link::default());
+    let mended = world.until(30 * S, |world| world.state(0, 1) == State::Well && world.state(1, 0) == State::Well);
+    let mended = mended.unwrap_or_else(|| panic!("{link:?} mended: {:?} and {:?}", world.state(0, 1), world.state(1, 0)));
+    assert!(mended < 12 * S, "{link:?}: mended after {mended:?}");
+    took
+}
+
+#[test]
+fn each_fault_has_its_verdict_at_both_ends() {
+    let whole = Link::default();
+    for (link, near, far) in [
+        (Link { overlay: [false; 2], ..whole }, State::OverlayCut, State::OverlayCut),
+        (Link { overlay: [false; 2], beside: [false; 2], ..whole }, State::CutOff, State::CutOff),
+        // What 0 sends does not arrive at 1: questions of 0, and answers to 1.
+        (Link { overlay: [false, true], ..whole }, State::OverlayCut, State::OneWay),
+        (Link { overlay: [true, false], ..whole }, State::OneWay, State::OverlayCut),
+        (Link { mtu: [1400, 1400], ..whole }, State::SmallMtu, State::SmallMtu),
+        (Link { mtu: [1400, 9000], ..whole }, State::SmallMtu, State::Well),
+    ] {
+        let took = told(link, near, far);
+        assert!(took < 11 * S, "{link:?}: after {took:?}");
+    }
+}
+
+#[test]
+fn the_usable_mtu_is_found_to_the_byte() {
+    let mut world = World::new(2);
+    world.run(20 * S);
+    for mtu in [1400, 1449, 577, 1312] {
+        world.set(0, 1, Link { mtu: [mtu; 2], ..Link::default() });
+        let found = |world: &World| world.view(0).peers[0].carries == Some(mtu) && world.view(1).peers[0].carries == Some(mtu);
+        assert!(world.until(120 * S, found).is_some(), "{mtu}: {:?}", world.view(0).peers[0]);
+        assert_eq!(world.state(0, 1), State::SmallMtu);
+    }
+    world.set(0, 1, Link::default());
+    assert!(world.until(20 * S, |world| world.state(0, 1) == State::Well && world.view(0).peers[0].carries == Some(1450)).is_some());
+}
+
+#[test]
+fn one_in_three_lost_is_lossy_and_nothing_worse() {
+    for seed in 0..16 {
+        let mut world = World::with_seed(3, seed);
+        world.run(20 * S);
+        world.set(0, 1, Link { lost: 333, ..Link::default() });
+        let seen = |world: &World| world.state(0, 1) == State::LosesSome && world.state(1, 0) == State::LosesSome;
+        assert!(world.until(100 * S, seen).is_some(), "seed {seed}: {:?} {:?}", world.state(0, 1), world.state(1, 0));
+        world.run(300 * S);
+        let worse: BTreeSet<State> = world.notices.iter().map(|(_, notice)| notice.is).filter(|state| *state > State::SmallMtu).collect();
+        assert!(worse.is_empty(), "seed {seed}: {worse:?}");
+        assert!([State::Well, State::LosesSome].contains(&world.state(0, 2)));
+    }
+}
+
+#[test]
+fn filtered_ports_and_go_flannel_are_well_by_ping() {
+    let mut world = World::new(3);
+    // Node 2 runs no prober.
+    world.deaf.insert(2);
+    assert!(world.until(60 * S, |world| world.view(0).peers.iter().all(|peer| peer.state == State::Well)).is_some());
+    let view = world.view(0);
+    assert_eq!(view.peers.iter().map(|peer| peer.ping_only).collect::<Vec<_>>(), [false, true]);
+    world.run(60 * S);
+    // Its MTU is known all the same.
+    assert_eq!(world.view(0).peers[1].carries, Some(1450));
+    world.set(0, 2, Link { mtu: [1400; 2], ..Link::default() });
+    let seen = |world: &World| world.view(0).peers[1].state == State::SmallMtu && world.view(0).peers[1].carries == Some(1400);
+    assert!(world.until(120 * S, seen).is_some(), "{:?}", world.view(0).peers[1]);
+    world.set(0, 2, Link::default());
+    // It starts: asked by it, its peers find out at once.
+    world.deaf.clear();
+    assert!(world.until(30 * S, |world| world.view(0).peers[1].state == State::Well && !world.view(0).peers[1].ping_only).is_some());
+    // The ports are filtered everywhere: nobody is broken, now or later.
+    world.filtered = true;
+    let before = world.notices.len();
+    assert!(world.until(60 * S, |world| (0..3).all(|node| world.view(node).peers.iter().all(|peer| peer.ping_only))).is_some());
+    world.run(120 * S);
+    assert_eq!(world.notices.len(), before, "{:?}", &world.notices[before..]);
+    // The overlay network is cut there.
+    world.set(0, 1, Link { overlay: [false; 2], ..Link::default() });
+    assert!(world.until(30 * S, |world| world.state(0, 1) == State::OverlayCut && world.view(0).peers[0].ping_only).is_some());
+}
+
+#[test]
+fn silence_of_ping_alone_changes_nothing() {
+    let mut world = World::new(3);
+    world.no_ping = true;
+    world.run(120 * S);
+    assert!((0..3).all(|node| states(&world, node).iter().all(|state| *state == State::Well)));
+}
+
+#[test]
+fn restarts_and_stalls_are_no_losses() {
+    let mut world = World::new(3);
+    world.run(60 * S);
+    let before = world.notices.len();
+    for round in 0..20u64 {
+        world.deaf.insert(2);
+        world.run(Duration::from_millis(300 + round * 70));
+        world.restart(2);
+        world.deaf.clear();
+        world.run(Duration::from_millis(6_000 + round * 330));
+    }
+    let bad: Vec<_> = world.notices[before..].iter().filter(|(_, notice)| notice.is != State::Well).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+    // A node that does not run for a while does not blame the others.
+    let before = world.notices.len();
+    for _ in 0..10 {
+        world.stall(0, 4 * S);
+        world.run(9 * S);
+    }
+    let bad: Vec<_> = world.notices[before..].iter().filter(|(node, notice)| *node == 0 && notice.is != State::Well).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+#[test]
+fn another_node_that_answers_is_noticed() {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    // Node 2 answers at node 1's address.
+    world.takes_over(1, 2);
+    assert!(world.until(30 * S, |world| world.state(0, 1) == State::WrongNode).is_some(), "{:?}", world.state(0, 1));
+    let view = world.view(0);
+    assert_eq!(view.peers[0].answered_by.as_deref(), Some("node-2"));
+    assert_eq!(world.state(0, 2), State::Well);
+}
+
+#[test]
+fn a_slow_peer_is_slow_among_fast_ones() {
+    let mut world = World::new(5);
+    world.run(30 * S);
+    world.set(0, 1, Link { delay: Duration::from_millis(20), ..Link::default() });
+    assert!(world.until(120 * S, |world| world.state(0, 1) == State::Slow && world.state(1, 0) == State::Slow).is_some());
+    assert_eq!(world.state(0, 2), State::Well);
+}
+
+#[test]
+fn rows_come_while_somebody_looks_and_only_then() {
+    let mut world = World::new(10);
+    world.set(3, 4, Link { overlay: [false; 2], ..Link::default() });
+    world.run(60 * S);
+    let busy = world.sent_rows;
+    assert!(busy <= 20 * 10, "{busy}: some are asked about a peer in trouble");
+    world.run(25 * S);
+    world.look(0);
+    world.run(3 * S);
+    let view = world.view(0);
+    assert_eq!(view.rows.iter().filter(|row| row.said_age_ms.is_some()).count(), 9);
+    let of_3 = view.rows.iter().find(|row| row.name.as_deref() == Some("node-3")).unwrap();
+    assert_eq!(of_3.counts.get(&State::OverlayCut), Some(&1));
+    assert_eq!(of_3.peers.iter().filter(|cell| cell.state == State::OverlayCut).count(), 1);
+    // Its own cell of this node is not among this node's peers.
+    assert_eq!(of_3.peers.len(), 8);
+    // What others say of a peer in trouble: of the two that are, the two each say it.
+    assert!(world.view(3).peers.iter().any(|peer| peer.state == State::OverlayCut && peer.others.iter().any(|said| said.state == State::Well)));
+    world.run(20 * S);
+    let (before, others) = (world.sent_rows, world.rows_of_trouble());
+    world.run(25 * S);
+    assert!(world.sent_rows - before <= others, "nobody looks any more");
+    world.run(320 * S);
+    world.look(1);
+    world.run(S);
+    assert!(world.view(0).rows.iter().all(|row| row.said_age_ms.is_none_or(|age| age <= 300_000)));
+}
+
+/// A message as a hostile host would write it.
+fn forged(kind: Kind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
+    let length = if kind == Kind::RowQuestion { ROW } else { ECHO };
+    let header = Header { kind, length: u16::try_from(length).unwrap(), nonce, from, to };
+    match kind {
+        Kind::EchoQuestion | Kind::EchoAnswer => echo(&header, &Echo::default(), ECHO),
+        Kind::RowQuestion => probing::wire::row_question(&header),
+        Kind::RowAnswer => row_answer(&header, &[0xff; 100]).unwrap(),
+    }
+}
+
+#[test]
+fn hostile_messages_change_no_other_peers_verdict() {
+    let mut world = World::new(4);
+    world.run(20 * S);
+    let before: Vec<Vec<State>> = (0..4).map(|node| states(&world, node)).collect();
+    let pod: IpAddr = "10.5.2.7".parse().unwrap();
+    let (mut answers, mut bytes_in, mut bytes_out) = (0, 0, 0);
+    let who = |node: usize| world.who(node);
+    let (of_0, of_1, of_2) = (who(0), who(1), who(2));
+    for step in 0..20_000u64 {
+        let sources = [pod, world.address(1), world.overlay(1), "198.51.100.9".parse().unwrap()];
+        let kinds = [Kind::EchoQuestion, Kind::EchoAnswer, Kind::RowQuestion, Kind::RowAnswer];
+        let from = sources[usize::try_from(step % 4).unwrap()];
+        let kind = kinds[usize::try_from(step / 4 % 4).unwrap()];
+        let mut message = forged(kind, step, [of_1, of_2, step][usize::try_from(step % 3).unwrap()], of_0);
+        if step % 7 == 0 {
+            let place = usize::try_from(step).unwrap() % message.len();
+            message[place] ^= 0x55;
+        }
+        let way = if step % 2 == 0 { Way::Overlay } else { Way::Beside };
+        let datagram = Datagram { way, from, at: world.now.at, bytes: &message };
+        let answer = world.deliver(0, datagram);
+        bytes_in += message.len();
+        if let Some(answer) = answer {
+            assert!(from == world.address(1) || from == world.overlay(1), "{from} has no lease");
+            assert!(answer.len() <= message.len());
+            assert!(!parse(&answer).is_some_and(|answer| matches!(answer, Message::Echo(header, _) if header.kind.asks())));
+            answers += 1;
+            bytes_out += answer.len();
+        }
+        if step % 10 == 0 {
+            world.run(Duration::from_millis(10));
+        }
+    }
+    assert!(answers <= 2 * (20 * 21 + 2 * 21) && bytes_out <= bytes_in, "{answers} answers in 20 s to two addresses");
+    world.run(20 * S);
+    let after: Vec<Vec<State>> = (0..4).map(|node| states(&world, node)).collect();
+    assert_eq!(before, after);
+    let traffic = world.view(0).traffic;
+    assert!(traffic.junk > 1000 && traffic.strangers > 1000 && traffic.limited > 1000, "{traffic:?}");
+}
+
+#[test]
+fn a_row_full_of_lies_is_what_one_node_says() {
+    let mut world = World::new(4);
+    world.run(20 * S);
+    world.liar = Some(1);
+    world.look(0);
+    world.run(3 * S);
+    let view = world.view(0);
+    let lies = view.rows.iter().find(|row| row.name.as_deref() == Some("node-1")).unwrap();
+    assert_eq!(lies.counts.get(&State::CutOff), Some(&u32::MAX));
+    assert_eq!(lies.said.as_ref().unwrap().gravest, None, "no text but the name of a check");
+    assert!(view.peers.iter().all(|peer| peer.state == State::Well && peer.others.is_empty()));
+}
+
+/// What a cluster costs at rest: questions and bytes of each node, and that each direction is asked once a cycle.
+fn costs(nodes: usize, cycles: u32) {
+    let mut world = World::new(nodes);
+    let cycle = probing::schedule::cycle(nodes - 1);
+    // The first cycle makes everybody known.
+    world.run(cycle * 12 / 10 + 2 * S);
+    world.count();
+    // A peer may be the first of one cycle, and the last of the next.
+    let time = cycle * 22 / 10 * cycles;
+    world.run(time);
+    let seconds = time.as_secs_f64();
+    for (node, count) in world.counts.iter().enumerate() {
+        let (questions, bytes) = (f64::from(count.questions) / seconds, count.bytes as f64 / seconds);
+        assert!(questions <= 8.0 && bytes <= 2_000.0, "node {node} of {nodes}: {questions:.1} questions and {bytes:.0} bytes a second");
+        assert!(count.most_in_a_second <= 8 + 2, "node {node} of {nodes}: {} questions in one second", count.most_in_a_second);
+        assert_eq!(count.asked.len(), nodes - 1, "node {node} of {nodes}: every direction is asked in each cycle");
+        assert!(count.most_heard_in_a_second <= 25, "node {node} of {nodes} was asked {} times in one second", count.most_heard_in_a_second);
+    }
+}
+
+#[test]
+fn ten_nodes_at_rest() {
+    costs(10, 5);
+}
+
+#[test]
+fn hundreds_of_nodes_at_rest() {
+    costs(300, 1);
+}

@@ -1,0 +1,390 @@
+//! Nodes, and what lies between them.
+
+use probing::node::{Datagram, Itself, Node, Notice, Now, Send};
+use probing::state::State;
+use probing::target::{Target, Way};
+use probing::view::{Mesh, Own};
+use probing::who::{mix, who};
+use probing::wire::{Header, Kind, Message, parse, row_answer};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What lies between two nodes; of two values the first is for packets of the node with the lower number.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub overlay: [bool; 2],
+    pub beside: [bool; 2],
+    pub mtu: [u16; 2],
+    /// Of a thousand packets, in both directions.
+    pub lost: u64,
+    pub delay: Duration,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { overlay: [true; 2], beside: [true; 2], mtu: [9000; 2], lost: 0, delay: Duration::from_micros(500) }
+    }
+}
+
+/// What one node sent and heard.
+#[derive(Clone, Debug, Default)]
+pub struct Count {
+    pub questions: u32,
+    pub bytes: u64,
+    pub asked: BTreeSet<usize>,
+    pub most_in_a_second: u32,
+    pub most_heard_in_a_second: u32,
+    second: (u64, u32),
+    heard: (u64, u32),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Wake,
+    Arrives { from: usize, way: Way, bytes: Vec<u8> },
+    Pong { from: usize, way: Way, address: IpAddr, nonce: u64 },
+}
+
+pub struct World {
+    pub now: Now,
+    pub notices: Vec<(usize, Notice)>,
+    /// Nodes whose daemon does not run.
+    pub deaf: BTreeSet<usize>,
+    /// Whether firewalls drop the probe port everywhere.
+    pub filtered: bool,
+    pub no_ping: bool,
+    /// Whose rows are full of lies.
+    pub liar: Option<usize>,
+    pub sent_rows: usize,
+    pub counts: Vec<Count>,
+    nodes: Vec<Node>,
+    links: HashMap<(usize, usize), Link>,
+    /// Who has the address of a node.
+    holders: BTreeMap<usize, usize>,
+    stalled: BTreeMap<usize, Duration>,
+    /// When each node wants to be woken: other wakes are stale.
+    wakes: Vec<Duration>,
+    events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
+    number: u64,
+    seed: u64,
+}
+
+fn subnet(node: usize) -> ipnet::IpNet {
+    format!("10.{}.{}.0/24", 5 + node / 250, node % 250).parse().unwrap()
+}
+
+fn address(node: usize) -> IpAddr {
+    IpAddr::from([192, 0, u8::try_from(node / 250).unwrap(), u8::try_from(node % 250).unwrap() + 1])
+}
+
+fn node_at(ip: IpAddr) -> usize {
+    let IpAddr::V4(v4) = ip else { panic!("{ip}") };
+    let [first, second, third, fourth] = v4.octets();
+    if first == 192 { usize::from(third) * 250 + usize::from(fourth) - 1 } else { (usize::from(second) - 5) * 250 + usize::from(third) }
+}
+
+fn target(node: usize) -> Target {
+    Target { id: Some(format!("id-{node}")), name: Some(format!("node-{node}")), subnet: subnet(node), address: address(node), primary: true }
+}
+
+impl World {
+    pub fn new(count: usize) -> Self {
+        Self::with_seed(count, 1)
+    }
+
+    pub fn with_seed(count: usize, seed: u64) -> Self {
+        let now = Now { at: Duration::from_secs(1000), wall_ms: 1_700_000_000_000 };
+        let mut world = Self {
+            now,
+            notices: Vec::new(),
+            deaf: BTreeSet::new(),
+            filtered: false,
+            no_ping: false,
+            liar: None,
+            sent_rows: 0,
+            counts: vec![Count::default(); count],
+            nodes: Vec::new(),
+            links: HashMap::new(),
+            holders: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            wakes: vec![now.at; count],
+            events: BinaryHeap::new(),
+            number: 0,
+            seed,
+        };
+        for node in 0..count {
+            let started = world.start(node, count);
+            world.nodes.push(started);
+            world.push(now.at, node, Event::Wake);
+        }
+        world
+    }
+
+    fn start(&self, node: usize, count: usize) -> Node {
+        let itself = Itself {
+            who_v4: Some(self.who(node)),
+            who_v6: None,
+            overlay_v4: Some(subnet(node).network()),
+            overlay_v6: None,
+            device: true,
+            clear: true,
+            mtu_v4: 1450,
+            mtu_v6: 1430,
+        };
+        let mut state = mix([self.seed, u64::try_from(node).unwrap(), self.now.wall_ms]);
+        let random = move || {
+            state = mix([state, 1, 2]);
+            state
+        };
+        let mut started = Node::new(itself, self.now.at, random);
+        started.set_own(Own { ready: true, ..Own::default() });
+        started.set_targets((0..count).filter(|other| *other != node).map(target).collect(), self.now.at);
+        started
+    }
+
+    pub fn who(&self, node: usize) -> u64 {
+        who(&format!("id-{node}"), &subnet(node))
+    }
+
+    pub fn address(&self, node: usize) -> IpAddr {
+        address(node)
+    }
+
+    pub fn overlay(&self, node: usize) -> IpAddr {
+        subnet(node).network()
+    }
+
+    pub fn set(&mut self, a: usize, b: usize, link: Link) {
+        assert!(a < b);
+        self.links.insert((a, b), link);
+    }
+
+    /// A node gets all packets for another one, which is off.
+    pub fn takes_over(&mut self, whose: usize, by: usize) {
+        self.deaf.insert(whose);
+        self.holders.insert(whose, by);
+    }
+
+    /// The daemon of a node starts anew.
+    pub fn restart(&mut self, node: usize) {
+        self.nodes[node] = self.start(node, self.nodes.len());
+        self.wake(node);
+    }
+
+    /// The daemon of a node gets no time, and finds what came in meanwhile.
+    pub fn stall(&mut self, node: usize, time: Duration) {
+        self.stalled.insert(node, self.now.at + time);
+        self.run(time);
+        self.stalled.remove(&node);
+        self.nodes[node].stalled(time);
+        self.wake(node);
+    }
+
+    pub fn look(&mut self, node: usize) {
+        self.nodes[node].look(self.now);
+        self.wake(node);
+    }
+
+    pub fn view(&self, node: usize) -> Mesh {
+        self.nodes[node].show(self.now, 8473, Vec::new())
+    }
+
+    /// The verdict of a node on another one.
+    pub fn state(&self, node: usize, on: usize) -> State {
+        self.view(node).peers.iter().find(|peer| peer.subnet == subnet(on)).unwrap().state
+    }
+
+    /// How many rows are asked for in half a minute because peers are in trouble.
+    pub fn rows_of_trouble(&self) -> usize {
+        16 * (0..self.nodes.len()).filter(|node| self.view(*node).peers.iter().any(|peer| peer.state != State::Well)).count()
+    }
+
+    /// Counts from now on.
+    pub fn count(&mut self) {
+        self.counts = vec![Count::default(); self.nodes.len()];
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now.at + time;
+        while let Some(Reverse((at, _, node, _))) = self.events.peek().filter(|Reverse((at, ..))| *at <= end) {
+            let (at, node) = (*at, *node);
+            self.set_time(at);
+            let Some(Reverse((.., event))) = self.events.pop() else { return };
+            self.happens(node, event);
+        }
+        self.set_time(end);
+    }
+
+    /// Runs until the condition holds; none if it does not in time.
+    pub fn until(&mut self, deadline: Duration, holds: impl Fn(&World) -> bool) -> Option<Duration> {
+        let start = self.now.at;
+        while !holds(self) {
+            if self.now.at - start >= deadline {
+                return None;
+            }
+            self.run(Duration::from_millis(100));
+        }
+        Some(self.now.at - start)
+    }
+
+    /// Hands a datagram to a node, as if it came over the network.
+    pub fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
+        let answer = self.nodes[node].hear(self.now, datagram);
+        self.wake(node);
+        answer
+    }
+
+    fn set_time(&mut self, at: Duration) {
+        self.now.at = at;
+        // The wall clock has no more than milliseconds.
+        self.now.wall_ms = 1_700_000_000_000 + u64::try_from((at - Duration::from_secs(1000)).as_millis()).unwrap();
+    }
+
+    fn push(&mut self, at: Duration, node: usize, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((at, self.number, node, event)));
+    }
+
+    fn happens(&mut self, node: usize, event: Event) {
+        if let Some(until) = self.stalled.get(&node).copied().filter(|until| self.now.at < *until) {
+            // The kernel keeps what came in, with the time; the daemon sees it later.
+            if !matches!(event, Event::Wake) {
+                self.push(until, node, event);
+            }
+            return;
+        }
+        match event {
+            Event::Wake if self.wakes[node] != self.now.at => {}
+            Event::Wake => self.wake(node),
+            Event::Arrives { from, way, bytes } => self.arrives(node, from, way, &bytes),
+            Event::Pong { way, address, nonce, .. } => {
+                self.nodes[node].pong(self.now, way, address, nonce, self.now.at);
+                self.wake(node);
+            }
+        }
+    }
+
+    fn arrives(&mut self, node: usize, from: usize, way: Way, bytes: &[u8]) {
+        if self.deaf.contains(&node) {
+            return;
+        }
+        let address = match way {
+            Way::Overlay => subnet(from).network(),
+            Way::Beside => address(from),
+        };
+        if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == Kind::EchoQuestion) {
+            let second = self.now.at.as_secs();
+            let count = &mut self.counts[node];
+            count.heard = if count.heard.0 == second { (second, count.heard.1 + 1) } else { (second, 1) };
+            count.most_heard_in_a_second = count.most_heard_in_a_second.max(count.heard.1);
+        }
+        let datagram = Datagram { way, from: address, at: self.now.at, bytes };
+        let mut answer = self.nodes[node].hear(self.now, datagram);
+        if let (Some(written), true) = (&answer, self.liar == Some(node))
+            && let Some(Message::Row(header, _)) = parse(written)
+        {
+            answer = row_answer(&Header { ..header }, &lies());
+        }
+        if let Some(answer) = answer {
+            assert!(answer.len() <= bytes.len(), "an answer is never longer than its question");
+            // A node that has taken another one's address answers from it.
+            let as_whom = self
+                .holders
+                .iter()
+                .find(|(whose, by)| **by == node && self.meant(bytes) == Some(self.who(**whose)))
+                .map_or(node, |(whose, _)| *whose);
+            self.counts[node].bytes += u64::try_from(answer.len()).unwrap() + 28;
+            self.transmit(as_whom, from, way, answer);
+        }
+        self.wake(node);
+    }
+
+    fn meant(&self, bytes: &[u8]) -> Option<u64> {
+        match parse(bytes)? {
+            Message::Echo(header, _) | Message::Row(header, _) => Some(header.to),
+        }
+    }
+
+    fn wake(&mut self, node: usize) {
+        let next = self.nodes[node].wake(self.now);
+        for send in self.nodes[node].take_sends() {
+            match send {
+                Send::Datagram { way, to, bytes } => {
+                    let to = node_at(to);
+                    match parse(&bytes) {
+                        Some(Message::Row(..)) => self.sent_rows += 1,
+                        _ => {
+                            let second = self.now.at.as_secs();
+                            let count = &mut self.counts[node];
+                            count.questions += 1;
+                            count.asked.insert(to);
+                            count.second = if count.second.0 == second { (second, count.second.1 + 1) } else { (second, 1) };
+                            count.most_in_a_second = count.most_in_a_second.max(count.second.1);
+                        }
+                    }
+                    self.counts[node].bytes += u64::try_from(bytes.len()).unwrap() + 28;
+                    self.transmit(node, to, way, bytes);
+                }
+                Send::Ping { way, to, nonce, length } => self.ping(node, to, way, nonce, length),
+            }
+        }
+        for notice in self.nodes[node].take_notices() {
+            self.notices.push((node, notice));
+        }
+        let next = next.max(self.now.at + Duration::from_micros(10));
+        if self.wakes[node] != next {
+            self.wakes[node] = next;
+            self.push(next, node, Event::Wake);
+        }
+    }
+
+    /// Whether a packet of this length passes, and when it arrives.
+    fn passes(&mut self, from: usize, to: usize, way: Way, length: usize) -> Option<Duration> {
+        let link = self.links.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
+        let place = usize::from(from > to);
+        let open = match way {
+            Way::Overlay => link.overlay[place],
+            Way::Beside => link.beside[place],
+        };
+        self.number += 1;
+        let unlucky = mix([self.seed, self.number, 7]) % 1000 < link.lost;
+        (open && !unlucky && length <= usize::from(link.mtu[place])).then(|| self.now.at + link.delay)
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, way: Way, bytes: Vec<u8>) {
+        if self.filtered {
+            return;
+        }
+        let holder = self.holders.get(&to).copied().unwrap_or(to);
+        if let Some(at) = self.passes(from, to, way, bytes.len() + 28) {
+            self.push(at, holder, Event::Arrives { from, way, bytes });
+        }
+    }
+
+    /// Kernels answer pings, also where no daemon runs.
+    fn ping(&mut self, node: usize, address: IpAddr, way: Way, nonce: u64, length: u16) {
+        let to = node_at(address);
+        let length = usize::from(length.max(36));
+        if self.no_ping || self.passes(node, to, way, length).is_none() {
+            return;
+        }
+        if let Some(at) = self.passes(to, node, way, length) {
+            self.push(at + (at - self.now.at), node, Event::Pong { from: to, way, address, nonce });
+        }
+    }
+}
+
+/// A row in which everything is as high as it can be.
+fn lies() -> Vec<u8> {
+    let mut out = vec![0xff; 7 + 24];
+    out.push(9);
+    out.extend([0xff; 9 * 4 + 4]);
+    out.extend(100u16.to_be_bytes());
+    for peer in 0..100 {
+        out.extend(probing::who::short(&subnet(peer)).to_be_bytes());
+        out.extend([7, 0, 255, 0]);
+    }
+    out
+}
