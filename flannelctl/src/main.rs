@@ -14,6 +14,7 @@ mod out;
 mod peers;
 mod place;
 mod release;
+mod reserve;
 mod screen;
 mod status;
 mod store;
@@ -38,6 +39,8 @@ enum Command {
     Peers(peers::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
+    /// Give a node a fixed subnet, or keep a lease for good.
+    Reserve(reserve::Args),
     /// Free the lease of a node that is gone.
     Release(release::Args),
     /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args).map(|found| code = found),
         Command::Peers(args) => peers::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
+        Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
