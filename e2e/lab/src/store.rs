@@ -91,7 +91,7 @@ impl Store {
     }
 
     /// What a daemon is told about it.
-    pub(crate) fn args(&self) -> Vec<String> {
+    pub fn args(&self) -> Vec<String> {
         match &self.kind {
             Kind::Dir(folder) => vec![format!("--subnet-dir={}", folder.display())],
             Kind::Etcd(client) => {

@@ -31,19 +31,19 @@ impl Node {
             std::fs::create_dir_all(files.join(folder))?;
         }
         // As an operator writes it: what the lab gives as flags.
-        let lines = store.args().iter().filter_map(|arg| {
+        let lines = store.args().into_iter().filter_map(|arg| {
             let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
             Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
         // The only help: these do what systemd and ufw do.
         let marker = files.join("restart");
-        write_script(&files.join("bin/systemctl"), &format!("echo \"$@\" >> '{}'", marker.display()))?;
-        write_script(&files.join("bin/ufw"), "iptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
+        write_script(&files.join("bin/systemctl"), &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()))?;
+        write_script(&files.join("bin/ufw"), "#!/bin/sh\niptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
         // The daemon sees the same files.
         let flanneld = binaries::own("flanneld")?;
         let wrapper = files.join("bin/flanneld");
-        write_script(&wrapper, &format!("{}exec '{}' \"$@\"", mounts(&files), flanneld.display()))?;
+        write_script(&wrapper, &format!("#!/bin/sh -e\n{}exec '{}' \"$@\"", mounts(&files), flanneld.display()))?;
         Ok(Node { host: host.clone(), files, options: options.clone().binary(&wrapper), daemon: None, scripts: 0 })
     }
 
@@ -103,7 +103,9 @@ impl Node {
     fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
             let found = self.causes()?;
-            ensure!(found == wanted, "{}: {found:?} instead of {wanted:?}: {:#}", self.host.name(), self.doctor()?.1);
+            if found != wanted {
+                bail!("{found:?} instead of {wanted:?}: {:#}", self.doctor()?.1);
+            }
             Ok(())
         })
     }

@@ -96,7 +96,7 @@ fn said(row: &Row) -> Vec<Cell> {
     let name = row.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
     let own = row.said.as_ref();
     let ready = own.map_or(faint("not known"), |own| if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) });
-    let findings = own.map_or_else(|| NOTHING.to_owned(), |own| findings(own));
+    let findings = own.map_or_else(|| NOTHING.to_owned(), findings);
     let all: u32 = row.counts.values().sum();
     let well: u32 = row.counts.iter().filter(|(state, _)| state.harm() == Harm::None).map(|(_, count)| count).sum();
     let peers = if row.said.is_some() { format!("{well} of {all} well") } else { NOTHING.to_owned() };
