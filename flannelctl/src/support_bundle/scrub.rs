@@ -15,7 +15,7 @@ const NAMES: &[&str] = &[
     "preshared-key",
     "psk",
     "bearer",
-    "authorization",
+    "authorization: basic",
 ];
 
 /// The same text with `***` in the place of values that look like secrets.
@@ -101,7 +101,8 @@ mod tests {
             ("--etcd-password s3cret", "--etcd-password ***"),
             (r#"{"password": "s3cret", "a": 1}"#, r#"{"password": "***", "a": 1}"#),
             (r#"{\"Token\":\"s3cret\"}"#, r#"{\"Token\":\"***\"}"#),
-            ("Authorization: Bearer s3cret", "Authorization: *** ***"),
+            ("Authorization: Bearer s3cret", "Authorization: Bearer ***"),
+            ("authorization: Basic s3cret", "authorization: Basic ***"),
             ("http://user:s3cret@10.0.0.1:2379,http://b", "http://***@10.0.0.1:2379,http://b"),
             ("PSK = s3cret\nnext", "PSK = ***\nnext"),
             ("the password", "the password"),
