@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -271,8 +272,31 @@ fn the_api_is_this_hosts_alone_and_tells_no_secret() {
             ensure!(output.status.success(), "{args:?}: {}", texts(&output));
             told.push(texts(&output));
         }
+        // A bundle, too, and what a program beside it wrote into it.
+        let bundle = lab.folder("bundle")?;
+        std::fs::write(format!("{}.ended", daemon.subnet_file().display()), format!("etcdPassword:{CANARY}\n"))?;
+        let file = bundle.join("b.tar.gz").display().to_string();
+        let written = flannelctl(host, daemon.subnet_file(), &["support-bundle", "--file", &file]);
+        ensure!(written.status.success(), "{}", texts(&written));
+        let meta = std::fs::metadata(&file)?;
+        ensure!(meta.permissions().mode() & 0o777 == 0o600 && meta.len() < 20_000_000, "{meta:?}");
+        let folder = bundle.display().to_string();
+        here.exec("tar", &["-xzf", &file, "-C", &folder, "--strip-components=1"])?;
+        let listed = texts(&flannelctl(host, daemon.subnet_file(), &["support-bundle", "--list"]));
+        for item in listed.lines().filter_map(|line| line.split_whitespace().next()) {
+            let there = [item.to_owned(), format!("{item}.missing")].iter().any(|name| bundle.join(name).exists());
+            ensure!(there, "{item} is not in the bundle: {listed}");
+        }
+        for item in ["flanneld/node.json", "flanneld/subnet.env", "net/links.txt", "net/routes.txt", "net/nftables.txt"] {
+            ensure!(
+                bundle.join(item).exists(),
+                "{item} could not be gathered: {:?}",
+                std::fs::read_to_string(bundle.join(format!("{item}.missing")))
+            );
+        }
+        told.push(here.exec("grep", &["-r", "", &folder])?);
         for text in &told {
-            ensure!(!text.contains(CANARY), "{text}");
+            ensure!(!text.contains(CANARY), "{}", text.lines().find(|line| line.contains(CANARY)).unwrap_or_default());
         }
         let process = std::fs::read(format!("/proc/{}/environ", daemon.pid()))?;
         let words = std::fs::read(format!("/proc/{}/cmdline", daemon.pid()))?;
@@ -354,7 +378,7 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
 
         // Ready again: the last words are no longer true. Killed: nobody answers, and nothing stands in the way of the next.
         let mut again = hosts[0].flanneld(&options)?;
-        ensure!(!file.with_file_name("subnet.env.ended").exists());
+        eventually(DEADLINE, "the last words go", || !file.with_file_name("subnet.env.ended").exists())?;
         again.kill()?;
         let killed = status(&["status"]);
         ensure!(killed.status.code() == Some(3) && texts(&killed).contains("left no word why"), "{killed:?}");
