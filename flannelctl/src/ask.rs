@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::rights;
 use doctor::Report;
 use node_api::Node;
 use run_dir::{api_socket, instance, status_file};
@@ -133,8 +134,9 @@ fn absent(subnet_file: &Path, path: &Path) -> Silence {
     if status_file::lives(subnet_file) {
         return Silence::Hangs(path.to_owned());
     }
+    // Who is not root cannot tell this host's daemon from those of others.
     match instance::running::running(subnet_file) {
-        who if who.is_empty() => Silence::Stopped(path.to_owned()),
+        who if who.is_empty() || !rights::is_root() => Silence::Stopped(path.to_owned()),
         who => Silence::Foreign { path: path.to_owned(), who: format!("flanneld ({})", who.join("; ")) },
     }
 }

@@ -17,6 +17,7 @@ use run_dir::subnet_env;
 use subnet_lease::NetworkConfig;
 
 use crate::out;
+use crate::rights;
 use report::Report;
 
 /// The default path of subnet.env.
@@ -50,6 +51,7 @@ pub struct Args {
 
 /// Lists or removes.
 pub fn run(args: &Args) -> Result<()> {
+    rights::network("see and remove all that flannel left")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(clean(args))
 }

@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan, StoreKind};
 use crate::out;
+use crate::rights;
 use crate::screen::Screen;
 
 /// The options of the demonstration.
@@ -49,6 +50,7 @@ pub struct Args {
 
 /// Builds the lab, shows it at work and removes it.
 pub fn run(args: &Args) -> Result<()> {
+    rights::root("build hosts in network namespaces")?;
     if args.remove {
         out::say(format!("removed {} lab(s)", lab::remove_ended()?));
         return Ok(());

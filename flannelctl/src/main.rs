@@ -15,6 +15,7 @@ mod peers;
 mod place;
 mod release;
 mod reserve;
+mod rights;
 mod screen;
 mod status;
 mod store;

@@ -9,11 +9,12 @@ mod wanted;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::form::{self, Form};
 use crate::out;
 use crate::place::Place;
+use crate::rights;
 use archive::Archive;
 use wanted::WANTED;
 
@@ -38,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.list {
         return list(args);
     }
-    ensure!(nix::unistd::geteuid().is_root(), "only root may read what belongs into a support bundle; use sudo");
+    rights::root("read what belongs into a support bundle")?;
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     // A host's name may be anything.
     let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();

@@ -257,10 +257,17 @@ fn the_api_is_this_hosts_alone_and_tells_no_secret() {
         let file = format!("--subnet-file={}", daemon.subnet_file().display());
         let path = copy.to_string_lossy().into_owned();
         let refused = here.output("setpriv", &["--reuid=65534", "--clear-groups", &path, "status", &file]);
-        std::fs::remove_file(&copy)?;
         let refused = refused?;
         ensure!(refused.status.code() == Some(1) && texts(&refused).contains("only root may ask flanneld"), "{refused:?}");
         ensure!(texts(&refused).lines().count() == 1, "{}", texts(&refused));
+
+        // What needs root says so in one line.
+        for args in [&["cleanup"][..], &["lab"], &["support-bundle"], &["peers"]] {
+            let all = [&["--reuid=65534", "--clear-groups", path.as_str()], args].concat();
+            let refused = here.output("setpriv", &all)?;
+            ensure!(refused.status.code() == Some(1) && texts(&refused).lines().count() == 1, "{args:?}: {refused:?}");
+        }
+        std::fs::remove_file(&copy)?;
 
         // What anybody is told contains no secret.
         let mut told = vec![daemon.log(), node("localhost")?];
@@ -348,6 +355,15 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
         ensure!(peers.lines().any(|line| line.starts_with("h2 ") && line.contains("192.168.56.102")), "{peers}");
         let json: Value = serde_json::from_slice(&status(&["peers", "-o", "json"]).stdout)?;
         ensure!(json["schema"] == "flannel.peers/1" && json["peers"][0]["peer"]["node"] == "h2", "{json}");
+
+        // What probes tell, here and on the other node.
+        eventually_ok(DEADLINE, "the peer is well", || {
+            let output = status(&["peers", "--all"]);
+            let text = texts(&output);
+            ensure!(output.status.success() && text.contains("\n1 of 1 well\n"), "{text}");
+            ensure!(text.lines().any(|line| line.starts_with("h2 ") && line.contains("1 of 1 well")), "{text}");
+            Ok(())
+        })?;
 
         // A daemon that cannot be asked: it hangs.
         daemons[0].stop()?;

@@ -1,0 +1,58 @@
+//! What only root may do is refused before it is begun, in one line.
+
+use anyhow::{Result, bail};
+
+/// The number of CAP_NET_ADMIN.
+const NET_ADMIN: u32 = 12;
+
+/// Demands root.
+///
+/// # Errors
+/// This user is not root.
+pub fn root(what: &str) -> Result<()> {
+    if !is_root() {
+        bail!("only root may {what}; use sudo");
+    }
+    Ok(())
+}
+
+/// Demands root, or the capability to change the network.
+///
+/// # Errors
+/// This process has neither.
+pub fn network(what: &str) -> Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !is_root() && !may(&status) {
+        bail!("only root, or who has CAP_NET_ADMIN, may {what}; use sudo");
+    }
+    Ok(())
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Whether a process with this status has CAP_NET_ADMIN.
+fn may(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> NET_ADMIN & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_read() {
+        for (status, has) in [
+            ("Name:\tx\nCapEff:\t0000000000001000\n", true),
+            ("CapEff:\t000001ffffffffff\n", true),
+            ("CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n", false),
+            ("CapEff:\tx\n", false),
+            ("", false),
+        ] {
+            assert_eq!(may(status), has, "{status:?}");
+        }
+    }
+}
