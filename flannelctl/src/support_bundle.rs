@@ -7,9 +7,10 @@ mod gather;
 mod scrub;
 mod wanted;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use crate::form::{self, Form};
 use crate::out;
@@ -17,6 +18,9 @@ use crate::place::Place;
 use crate::rights;
 use archive::Archive;
 use wanted::WANTED;
+
+/// The schema of the list for programs.
+const SCHEMA: &str = "flannel.support-bundle/1";
 
 /// Where the bundle goes, and what is in it.
 #[derive(Debug, clap::Args)]
@@ -70,14 +74,35 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Prints what goes in.
 fn list(args: &Args) -> Result<()> {
-    let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
     if args.output == Form::Json {
-        let items: Vec<_> = WANTED.iter().map(|item| serde_json::json!({ "name": item.name, "from": shown(item) })).collect();
-        return form::print(&serde_json::json!({ "schema": "flannel.support-bundle/1", "items": items }));
+        return form::print(&document(&args.place.subnet_file));
     }
+    let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
     let width = WANTED.iter().map(|item| item.name.len()).max().unwrap_or(0);
     for item in WANTED {
         out::say(format!("{:width$}  {}", item.name, shown(item)));
     }
     Ok(())
+}
+
+/// The list for programs.
+fn document(subnet_file: &Path) -> Value {
+    let items: Vec<Value> = WANTED.iter().map(|item| json!({ "name": item.name, "from": item.source.shown(subnet_file) })).collect();
+    json!({ "schema": SCHEMA, "items": items })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_describes_the_list() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/support-bundle.json");
+        let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let document = document(Path::new("/run/flannel/subnet.env"));
+        assert_eq!((&schema["title"], &document["schema"]), (&json!(SCHEMA), &json!(SCHEMA)));
+        let names = |of: &Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&document), names(&schema["properties"]));
+        assert!(document["items"].as_array().unwrap().iter().all(|item| names(item) == names(&schema["$defs"]["item"]["properties"])));
+    }
 }
