@@ -1,8 +1,9 @@
 //! Nodes probe each other: each fault has its verdict at both ends, and what is filtered is not called broken.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Host, Lab, eventually_ok, throughout};
+use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, throughout};
 use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// Ten times what it should take.
@@ -154,7 +155,7 @@ fn filtered_probes_are_no_fault() {
         eventually_ok(TOLD, "all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
         let firewall = |rules: &str| -> Result<()> {
             let mut text = "table inet firewall {}\ndelete table inet firewall\n".to_owned();
-            write!(text, "table inet firewall {{ chain c {{ type filter hook input priority 0; policy accept; {rules} }}; }}")?;
+            write!(text, "table inet firewall {{ chain c {{ type filter hook input priority 0; policy accept; {rules}; }}; }}")?;
             bed.hosts.iter().try_for_each(|host| host.netns().feed("nft", &["-f", "-"], &text).map(drop))
         };
         let by_ping_alone = |peer: &serde_json::Value| is_well(peer) && peer["ping_only"] == true;
@@ -173,6 +174,112 @@ fn filtered_probes_are_no_fault() {
             .collect();
         ensure!(said.is_empty(), "{said:#?}");
         bed.require_no_errors()
+    })
+    .unwrap();
+}
+
+const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const PROBES: u16 = 8473;
+
+/// A question as `docs/probing.md` describes it.
+fn question(length: u16) -> Vec<u8> {
+    let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), b"nonce678", &[7; 16]].concat();
+    bytes.resize(length.into(), 0);
+    bytes
+}
+
+/// Sends a question from a namespace, and returns the length of the answer, if one comes.
+fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<Option<usize>> {
+    netns.run(|| -> Result<Option<usize>> {
+        let socket = UdpSocket::bind(from)?;
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        socket.send_to(question, (to, PROBES))?;
+        let mut answer = [0; 9000];
+        Ok(socket.recv(&mut answer).ok().filter(|length| answer[..*length].windows(8).any(|part| part == b"nonce678")))
+    })?
+}
+
+/// Only nodes with a lease get answers, none longer than its question; and no flood of junk changes a verdict.
+#[test]
+fn strangers_get_no_answer_and_junk_changes_nothing() {
+    Lab::run("mesh-strangers", |lab| {
+        let mut bed = Bed::start(lab, 3, V4, |_, options| options)?;
+        let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
+        told_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0)])?;
+        let (_, first) = peer(&bed, 1, 0, false)?;
+        let overlay: IpAddr = first["overlay"].as_str().context("an address in the overlay network")?.parse()?;
+        let node = IpAddr::from(bed.hosts[0].v4()?);
+        let from = |ip: IpAddr, port: u16| SocketAddr::new(ip, port);
+        // A node of the cluster, without its daemon.
+        bed.daemons[2].terminate(Duration::from_secs(10))?;
+        let third = IpAddr::from(bed.hosts[2].v4()?);
+        for length in [72, 1400] {
+            let answer = asks(bed.hosts[2].netns(), from(third, PROBES), node, &question(length))?;
+            ensure!(answer == Some(72), "a node with a lease: {answer:?}");
+        }
+        let pod = bed.pods[1].addresses()[0];
+        for (who, netns, address, port) in [
+            ("another port", bed.hosts[2].netns(), third, 0),
+            ("an outsider", outsider.netns(), outsider.v4()?.into(), PROBES),
+            ("a pod", bed.pods[1].netns(), pod, PROBES),
+        ] {
+            for to in [node, overlay] {
+                if to == overlay && who == "an outsider" {
+                    continue;
+                }
+                let answer = asks(netns, from(address, port), to, &question(72))?;
+                ensure!(answer.is_none(), "{who} got {answer:?} from {to}");
+            }
+        }
+        let flood = || -> Result<()> {
+            let socket = UdpSocket::bind(from(outsider.v4()?.into(), PROBES))?;
+            let mut junk = question(72);
+            for number in 0..100_000u32 {
+                if let Some(place) = junk.get_mut(4..12) {
+                    place.copy_from_slice(&[number.to_be_bytes(), number.to_le_bytes()].concat());
+                }
+                let _ = socket.send_to(if number % 2 == 0 { &junk } else { b"junk" }, (node, PROBES));
+            }
+            Ok(())
+        };
+        outsider.netns().run(flood)??;
+        throughout(Duration::from_secs(8), "junk changes nothing", || told_v4_now(&bed, "well", &[(0, 1), (1, 0)]))?;
+        ensure!(bed.daemons[0].metric("flannel_probe_dropped_total{reason=\"stranger\"}")? >= 2.0, "{:?}", bed.daemons[0].get("/metrics")?);
+        bed.require_no_errors()
+    })
+    .unwrap();
+}
+
+fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+    for (node, of) in pairs {
+        let (is, all) = peer(bed, *node, *of, false)?;
+        ensure!(is == state, "{} says of {}: {is}, and not {state}: {all}", bed.hosts[*node].name(), bed.hosts[*of].name());
+    }
+    Ok(())
+}
+
+fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+    eventually_ok(TOLD, state, || told_v4_now(bed, state, pairs))
+}
+
+/// Two machines with one address: the one that answers is not the one that is meant.
+#[test]
+fn another_node_that_answers_is_named() {
+    Lab::run("mesh-wrong-node", |lab| {
+        let bed = Bed::start(lab, 3, V4, |_, options| options)?;
+        told_v4(&bed, "well", &[(0, 1), (0, 2)])?;
+        bed.hosts[1].cut("enp0s8")?;
+        let address = bed.hosts[1].v4()?;
+        // In this order: an address goes with the first one of its network.
+        let other = bed.hosts[2].v4()?;
+        bed.hosts[2].netns().ip(&format!("address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"))?;
+        eventually_ok(TOLD, "another node answers", || {
+            let (is, all) = peer(&bed, 0, 1, false)?;
+            ensure!(is == "wrong-node" && all["answered_by"] == "h3", "{all}");
+            let (is, all) = peer(&bed, 0, 2, false)?;
+            ensure!(is == "well" && all["address"] == address.to_string(), "{all}");
+            Ok(())
+        })
     })
     .unwrap();
 }

@@ -65,6 +65,7 @@ impl Node {
             return;
         }
         self.traffic.answered += 1;
+        peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
         peer.said = Some(Said { at, overlay_ms: body.heard_overlay_ms, beside_ms: body.heard_beside_ms });
@@ -119,6 +120,8 @@ impl Node {
             && let Some(heard) = part(&mut round.evidence, what)
         {
             *heard = Heard::Answered;
+            round.refused = true;
+            peer.refuses = true;
         }
     }
 
