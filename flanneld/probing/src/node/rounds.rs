@@ -141,8 +141,8 @@ impl Node {
             } else if !expected(present, &evidence) {
                 again = true;
             }
-            if changed && verdict.ping_only || round.refused {
-                // Packets pass; its daemon is silent.
+            if changed && verdict.ping_only != present.ping_only || round.refused {
+                // Packets pass; one kind of question is filtered, or its daemon is silent.
                 peer.history.forgive_losses();
             } else if !again {
                 peer.history.count_losses();
