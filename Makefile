@@ -102,6 +102,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
+	cargo test -p probing --test simulation -- --ignored
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 

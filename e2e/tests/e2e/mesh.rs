@@ -283,3 +283,31 @@ fn another_node_that_answers_is_named() {
     })
     .unwrap();
 }
+
+/// Backends without a device of the kernel's, or without any.
+fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
+    Lab::run(title, |lab| {
+        let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);
+        let bed = Bed::start(lab, 2, &conf, |_, options| options)?;
+        eventually_ok(TOLD, "all is well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        // What others say of their peers is not asked for while nobody looks.
+        let (_, text) = bed.daemons[0].api("/api/v1/node")?;
+        let document: serde_json::Value = serde_json::from_str(&text)?;
+        ensure!(document["mesh"]["rows"] == serde_json::json!([]), "{text}");
+        ensure!(document["mesh"]["problems"] == serde_json::json!([]), "{text}");
+        bed.hosts[1].cut("enp0s8")?;
+        told(&bed, "cut off", &[(0, 1, "cut-off"), (1, 0, "cut-off")])?;
+        bed.hosts[1].reconnect("enp0s8")?;
+        told(&bed, "mended", &[(0, 1, "well"), (1, 0, "well")])
+    })
+}
+
+#[test]
+fn host_gw_is_probed() {
+    all_is_well_with("mesh-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
+}
+
+#[test]
+fn vxlan_in_userspace_is_probed() {
+    all_is_well_with("mesh-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
+}

@@ -218,6 +218,11 @@ mod tests {
     }
 
     #[test]
+    fn a_thousand_peers_are_half_a_megabyte() {
+        assert!(size_of::<Peer>() <= 480, "{}", size_of::<Peer>());
+    }
+
+    #[test]
     fn the_median_of_the_last_eight() {
         let mut history = History::default();
         assert_eq!(history.rtt_us(), None);
