@@ -103,6 +103,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
+	cargo test -p probing --test simulation -- --ignored
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 

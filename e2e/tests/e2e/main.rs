@@ -29,6 +29,7 @@ mod kube;
 mod lab;
 mod lab_killed;
 mod lease;
+mod mesh;
 mod rules;
 mod traffic;
 mod two_networks;

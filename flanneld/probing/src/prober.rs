@@ -215,6 +215,10 @@ impl Prober {
                 // What comes from another port is no node: answers go to the probe port only.
                 Incoming::Datagram { port: from, .. } if from != port => None,
                 Incoming::Datagram { way, from, bytes, .. } => self.inner().node.hear(now, Datagram { way, from, at, bytes }),
+                Incoming::Refusal { from, nonce } => {
+                    self.inner().node.refused(from, nonce, at);
+                    None
+                }
                 Incoming::Pong { way, from, nonce } => {
                     self.inner().node.pong(now, way, from, nonce, at);
                     None

@@ -129,7 +129,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
         (State::Well, false) => kept(full) && kept(small) && kept(beside),
         (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(beside),
         // Firewalls may refuse the port on one of the devices only.
-        (State::Well, true) => kept(ping) && kept(full_ping) && lost(full) && lost(small),
+        (State::Well, true) => kept(ping) && kept(full_ping) && (evidence.through() || !evidence.asked_through()) && lost(full) && lost(small),
         (State::SmallMtu, true) => kept(ping) && full_ping == Lost && lost(full) && lost(small),
         (State::OverlayCut, true) => !evidence.through() && kept(beside_ping) && lost(beside),
         (State::OneWay | State::OverlayCut, _) => !evidence.through() && kept(beside),

@@ -14,6 +14,7 @@ mod simulation {
 }
 
 use probing::node::Datagram;
+use probing::schedule::Walk;
 use probing::state::State;
 use probing::target::Way;
 use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
@@ -315,4 +316,42 @@ fn ten_nodes_at_rest() {
 #[test]
 fn hundreds_of_nodes_at_rest() {
     costs(300, 1);
+}
+
+#[test]
+#[ignore = "half a minute and half a gigabyte: a part of `make soak`"]
+fn a_thousand_nodes_at_rest() {
+    costs(1000, 1);
+}
+
+/// Ten thousand nodes: too many to hold all that they know of each other, so their walks alone are followed through a whole cycle.
+#[test]
+fn ten_thousand_nodes_ask_everybody_once_a_cycle_and_nobody_at_once() {
+    const NODES: usize = 10_000;
+    // Every tenth node's walk, among all the others.
+    const WALKERS: usize = NODES / 10;
+    let cycle = probing::schedule::cycle(NODES - 1);
+    let seconds = usize::try_from(cycle.as_secs()).unwrap() * 12 / 10;
+    let numbers: Vec<u64> = (0..NODES).map(|node| probing::who::mix([u64::try_from(node).unwrap(), 3, 4])).collect();
+    let mut heard = vec![0u8; NODES * seconds];
+    for walker in 0..WALKERS {
+        let mut walk = Walk::new(numbers[walker], Duration::ZERO);
+        let mut asked = vec![false; NODES];
+        let mut last = Duration::ZERO;
+        for _ in 1..NODES {
+            let now = walk.next();
+            assert!(last.is_zero() || now - last >= Duration::from_millis(200), "at most 5 a second");
+            last = now;
+            let peers = || (0..NODES).filter(|peer| *peer != walker).map(|peer| (peer, numbers[peer]));
+            let peer = walk.turn(now, peers).unwrap();
+            assert!(!std::mem::replace(&mut asked[peer], true), "{walker} asks {peer} twice in one cycle");
+            let second = usize::try_from(now.as_secs()).unwrap();
+            let count = &mut heard[peer * seconds + second];
+            *count = count.saturating_add(1);
+        }
+        assert_eq!(asked.iter().filter(|asked| !**asked).count(), 1, "itself alone is not asked");
+        assert!(last < cycle * 12 / 10, "{last:?}");
+    }
+    let most = heard.iter().copied().max().unwrap_or(0);
+    assert!(most <= 10, "a node was asked {most} times in one second by a tenth of the others; the mean is 0.4");
 }

@@ -218,6 +218,14 @@ impl Flanneld {
         http::get(&self.netns, self.health.context("this daemon was started without a health endpoint")?, path)
     }
 
+    /// The status code and body of a document of its API, such as `/api/v1/node`, on the port where it is by default.
+    ///
+    /// # Errors
+    /// When it does not answer there.
+    pub fn api(&self, path: &str) -> Result<(u16, String)> {
+        http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
+    }
+
     /// The value of a metric line whose name and labels are exactly these.
     ///
     /// # Errors

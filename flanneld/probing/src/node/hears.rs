@@ -65,6 +65,7 @@ impl Node {
             return;
         }
         self.traffic.answered += 1;
+        peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
         peer.said = Some(Said { at, overlay_ms: body.heard_overlay_ms, beside_ms: body.heard_beside_ms });
@@ -96,6 +97,32 @@ impl Node {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, None);
+    }
+
+    /// Takes an error by which the host that was asked refuses a question: as good as an answer to a ping.
+    pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
+        let asked = self.waiting.get(&nonce).copied().filter(|waiting| waiting.to == from);
+        let Some(waiting) = asked else { return };
+        let what = match waiting.what {
+            What::Full => What::FullPing,
+            What::Small => What::Ping,
+            What::Beside => What::BesidePing,
+            _ => return,
+        };
+        self.waiting.remove(&nonce);
+        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+        match waiting.way {
+            Way::Overlay => peer.through_at = Some(at),
+            Way::Beside => peer.beside_at = Some(at),
+        }
+        // The question itself stays unanswered: the round is not over because of this.
+        if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round)
+            && let Some(heard) = part(&mut round.evidence, what)
+        {
+            *heard = Heard::Answered;
+            round.refused = true;
+            peer.refuses = true;
+        }
     }
 
     /// An answer from whom it was expected.

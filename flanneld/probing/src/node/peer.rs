@@ -19,6 +19,8 @@ pub struct Round {
     pub closes: Duration,
     /// Answers that have not come.
     pub open: u8,
+    /// Whether a question was refused.
+    pub refused: bool,
 }
 
 /// What a peer said of us.
@@ -56,6 +58,8 @@ pub struct Peer {
     pub answered_by: Option<u64>,
     pub turns: u32,
     pub full_done: u32,
+    /// Whether its host refuses questions, which says as much as an answer to a ping.
+    pub refuses: bool,
     /// Its address in the overlay network, by its own words.
     pub answers_at: Option<IpAddr>,
 }
@@ -83,6 +87,7 @@ impl Peer {
             answered_by: None,
             turns: 0,
             full_done: 0,
+            refuses: false,
             answers_at: None,
         }
     }
@@ -210,6 +215,11 @@ mod tests {
         history.came_late();
         history.count_losses();
         assert_eq!(history.lost(), 0);
+    }
+
+    #[test]
+    fn a_thousand_peers_are_half_a_megabyte() {
+        assert!(size_of::<Peer>() <= 480, "{}", size_of::<Peer>());
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Node {
             peer.turns = peer.turns.wrapping_add(1);
             peer.rounds = 0;
             let (present, turn, who) = (peer.standing.present, peer.turns, peer.who);
-            let mut done = peer.full_done;
+            let (mut done, peer_refuses) = (peer.full_done, peer.refuses);
             let ways = ways(who, turn, paths);
             let through = self.overlay_of(&key).is_some();
             let harmed = present.state == State::SmallMtu || present.state.harm() == Harm::All;
@@ -46,7 +46,7 @@ impl Node {
                 if through && turn.is_multiple_of(LONG_PING_EVERY) {
                     whats.push(What::FullPing);
                 }
-                if turn.is_multiple_of(ASKED_EVERY) {
+                if peer_refuses || turn.is_multiple_of(ASKED_EVERY) {
                     whats.push(if through { What::Small } else { What::Beside });
                 }
                 self.round(now, key, &whats, false);
@@ -114,7 +114,7 @@ impl Node {
         self.closes.insert((closes, key));
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.rounds = peer.rounds.saturating_add(1);
-            peer.round = Some(Box::new(Round { number, evidence, whole, began: now.at, closes, open }));
+            peer.round = Some(Box::new(Round { number, evidence, whole, began: now.at, closes, open, refused: false }));
         }
     }
 
@@ -141,8 +141,8 @@ impl Node {
             } else if !expected(present, &evidence) {
                 again = true;
             }
-            if changed && verdict.ping_only {
-                // Packets pass; its daemon is silent.
+            if changed && verdict.ping_only != present.ping_only || round.refused {
+                // Packets pass; one kind of question is filtered, or its daemon is silent.
                 peer.history.forgive_losses();
             } else if !again {
                 peer.history.count_losses();

@@ -57,7 +57,7 @@ fn text(notice: &Notice) -> String {
         State::CutOff => "it answers nothing, through the overlay network or beside it",
         State::WrongNode => "another node answers at its address",
     };
-    format!("peer {name}({}, {}) is {}, was {}: {meaning}", target.subnet, target.address, notice.is, notice.was)
+    format!("peer {name}({}, {}): {}, was {}: {meaning}", target.subnet, target.address, notice.is, notice.was)
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
         let name = Some("node\n-3".to_owned());
         let target = Target { id: None, name, subnet: "10.5.3.0/24".parse().unwrap(), address: "192.0.2.3".parse().unwrap(), primary: true };
         let line = text(&Notice { target, was: State::Well, is: State::CutOff });
-        assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3) is cut off, was well: it answers nothing"), "{line}");
+        assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3): cut off, was well: it answers nothing"), "{line}");
     }
 
     #[test]

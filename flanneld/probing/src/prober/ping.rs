@@ -40,6 +40,24 @@ pub fn reply(ipv6: bool, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
+/// The nonce of a question of ours, in an error that says that its destination refuses it: the way there works.
+pub fn refusal(ipv6: bool, port: u16, packet: &[u8]) -> Option<u64> {
+    let skip = if ipv6 { 0 } else { usize::from(packet.first()? & 0xf) * 4 };
+    let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
+    // Of a host: its port is closed, or its firewall says no. Errors of routers on the way mean nothing here.
+    let refuses = if ipv6 { matches!(head, [1, 1 | 4..=6, ..]) } else { matches!(head, [3, 3 | 9 | 10 | 13, ..]) };
+    let ip = if ipv6 { IPV6 } else { usize::from(question.first()? & 0xf) * 4 };
+    let is_udp = if ipv6 { question.get(6) } else { question.get(9) } == Some(&17);
+    let udp = question.get(ip..)?;
+    if !refuses || !is_udp || udp.get(2..4)? != port.to_be_bytes() {
+        return None;
+    }
+    // The magic stands before the nonce.
+    let message = udp.get(8..)?;
+    let nonce = message.get(8..16)?.first_chunk::<8>()?;
+    message.starts_with(b"flpr").then(|| u64::from_be_bytes(*nonce))
+}
+
 /// The checksum of the Internet (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match pair {
@@ -63,6 +81,22 @@ mod tests {
         assert_eq!(request(false, 1, 2, 1450).len(), 1430);
         assert_eq!(request(true, 1, 2, 1430).len(), 1390);
         assert_eq!(request(false, 1, 2, 0).len(), 24);
+    }
+
+    #[test]
+    fn a_refusal_has_the_nonce_of_its_question() {
+        for (ipv6, kind, code, is) in [(false, 3, 3, true), (false, 3, 1, false), (false, 11, 0, false), (true, 1, 4, true), (true, 1, 0, false)] {
+            let udp = [&1u16.to_be_bytes()[..], &8473u16.to_be_bytes(), &[0; 4], b"flpr\x01\x01\0\x48", &7u64.to_be_bytes()].concat();
+            let mut ip = if ipv6 { vec![0; IPV6] } else { [vec![0x45], vec![0; 19]].concat() };
+            ip[if ipv6 { 6 } else { 9 }] = 17;
+            let error = [vec![kind, code, 0, 0, 0, 0, 0, 0], ip, udp].concat();
+            let packet = if ipv6 { error } else { [[0x45; 20].to_vec(), error].concat() };
+            assert_eq!(refusal(ipv6, 8473, &packet), is.then_some(7), "{kind} {code}");
+            assert_eq!(refusal(ipv6, 8472, &packet), None);
+            for length in 0..packet.len() {
+                assert_eq!(refusal(ipv6, 8473, &packet[..length]), None);
+            }
+        }
     }
 
     #[test]

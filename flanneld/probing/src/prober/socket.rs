@@ -60,11 +60,12 @@ impl Registered {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
         let socket = Socket::new(Domain::for_address(address), Type::RAW.nonblocking().cloexec(), Some(protocol))?;
-        // Answers to our own pings alone: every raw socket of a host gets all of ICMP.
+        // Answers to our own pings, and errors, alone: every raw socket of a host gets all of ICMP.
         if address.is_ipv6() {
-            let (answer, id) = (129, u32::from(id));
+            let (refused, answer, id) = (1, 129, u32::from(id));
             let filter = [
                 SockFilter::new(LOAD_BYTE, 0, 0, 0),
+                SockFilter::new(IF_EQUAL, 3, 0, refused),
                 SockFilter::new(IF_EQUAL, 0, 3, answer),
                 SockFilter::new(LOAD_HALF, 0, 0, 4),
                 SockFilter::new(IF_EQUAL, 0, 1, id),
@@ -76,6 +77,7 @@ impl Registered {
             let filter = [
                 SockFilter::new(HEADER_LENGTH, 0, 0, 0),
                 SockFilter::new(LOAD_BYTE_AT, 0, 0, 0),
+                SockFilter::new(IF_EQUAL, 3, 0, 3),
                 SockFilter::new(IF_EQUAL, 0, 3, 0),
                 SockFilter::new(LOAD_HALF_AT, 0, 0, 4),
                 SockFilter::new(IF_EQUAL, 0, 1, u32::from(id)),

@@ -23,6 +23,8 @@ pub enum Incoming<'a> {
     Datagram { way: Way, from: IpAddr, port: u16, bytes: &'a [u8] },
     /// An answer to a ping.
     Pong { way: Way, from: IpAddr, nonce: u64 },
+    /// A question was refused by the host that it went to.
+    Refusal { from: IpAddr, nonce: u64 },
 }
 
 /// All sockets.
@@ -116,8 +118,10 @@ impl Sockets {
                 rest -= 1;
                 let bytes = self.buffer.get(..read.length).unwrap_or_default();
                 let incoming = if *is_ping {
-                    let Some(nonce) = ping::reply(*ipv6, self.id, bytes) else { continue };
-                    Incoming::Pong { way: *way, from: read.from, nonce }
+                    let pong = ping::reply(*ipv6, self.id, bytes).map(|nonce| Incoming::Pong { way: *way, from: read.from, nonce });
+                    let refusal = || ping::refusal(*ipv6, self.port, bytes).map(|nonce| Incoming::Refusal { from: read.from, nonce });
+                    let Some(incoming) = pong.or_else(refusal) else { continue };
+                    incoming
                 } else {
                     Incoming::Datagram { way: *way, from: read.from, port: read.port, bytes }
                 };
