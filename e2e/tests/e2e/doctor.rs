@@ -104,7 +104,7 @@ impl Node {
         eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
             let found = self.causes()?;
             if found != wanted {
-                bail!("{found:?} instead of {wanted:?}: {:#}", self.doctor()?.1);
+                bail!("{found:?} instead of {wanted:?}: {:#}", self.doctor()?.1["findings"]);
             }
             Ok(())
         })
