@@ -100,6 +100,7 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
+	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture

@@ -11,7 +11,7 @@ use netstate::scope::{FormerNetworks, Scope};
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
 use std::sync::Arc;
-use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::watch;
 
 /// Why the backend cannot use a peer's lease, for the log.
@@ -83,6 +83,21 @@ pub struct Takes {
     pub shares_ports: bool,
 }
 
+/// How nodes can ask each other through the network that the backend makes, and beside it.
+#[derive(Clone)]
+pub struct Overlay {
+    /// Whose leases count.
+    pub kinds: Kinds,
+    /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address there.
+    pub device: bool,
+    /// The family of the tunnels' own packets, if one serves all families.
+    pub outer_ipv6: Option<bool>,
+    /// Whether anything may go from node to node that is not encrypted.
+    pub clear: bool,
+    /// The MTU of the network, from that of the underlay and the family (IPv6?).
+    pub mtu: Arc<dyn Fn(u32, bool) -> u32 + Send + Sync>,
+}
+
 /// A backend: a way to carry packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
@@ -94,6 +109,11 @@ pub trait Backend: Send {
     /// The UDP ports of encapsulated packets that could be forged. Traffic rules can guard them.
     fn guarded_ports(&self) -> Vec<u16> {
         Vec::new()
+    }
+
+    /// How peers can be asked through this network. `None` from backends that carry no packets.
+    fn overlay(&self) -> Option<Overlay> {
+        None
     }
 
     /// Whether nodes may share one public address, because something else distinguishes them.

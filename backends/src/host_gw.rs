@@ -1,6 +1,6 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
-use crate::backend::{Accepts, Backend, Error, Network, Setup};
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
@@ -43,6 +43,11 @@ impl Backend for HostGw {
             )));
         }
         Ok(announced(underlay))
+    }
+
+    fn overlay(&self) -> Option<Overlay> {
+        // There is no device; pods' packets are as large as the underlay's.
+        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, clear: true, mtu: Arc::new(|underlay, _| underlay) })
     }
 
     fn accepts(&self) -> Accepts {

@@ -13,7 +13,7 @@ pub mod udp;
 mod userspace;
 pub mod vxlan;
 
-pub use backend::{Accepts, Backend, Error, Network, Refusal, Setup, Takes};
+pub use backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;

@@ -94,6 +94,21 @@ mod tests {
         assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
+    #[test]
+    fn peers_are_asked_where_packets_are_carried() {
+        let overlay = |backend: &str| create(&setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#))).unwrap().overlay();
+        for (backend, device, mtu) in [
+            (r#"{"Type":"vxlan"}"#, true, [1450, 1430]),
+            (r#"{"Type":"vxlan","MTU":1400}"#, true, [1350, 1330]),
+            (r#"{"Type":"udp"}"#, true, [1472, 1472]),
+            (r#"{"Type":"host-gw"}"#, false, [1500, 1500]),
+        ] {
+            let overlay = overlay(backend).unwrap();
+            assert_eq!((overlay.device, overlay.clear, [false, true].map(|ipv6| (overlay.mtu)(1500, ipv6))), (device, true, mtu), "{backend}");
+        }
+        assert!(overlay(r#"{"Type":"alloc"}"#).is_none(), "it carries no packets");
+    }
+
     fn refusal(backend: &str) -> String {
         let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
         create(&setup).err().map(|error| error.to_string()).unwrap_or_default()

@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Network, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -66,6 +66,12 @@ impl Backend for Udp {
 
     fn guarded_ports(&self) -> Vec<u16> {
         vec![self.config.port]
+    }
+
+    fn overlay(&self) -> Option<Overlay> {
+        let outer = self.outer_ipv6();
+        let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
+        Some(Overlay { kinds: Kinds::Any, device: true, outer_ipv6: Some(outer), clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {

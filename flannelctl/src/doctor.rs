@@ -1,20 +1,18 @@
 //! `flannelctl doctor`: what is wrong on this node, why, and what to type; with a daemon or without.
 
-mod ask;
 mod show;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use doctor::look::{Look, alone};
 use doctor::{Report, Severity, table};
 
-use crate::out;
+use crate::ask;
+use crate::form::{self, Form};
+use crate::place::Place;
 use crate::screen::Screen;
 
-/// Where the daemon puts subnet.env unless it is told otherwise.
-const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The exit code of a node on which something is broken.
 const BROKEN: u8 = 3;
 
@@ -27,18 +25,8 @@ pub struct Args {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t = Form::Text)]
     output: Form,
-    /// subnet.env of the daemon, where it is started with this flag.
-    #[arg(long, value_name = "FILE", default_value = SUBNET_FILE, env = "FLANNELD_SUBNET_FILE")]
-    subnet_file: PathBuf,
-}
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Prints what is wrong.
@@ -46,16 +34,17 @@ enum Form {
 /// # Errors
 /// Nothing could be found out.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let report = match ask::findings(&args.subnet_file) {
-        Some(report) => report,
-        None => look(args)?,
+    // A daemon that does not run, hangs or has not looked yet is looked at from outside.
+    let report = match ask::findings(&args.place.subnet_file) {
+        Ok(report) => report,
+        Err(_) => look(args)?,
     };
     if report.unknown.len() == report.checks {
         let why = report.unknown.first().map(|unknown| unknown.why.as_str()).unwrap_or_default();
         bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
     }
     match args.output {
-        Form::Json => out::document(&serde_json::to_string_pretty(&report)?),
+        Form::Json => form::print(&report)?,
         Form::Text => {
             let screen = Screen::open();
             screen.say(show::text(&report, args.all, screen));
@@ -68,6 +57,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Looks without a daemon.
 fn look(args: &Args) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.subnet_file));
-    Ok(table::judge(&facts, ask::now()))
+    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.place.subnet_file));
+    Ok(table::judge(&facts, jiff::Timestamp::now()))
 }

@@ -14,9 +14,13 @@ use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
 use subnet_lease::{LeaseTable, NetworkConfig, printable};
 
+use crate::form::{self, Form};
 use crate::out;
 use crate::screen::{Screen, Style};
 use crate::store::{self, Sign};
+
+/// The schema of the list for programs.
+const SCHEMA: &str = "flannel.leases/1";
 
 /// The options of the list.
 #[derive(Debug, clap::Args)]
@@ -24,9 +28,12 @@ pub struct Args {
     /// Also show when each holder was last seen and when its lease expires; one request to etcd per lease.
     #[arg(long)]
     long: bool,
-    /// Print JSON.
-    #[arg(long)]
+    /// Print the leases as a JSON array.
+    #[arg(long, conflicts_with = "output")]
     json: bool,
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -35,6 +42,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
+        store.reach().await?;
         let listing = store.list().await?;
         let config = match store.config().await {
             Ok(config) => Some(config),
@@ -49,6 +57,9 @@ pub fn run(args: &Args) -> Result<()> {
         if args.json {
             out::document(&serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
             return Ok(());
+        }
+        if args.output == Form::Json {
+            return form::print(&json!({ "schema": SCHEMA, "leases": document(&keys, &signs, &notes) }));
         }
         let screen = Screen::open();
         if keys.items.is_empty() && keys.strange.is_empty() {
@@ -337,6 +348,23 @@ mod tests {
         assert_eq!((&document[2]["heard_seconds_ago"], &document[2]["node"]["name"]), (&json!(12), &json!("n1")));
         assert_eq!((&document[0]["reserved"], &document[0]["node"]), (&json!(true), &Value::Null));
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
+    }
+
+    /// Every field that is printed is described, and every field that is described is printed.
+    #[test]
+    fn the_schema_describes_the_list() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");
+        let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(schema["title"], SCHEMA);
+        let described: BTreeSet<&String> = schema["$defs"]["lease"]["properties"].as_object().unwrap().keys().collect();
+        let keys = keys();
+        let document = document(&keys, &BTreeMap::new(), &notes(&keys.items, None));
+        let all = document.as_array().unwrap();
+        let printed: BTreeSet<&String> = all.iter().flat_map(|lease| lease.as_object().unwrap().keys()).collect();
+        assert_eq!(printed, described);
+        for required in schema["$defs"]["lease"]["required"].as_array().unwrap() {
+            assert!(all.iter().all(|lease| lease.get(required.as_str().unwrap()).is_some()), "{required}");
+        }
     }
 
     #[test]

@@ -2,14 +2,21 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
 
+mod ask;
 mod cleanup;
+mod columns;
 mod completion;
 mod doctor;
+mod form;
 mod lab;
 mod leases;
 mod out;
+mod peers;
+mod place;
 mod release;
+mod reserve;
 mod screen;
+mod status;
 mod store;
 
 use std::process::ExitCode;
@@ -26,8 +33,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show this node: subnet, address, store, kernel, rules, peers, and what is broken.
+    Status(status::Args),
+    /// List the other nodes, and whether packets reach them.
+    Peers(peers::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
+    /// Give a node a fixed subnet, or keep a lease for good.
+    Reserve(reserve::Args),
     /// Free the lease of a node that is gone.
     Release(release::Args),
     /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
@@ -39,7 +52,6 @@ enum Command {
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
     /// Write the manual pages of flanneld and flannelctl into a directory.
-    #[command(hide = true)]
     Man(completion::ManArgs),
 }
 
@@ -59,7 +71,10 @@ fn main() -> ExitCode {
     let long = matches!(cli.command, Command::Lab(_));
     let mut code = ExitCode::SUCCESS;
     let outcome = match cli.command {
+        Command::Status(args) => status::run(&args).map(|found| code = found),
+        Command::Peers(args) => peers::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
+        Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Doctor(args) => doctor::run(&args).map(|found| code = found),

@@ -32,6 +32,16 @@ pub fn back() {
     write_text("\r\x1b[K");
 }
 
+/// Clears a terminal's screen.
+pub fn clear() {
+    write_text("\x1b[H\x1b[2J");
+}
+
+/// Whether nobody reads standard output any more.
+pub fn is_closed() -> bool {
+    FAILED.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
 /// Prints a JSON document for programs, unshortened.
 pub fn document(text: &str) {
     write_text(&format!("{}\n", printable::json(text)));

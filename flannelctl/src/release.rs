@@ -34,6 +34,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
+        store.reach().await?;
         let keys = Keys::of(store.list().await?);
         let entry = find(&keys, &args.lease)
             .with_context(|| format!("there is no lease {} in {}; list the leases with `flannelctl leases`", args.lease, store.place()))?;
@@ -75,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Finds the key: by its text, by one of its subnets, or as shown by `flannelctl leases` if that is unambiguous.
-fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
+pub fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
     let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);

@@ -4,7 +4,7 @@ use crate::out;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use options::{Store as Where, StoreFlags};
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::EtcdManager;
@@ -12,8 +12,10 @@ use subnet_lease::kube::{KubeOptions, Listed, Tool};
 use subnet_lease::manager::{Error, SubnetManager};
 use subnet_lease::protocol::registry::{Entry, Listing, Unanswered};
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId, wire};
+use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId, Subnets, wire};
 
+/// How long a store may be silent before a command gives up.
+const PATIENCE: Duration = Duration::from_millis(2500);
 /// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
@@ -75,6 +77,17 @@ impl Store {
     /// Whether reading a holder's last sign of life takes a request to a server.
     pub fn asks_a_server(&self) -> bool {
         matches!(self.kind, Kind::Etcd(_))
+    }
+
+    /// Waits for the first answer.
+    ///
+    /// # Errors
+    /// There is none in time. A refusal is an answer.
+    pub async fn reach(&self) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.config()).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(anyhow!("{} does not answer within {PATIENCE:?}: check the address, and that the store runs and is reachable", self.place)),
+        }
     }
 
     /// All keys.
@@ -156,6 +169,21 @@ impl Store {
             }
         };
         done.with_context(|| format!("cannot delete {} below {}", entry.key, self.place))
+    }
+}
+
+impl Store {
+    /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed. Returns whether it was written.
+    ///
+    /// # Errors
+    /// The store does not answer, or has no keys of its own.
+    pub async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool> {
+        let done = match &self.kind {
+            Kind::Etcd(manager) => manager.reserve(subnets, value, present).await,
+            Kind::Dir(manager) => manager.reserve(subnets, value, present).await,
+            Kind::Kube(_) => bail!("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
+        };
+        done.with_context(|| format!("cannot write {} below {}", wire::render_key(subnets), self.place))
     }
 }
 

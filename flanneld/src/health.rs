@@ -4,6 +4,7 @@ pub mod condition;
 mod datapath;
 mod figures;
 mod last_hour;
+mod probes;
 
 use condition::Condition;
 use doctor::Report;

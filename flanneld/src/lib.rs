@@ -10,6 +10,7 @@ pub mod handover;
 pub mod health;
 pub mod identity;
 pub mod logging;
+pub mod mesh;
 pub mod status_keeper;
 pub mod store;
 pub mod subnet_env_keeper;

@@ -20,7 +20,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease"]),
-    ("node-api", &["doctor", "probing"]),
+    ("node-api", &["doctor", "probing", "run-dir"]),
     ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
     ("flanneld", &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
     ("flannel-cni", &[]),

@@ -34,6 +34,7 @@ mod traffic;
 mod two_networks;
 mod underlay;
 mod vagrant;
+mod ways;
 
 /// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.
 fn one_load_at_a_time() -> MutexGuard<'static, ()> {

@@ -2,10 +2,12 @@
 //!
 //! Names and texts in it come from the store and from other nodes. Whoever shows them makes them printable.
 
+mod answers;
 mod kernel;
 mod node;
 mod peer;
 
+pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use kernel::{Kernel, Rules};
 pub use node::{File, FileState, Lease, Node, Notice, Reason, Store, Underlay};
 pub use peer::{Peer, Unused};

@@ -4,9 +4,12 @@
 
 use doctor::finding::{self, Unknown as Unmade};
 use doctor::{Finding, Report, Severity};
-use node_api::{File, FileState, Kernel, Lease, Node, Notice, Peer, Reason, Rules, SCHEMA, Store, Underlay, Unused};
+use node_api::{
+    File, FileState, Kernel, Lease, Node, Notice, PEERS, Peer, Peers, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay, Unused,
+};
 use probing::state::State;
 use probing::view::{self, Mesh};
+use run_dir::last_words::LastWords;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -115,6 +118,10 @@ fn full() -> Node {
 
 /// Compares a value with the part of the schema that describes it; `full` values have every field of it.
 fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str) {
+    if part["$ref"] == "node.json" {
+        let node = self::schema("node");
+        return compare(&node, &node, value, full, place);
+    }
     if let Some(name) = part["$ref"].as_str() {
         return compare(schema, &schema["$defs"][name.rsplit('/').next().unwrap()], value, full, place);
     }
@@ -183,6 +190,26 @@ fn the_schema_of_findings_describes_the_report() {
     };
     assert_eq!(schema["title"], finding::SCHEMA);
     compare(&schema, &schema, &serde_json::to_value(report).unwrap(), true, "findings");
+}
+
+#[test]
+fn the_schemas_of_flannelctl_describe_what_it_prints() {
+    let words = LastWords { at: jiff::Timestamp::UNIX_EPOCH, code: 1, text: String::new(), version: String::new() };
+    let status = Status {
+        schema: STATUS.to_owned(),
+        host: String::new(),
+        daemon: finding::DaemonState::Stopped,
+        trouble: Some(String::new()),
+        last_words: Some(words),
+        node: Some(full()),
+    };
+    let probed = Probed { peer: full().peers.remove(0), verdicts: mesh().peers };
+    let peers = Peers { schema: PEERS.to_owned(), node: String::new(), probed: true, peers: vec![probed], rows: mesh().rows };
+    for (name, title, value) in [("status", STATUS, serde_json::to_value(status).unwrap()), ("peers", PEERS, serde_json::to_value(peers).unwrap())] {
+        let schema = schema(name);
+        assert_eq!(schema["title"], title);
+        compare(&schema, &schema, &value, true, name);
+    }
 }
 
 #[test]

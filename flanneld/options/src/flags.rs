@@ -177,6 +177,9 @@ pub(crate) struct HealthFlags {
     /// Port of the page; 0: no page.
     #[arg(long, env = "FLANNELD_PAGE_PORT", value_name = "PORT", default_value = "8474")]
     pub(crate) page_port: Vec<Value<i64>>,
+    /// UDP port by which nodes ask each other whether packets arrive, the same on all of them; 0: ask nobody, answer nobody.
+    #[arg(long, env = "FLANNELD_PROBE_PORT", value_name = "PORT", default_value = "8473")]
+    pub(crate) probe_port: Vec<Value<i64>>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -52,6 +52,8 @@ pub struct Settings {
     pub health: Option<SocketAddr>,
     /// Where the page listens; none: nowhere.
     pub page: Option<SocketAddr>,
+    /// The port by which nodes ask each other; none: they do not.
+    pub probe_port: Option<u16>,
     /// How to log.
     pub logging: Logging,
     /// What is odd but no mistake: to be logged at start.

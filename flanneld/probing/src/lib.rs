@@ -6,6 +6,8 @@
 pub mod limits;
 pub mod mtu;
 pub mod node;
+#[cfg(feature = "prober")]
+pub mod prober;
 pub mod rows;
 pub mod schedule;
 pub mod state;

@@ -3,13 +3,14 @@
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// The number of a node in one address family: the first eight bytes of the SHA-256 of its node id, a zero byte, and its subnet.
+/// The number of a node in one network and address family: the first four bytes of the SHA-256 of its node id, and [`short`] of its subnet.
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
-    let mut hash = Sha256::new();
-    hash.update(id.as_bytes());
-    hash.update([0]);
-    hash.update(subnet.to_string().as_bytes());
-    u64::from_be_bytes(first(&hash.finalize()))
+    u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32 | u64::from(short(subnet))
+}
+
+/// Whether two numbers are of one node: in another network, or with another subnet than before.
+pub fn is_same_node(a: u64, b: u64) -> bool {
+    a >> 32 == b >> 32
 }
 
 /// The number of a subnet in a row: the first four bytes of the SHA-256 of its text.
@@ -46,10 +47,11 @@ mod tests {
         assert_ne!(who("n1", &a), who("n2", &a));
         assert_ne!(who("n1", &a), who("n1", &b));
         assert_ne!(short(&a), short(&b));
+        assert!(is_same_node(who("n1", &a), who("n1", &b)) && !is_same_node(who("n1", &a), who("n2", &a)));
         // The format on the wire: another version must compute the same.
         assert_eq!((who("n1", &a), short(&a)), (WHO, SHORT));
     }
 
-    const WHO: u64 = 0x9aa6_b808_f742_1d7f;
+    const WHO: u64 = 0x676b_8bb8_4fad_f023;
     const SHORT: u32 = 0x4fad_f023;
 }

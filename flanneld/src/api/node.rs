@@ -45,12 +45,15 @@ struct State {
 
 /// Gives what probes tell of the peers.
 #[derive(Clone)]
-pub struct MeshView(Arc<dyn Fn() -> Arc<Mesh> + Send + Sync>);
+pub struct MeshView {
+    view: Arc<dyn Fn() -> Arc<Mesh> + Send + Sync>,
+    look: Arc<dyn Fn() + Send + Sync>,
+}
 
 impl MeshView {
-    /// Gets it by calling `view`.
-    pub fn new(view: impl Fn() -> Arc<Mesh> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(view))
+    /// Gets it by calling `view`. `look` is called when somebody wants to know what other nodes say.
+    pub fn new(view: impl Fn() -> Arc<Mesh> + Send + Sync + 'static, look: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { view: Arc::new(view), look: Arc::new(look) }
     }
 }
 
@@ -103,7 +106,7 @@ impl Describer {
             let state = self.state();
             (state.live.clone(), state.mesh.clone())
         };
-        node.mesh = mesh.map(|view| (*(view.0)()).clone());
+        node.mesh = mesh.map(|mesh| (*(mesh.view)()).clone());
         if let Some(report) = self.report() {
             node.findings = Some(report.findings.clone());
             node.unknown.clone_from(&report.unknown);
@@ -128,6 +131,14 @@ impl Describer {
             store.heard = counters.and_then(|counters| counters.last_heard()).and_then(wall_clock);
         }
         node
+    }
+
+    /// Somebody wants to know what other nodes say.
+    pub fn look(&self) {
+        let mesh = self.state().mesh.clone();
+        if let Some(mesh) = mesh {
+            (mesh.look)();
+        }
     }
 
     /// The names by which this node may be asked.

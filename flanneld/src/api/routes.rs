@@ -26,7 +26,11 @@ fn api(describer: Describer) -> Router {
     Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, get(findings)).with_state(describer)
 }
 
-async fn node(State(describer): State<Describer>) -> Response {
+/// The document. With `?rows` in the target, other nodes are asked for what they know.
+async fn node(State(describer): State<Describer>, target: Uri) -> Response {
+    if target.query() == Some("rows") {
+        describer.look();
+    }
     document(describer.text())
 }
 

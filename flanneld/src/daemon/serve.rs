@@ -5,11 +5,12 @@ use super::end::End;
 use super::node::Node;
 use super::node_info::Reconsider;
 use super::{Daemon, vitals};
-use crate::api::node::Live;
+use crate::api::node::{Live, MeshView};
 use crate::checks::known::Serving;
 use crate::checks::network;
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
+use crate::mesh::Mesh;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
@@ -62,6 +63,8 @@ impl Daemon {
         let env = ends.env;
         let underlay = following.underlay.clone();
         let ports = backend.guarded_ports();
+        let mesh = self.settings.probe_port.zip(backend.overlay());
+        let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
 
         let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
 
@@ -101,7 +104,10 @@ impl Daemon {
             written,
             margin: self.settings.renew_margin,
             set_sysctls: self.settings.set_sysctls,
-            mesh: None,
+            mesh: mesh.as_ref().map(|mesh| {
+                let prober = mesh.prober.clone();
+                Arc::new(move || prober.view()) as Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>
+            }),
         };
         if serving.set_sysctls {
             // Before the first pods, and without waiting.
@@ -129,6 +135,12 @@ impl Daemon {
             own: lease.subnets,
         };
         self.describer.follow(live);
+        if let Some(mesh) = mesh {
+            let prober = mesh.prober.clone();
+            self.health.figures(|figures| figures.prober = Some(prober.clone()));
+            self.describer.show_mesh(MeshView::new(move || prober.view()));
+            self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
+        }
         let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));

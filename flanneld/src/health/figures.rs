@@ -2,8 +2,10 @@
 
 use super::datapath;
 use super::last_hour::LastHour;
+use super::probes;
 use crate::logging;
 use backends::status::Observer;
+use probing::prober::Prober;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -44,6 +46,8 @@ pub struct Figures {
     pub findings: BTreeMap<&'static str, u64>,
     /// The state of the running network.
     pub network: Option<Observer>,
+    /// What probes the peers.
+    pub prober: Option<Prober>,
     /// How many objects of the kernel were put back lately.
     pub put_back: LastHour,
 }
@@ -106,6 +110,9 @@ impl Figures {
             findings.get_or_create(&vec![("check".to_owned(), (*check).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         registry.register("findings", "Problems of this node that no other one explains, by check", findings);
+        if let Some(prober) = &self.prober {
+            probes::register(&mut registry, prober);
+        }
         registry.register("leases_refused", "Leases not in use, by reason", refused);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
         for (name, help, value) in [

@@ -7,9 +7,11 @@ use super::hold::hold;
 use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
 use super::tenure::Tenure;
 use crate::config::NetworkConfig;
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, SubnetManager};
 use crate::table::LeaseEvent;
+use crate::wire;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::net::IpAddr;
@@ -76,6 +78,24 @@ impl<S: KeyStore> KeyManager<S> {
         let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
         let write = vec![Write::Delete { key: entry.key.clone() }];
         match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
+            Answer::Txn { done, .. } => Ok(done),
+            _ => Ok(false),
+        }
+    }
+
+    /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed since it was listed. Returns whether
+    /// it was written.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Unanswered> {
+        let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
+        let compare = match present {
+            Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
+            None => Compare::NoneUnder(wire::key_prefix(subnets)),
+        };
+        let write = Write::Put { key: key.clone(), value, lease: 0 };
+        match self.store.request(Request::Txn { compare: vec![compare], write: vec![write], key }).await? {
             Answer::Txn { done, .. } => Ok(done),
             _ => Ok(false),
         }

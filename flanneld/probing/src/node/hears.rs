@@ -6,6 +6,7 @@ use super::peer::{Peer, Said};
 use super::rounds::part;
 use crate::target::{Way, overlay_addresses};
 use crate::verdict::Heard;
+use crate::who::is_same_node;
 use crate::wire::{Echo, Header, Kind, Message, parse};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -52,6 +53,11 @@ impl Node {
     fn heard_echo(&mut self, now: Now, waiting: Waiting, at: Duration, header: &Header, body: &Echo) {
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         if peer.target.id.is_some() && header.from != peer.who {
+            if is_same_node(header.from, peer.who) {
+                // The daemon of another network there.
+                self.traffic.junk += 1;
+                return;
+            }
             peer.answered_by = Some(header.from);
             if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) {
                 round.evidence.other = true;

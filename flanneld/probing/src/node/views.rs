@@ -50,7 +50,7 @@ impl Node {
     pub(super) fn heard_row(&mut self, now: Now, waiting: Waiting, header: &Header, bytes: &[u8]) {
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         if peer.target.id.is_some() && header.from != peer.who {
-            peer.answered_by = Some(header.from);
+            self.traffic.junk += 1;
             return;
         }
         if rows::read(bytes).is_none() {

@@ -1,0 +1,185 @@
+//! Asks the daemon of this node by its socket.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use doctor::Report;
+use node_api::Node;
+use run_dir::{api_socket, instance, status_file};
+use serde::de::DeserializeOwned;
+
+/// How long the daemon may take, from the first word to the last.
+const PATIENCE: Duration = Duration::from_millis(2900);
+/// The pause before another attempt.
+const RETRY: Duration = Duration::from_millis(20);
+/// A longer answer is not a daemon's.
+const LIMIT: usize = 64 * 1024 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Silence {
+    /// No daemon runs.
+    #[error("flanneld does not run here: nobody listens on {}; start it (systemctl start flanneld), or name its --subnet-file", .0.display())]
+    Stopped(PathBuf),
+    /// Something runs that has no socket.
+    #[error("{who} runs here and has no socket {}: it is Go flannel, an older version, or one with another --subnet-file", path.display())]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
+        /// The processes.
+        who: String,
+    },
+    /// The socket may not be used.
+    #[error("only root may ask flanneld: permission denied on {}; use sudo", .0.display())]
+    Denied(PathBuf),
+    /// It does not answer in time.
+    #[error("flanneld is there and does not answer on {} within {PATIENCE:?}: it hangs, or has more clients than it serves", .0.display())]
+    Hangs(PathBuf),
+    /// The answer is none.
+    #[error("flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())]
+    Strange {
+        /// The socket.
+        path: PathBuf,
+        /// What came instead.
+        what: String,
+    },
+}
+
+/// The daemon's document; with `rows` it asks other nodes for what they know.
+///
+/// # Errors
+/// Says why there is none.
+pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
+    let path = api_socket::path(subnet_file);
+    let target = if rows { format!("{}?rows", node_api::NODE) } else { node_api::NODE.to_owned() };
+    let answer = get(subnet_file, &path, &target)?;
+    let named = |node: &Node| node.schema.clone();
+    document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+}
+
+/// What the daemon's doctor found.
+///
+/// # Errors
+/// Says why there is no report.
+pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
+    let path = api_socket::path(subnet_file);
+    let answer = get(subnet_file, &path, node_api::FINDINGS)?;
+    let named = |report: &Report| report.schema.clone();
+    document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+}
+
+fn get(subnet_file: &Path, path: &Path, target: &str) -> Result<Vec<u8>, Silence> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let error = match attempt(path, target, end) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => return Err(absent(subnet_file, path)),
+            ErrorKind::PermissionDenied => return Err(Silence::Denied(path.to_owned())),
+            // Too many clients at once: the next attempt may be luckier.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
+                if Instant::now() + RETRY >= end {
+                    return Err(Silence::Hangs(path.to_owned()));
+                }
+                std::thread::sleep(RETRY);
+            }
+            _ => return Err(Silence::Strange { path: path.to_owned(), what: error.to_string() }),
+        }
+    }
+}
+
+fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
+    let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let mut stream = api_socket::connect_to(path)?;
+    stream.set_write_timeout(Some(left()))?;
+    stream.write_all(format!("GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 64 * 1024];
+    loop {
+        stream.set_read_timeout(Some(left()))?;
+        let count = match stream.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            count => count?,
+        };
+        if count == 0 {
+            break;
+        }
+        answer.extend(piece.get(..count).unwrap_or_default());
+        if Instant::now() >= end || answer.len() > LIMIT {
+            return Err(ErrorKind::TimedOut.into());
+        }
+    }
+    if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+}
+
+/// Nobody listens: no daemon, or another one.
+fn absent(subnet_file: &Path, path: &Path) -> Silence {
+    if status_file::lives(subnet_file) {
+        return Silence::Hangs(path.to_owned());
+    }
+    match instance::running::running(subnet_file) {
+        who if who.is_empty() => Silence::Stopped(path.to_owned()),
+        who => Silence::Foreign { path: path.to_owned(), who: format!("flanneld ({})", who.join("; ")) },
+    }
+}
+
+/// The document in an answer, of this schema.
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, String> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or("it is no HTTP")?;
+    let (head, body) = answer.split_at_checked(end + 4).ok_or("it is no HTTP")?;
+    let head = String::from_utf8_lossy(head);
+    let code = head.split(' ').nth(1).unwrap_or_default();
+    if code != "200" {
+        return Err(format!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default()));
+    }
+    let document: T = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let theirs = named(&document);
+    if theirs == schema { Ok(document) } else { Err(format!("the schema {theirs}, not {schema}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(answer: &[u8]) -> Result<Node, String> {
+        document(answer, node_api::SCHEMA, |node: &Node| node.schema.clone())
+    }
+
+    fn good() -> String {
+        serde_json::to_string(&Node { schema: node_api::SCHEMA.to_owned(), node: "n".to_owned(), ..Node::default() }).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_a_document_or_an_error() {
+        assert_eq!(read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes()).unwrap().node, "n");
+        for (wrong, why) in [
+            (String::new(), "no HTTP"),
+            ("HTTP/1.0 200 OK\r\n".to_owned(), "no HTTP"),
+            (format!("HTTP/1.0 404 Not Found\r\n\r\n{}", good()), "404"),
+            ("HTTP/1.0 200 OK\r\n\r\n{".to_owned(), "EOF"),
+            ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),
+            (format!("HTTP/1.0 200 OK\r\n\r\n{}", good().replace("node/1", "node/2")), "flannel.node/2"),
+        ] {
+            let error = read(wrong.as_bytes()).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn silence_has_its_reason_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        let why = |env: &Path| node(env, false).unwrap_err().to_string();
+        let none = why(&env);
+        assert!(none.contains("does not run here") || none.contains("runs here"), "{none}");
+        let mut socket = api_socket::Socket::new(&env);
+        let _listener = socket.put().unwrap().unwrap();
+        let begun = Instant::now();
+        // It is listened to, and nobody accepts.
+        assert!(why(&env).contains("does not answer"), "{}", why(&env));
+        assert!(begun.elapsed() >= PATIENCE);
+    }
+}

@@ -1,0 +1,94 @@
+//! `flannelctl peers`: the other nodes, and whether packets reach them.
+
+mod text;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use node_api::{Node, PEERS, Peers, Probed};
+use probing::state::Harm;
+
+use crate::ask;
+use crate::form::{self, Form};
+use crate::out;
+use crate::place::Place;
+use crate::screen::Screen;
+use crate::status::BROKEN;
+
+/// The pause between two looks.
+const PACE: Duration = Duration::from_secs(2);
+/// How long other nodes may take to tell what they know.
+const ROWS: Duration = Duration::from_secs(3);
+/// How often it is looked whether they have.
+const ROWS_PACE: Duration = Duration::from_millis(200);
+
+/// Which rows, how often, and in which form.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Also ask every other node what it says of its peers.
+    #[arg(long)]
+    all: bool,
+    /// Look again every two seconds, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Prints the peers, once or again and again.
+///
+/// # Errors
+/// The daemon cannot be asked.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let screen = Screen::open();
+    loop {
+        let peers = document(look(args)?, args.all);
+        match args.output {
+            Form::Json => form::print(&peers)?,
+            Form::Text => {
+                if args.watch && screen.is_terminal() {
+                    out::clear();
+                }
+                screen.say(text::text(&peers, args.all, screen));
+            }
+        }
+        if !args.watch || out::is_closed() {
+            return Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS });
+        }
+        std::thread::sleep(PACE);
+    }
+}
+
+/// The document; with `--all` once every other node has answered, or after a while.
+fn look(args: &Args) -> Result<Node> {
+    let mut node = ask::node(&args.place.subnet_file, args.all)?;
+    let begun = Instant::now();
+    let is_complete = |node: &Node| {
+        node.mesh
+            .as_ref()
+            .is_none_or(|mesh| mesh.peers.is_empty() || (!mesh.rows.is_empty() && mesh.rows.iter().all(|row| row.said_age_ms.is_some())))
+    };
+    while args.all && !is_complete(&node) && begun.elapsed() < ROWS {
+        std::thread::sleep(ROWS_PACE);
+        node = ask::node(&args.place.subnet_file, true)?;
+    }
+    Ok(node)
+}
+
+/// The part of the node's document that is about peers.
+fn document(node: Node, all: bool) -> Peers {
+    let probed = node.mesh.is_some();
+    let mesh = node.mesh.unwrap_or_default();
+    let verdicts = |peer: &node_api::Peer| mesh.peers.iter().filter(|verdict| peer.subnets.contains(&verdict.subnet)).cloned().collect();
+    let peers = node.peers.into_iter().map(|peer| Probed { verdicts: verdicts(&peer), peer }).collect();
+    Peers { schema: PEERS.to_owned(), node: node.node, probed, peers, rows: if all { mesh.rows } else { Vec::new() } }
+}
+
+/// Whether packets to a peer are lost.
+fn is_broken(peers: &Peers) -> bool {
+    peers.peers.iter().flat_map(|peer| &peer.verdicts).any(|verdict| verdict.state.harm() == Harm::All)
+}

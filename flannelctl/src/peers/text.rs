@@ -1,0 +1,144 @@
+//! What `flannelctl peers` says, as text: a pure function of the document.
+
+use std::time::Duration;
+
+use node_api::{Peers, Probed};
+use probing::state::{Harm, State};
+use probing::view::{self, Row};
+
+use crate::columns::{Cell, plain, table};
+use crate::leases::span;
+use crate::screen::{Screen, Style};
+
+const HEADINGS: [&str; 9] = ["NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED"];
+const ROWS: [&str; 7] = ["NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID"];
+const NOTHING: &str = "-";
+
+/// The whole text.
+pub fn text(peers: &Peers, all: bool, screen: Screen) -> String {
+    if peers.peers.is_empty() {
+        return "no other node has a lease that is in force here".to_owned();
+    }
+    let mut out = if peers.probed {
+        let rows: Vec<Vec<Cell>> = peers.peers.iter().flat_map(verdicts).collect();
+        format!("{}\n{}", table(&HEADINGS, &rows, screen), summary(peers))
+    } else {
+        let rows: Vec<Vec<Cell>> = peers.peers.iter().map(|probed| unprobed(probed).to_vec()).collect();
+        format!("{}\n{} peers, not probed", table(&["NODE", "SUBNET", "ADDRESS"], &rows, screen), peers.peers.len())
+    };
+    if all {
+        let rows: Vec<Vec<Cell>> = peers.rows.iter().map(said).collect();
+        let rows = if rows.is_empty() { "no other node has said anything".to_owned() } else { table(&ROWS, &rows, screen) };
+        out = format!("{out}\n\n{rows}");
+    }
+    out
+}
+
+fn unprobed(probed: &Probed) -> [Cell; 3] {
+    let joined = |items: Vec<String>| plain(items.join(" "));
+    let subnets = probed.peer.subnets.iter().map(ToString::to_string).collect();
+    let addresses = probed.peer.addresses.iter().map(ToString::to_string).collect();
+    [plain(probed.peer.title()), joined(subnets), joined(addresses)]
+}
+
+/// A row for each address family.
+fn verdicts(probed: &Probed) -> Vec<Vec<Cell>> {
+    if probed.verdicts.is_empty() {
+        return vec![unprobed(probed).into_iter().chain([faint("not probed")]).collect()];
+    }
+    probed.verdicts.iter().map(|verdict| row(&probed.peer.title(), verdict)).collect()
+}
+
+fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
+    vec![
+        plain(name),
+        plain(peer.subnet.to_string()),
+        plain(peer.address.to_string()),
+        state(peer.state),
+        plain(peer.rtt_us.map_or_else(|| NOTHING.to_owned(), rtt)),
+        plain(format!("{}/{}", peer.lost, peer.asked)),
+        plain(peer.carries.map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string())),
+        plain(ago(peer.hears_us_age_ms)),
+        plain(ago(peer.asked_age_ms)),
+        faint(&note(peer)),
+    ]
+}
+
+/// What the columns do not say.
+fn note(peer: &view::Peer) -> String {
+    let mut parts = Vec::new();
+    if peer.state.harm() > Harm::None {
+        parts.push(format!("for {}", span(Duration::from_millis(peer.state_age_ms))));
+    }
+    if let Some(other) = &peer.answered_by {
+        parts.push(format!("{other} answers in its place"));
+    }
+    if peer.ping_only {
+        parts.push("ping only: Go flannel, or the probe port is filtered".to_owned());
+    }
+    if peer.state == State::SmallMtu {
+        parts.push(format!("should carry {}", peer.mtu));
+    }
+    parts.join("; ")
+}
+
+fn state(state: State) -> Cell {
+    let style = match state.harm() {
+        Harm::None => None,
+        Harm::Unknown => Some(Style::Faint),
+        Harm::Some | Harm::All => Some(Style::Bad),
+    };
+    (state.words().to_owned(), style)
+}
+
+/// What another node says of itself and of its peers.
+fn said(row: &Row) -> Vec<Cell> {
+    let name = row.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
+    let own = row.said.as_ref();
+    let ready = own.map_or(faint("not known"), |own| if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) });
+    let findings = own.map_or_else(|| NOTHING.to_owned(), findings);
+    let all: u32 = row.counts.values().sum();
+    let well: u32 = row.counts.iter().filter(|(state, _)| state.harm() == Harm::None).map(|(_, count)| count).sum();
+    let peers = if row.said.is_some() { format!("{well} of {all} well") } else { NOTHING.to_owned() };
+    vec![
+        plain(name),
+        plain(row.subnet.to_string()),
+        ready,
+        plain(findings),
+        plain(peers),
+        plain(row.rtt_us.map_or_else(|| NOTHING.to_owned(), rtt)),
+        plain(ago(row.said_age_ms)),
+    ]
+}
+
+fn findings(own: &view::Own) -> String {
+    let kinds = [(own.broken, "broken"), (own.degraded, "degraded"), (own.risks, "risk")];
+    let counts: Vec<String> = kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
+    let gravest = own.gravest.as_ref().map(|check| format!(": {check}")).unwrap_or_default();
+    if counts.is_empty() { "none".to_owned() } else { format!("{}{gravest}", counts.join(", ")) }
+}
+
+fn summary(peers: &Peers) -> String {
+    let all: Vec<&view::Peer> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
+    let count = |harm: Harm| all.iter().filter(|peer| peer.state.harm() == harm).count();
+    let unknown = match count(Harm::Unknown) {
+        0 => String::new(),
+        number => format!(", {number} not known yet"),
+    };
+    format!("{} of {} well{unknown}", count(Harm::None), all.len())
+}
+
+fn rtt(micros: u32) -> String {
+    format!("{:.2} ms", f64::from(micros) / 1000.0)
+}
+
+fn ago(age_ms: Option<u64>) -> String {
+    age_ms.map_or_else(|| NOTHING.to_owned(), |age| format!("{} ago", span(Duration::from_millis(age))))
+}
+
+fn faint(text: &str) -> Cell {
+    (text.to_owned(), Some(Style::Faint))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! `flannelctl status`: this node in ten lines, with a daemon or without.
+
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use doctor::finding::DaemonState;
+use jiff::Timestamp;
+use node_api::{STATUS, Status};
+use run_dir::last_words;
+
+use crate::ask::{self, Silence};
+use crate::form::{self, Form};
+use crate::place::Place;
+use crate::screen::Screen;
+
+/// The exit code where something is broken.
+pub const BROKEN: u8 = 3;
+
+/// The daemon, and the form of the output.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Prints what the daemon says, or what the last one said when it ended.
+///
+/// # Errors
+/// Nothing could be found out.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let status = find_out(args)?;
+    match args.output {
+        Form::Json => form::print(&status)?,
+        Form::Text => {
+            let screen = Screen::open();
+            screen.say(text::text(&status, Timestamp::now(), screen));
+        }
+    }
+    Ok(if text::is_broken(&status) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+}
+
+fn find_out(args: &Args) -> Result<Status> {
+    let file = &args.place.subnet_file;
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let mut status = Status { schema: STATUS.to_owned(), host, daemon: DaemonState::Running, trouble: None, last_words: None, node: None };
+    match ask::node(file, false) {
+        Ok(node) => status.node = Some(node),
+        Err(silence @ (Silence::Denied(_) | Silence::Strange { .. } | Silence::Foreign { .. })) => bail!(silence),
+        Err(silence @ Silence::Hangs(_)) => {
+            status.daemon = DaemonState::Hanging;
+            status.trouble = Some(silence.to_string());
+        }
+        Err(silence @ Silence::Stopped(_)) => {
+            status.daemon = DaemonState::Stopped;
+            match last_words::read(file) {
+                Ok(words) => status.last_words = words,
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!("{silence}; only root may read why the last one ended"),
+                // What is there says nothing.
+                Err(_) => {}
+            }
+            status.trouble = Some(silence.to_string());
+        }
+    }
+    Ok(status)
+}

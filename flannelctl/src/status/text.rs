@@ -1,0 +1,243 @@
+//! What `flannelctl status` says, as text: a pure function of what was found out.
+
+use doctor::finding::DaemonState;
+use doctor::{Finding, Severity};
+use jiff::Timestamp;
+use node_api::{FileState, Node, Status};
+use probing::state::Harm;
+use std::fmt::Display;
+use std::time::Duration;
+use subnet_lease::printable;
+
+use crate::leases::span;
+use crate::screen::{Screen, Style};
+
+/// Where the version stands in the first line.
+const WIDTH: usize = 66;
+const DOCTOR: &str = "flannelctl doctor tells what to do";
+
+/// Whether something needs an operator now.
+pub fn is_broken(status: &Status) -> bool {
+    status.node.as_ref().is_none_or(|node| !node.ready || node.silent.is_some() || !broken(node).is_empty() || !cut(node).is_empty())
+}
+
+/// What stands in the way of packets, without what something else explains.
+fn broken(node: &Node) -> Vec<&Finding> {
+    causes(node).filter(|finding| finding.severity != Severity::Risk).collect()
+}
+
+fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
+    node.findings.iter().flatten().filter(|finding| finding.explained_by.is_none())
+}
+
+/// Peers that packets do not reach; empty once the doctor tells of them.
+fn cut(node: &Node) -> Vec<&probing::view::Peer> {
+    let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
+    all.filter(|peer| node.findings.is_none() && peer.state.harm() == Harm::All).collect()
+}
+
+/// The whole text.
+pub fn text(status: &Status, now: Timestamp, screen: Screen) -> String {
+    match &status.node {
+        Some(node) => running(node, screen),
+        None => silent(status, now, screen),
+    }
+}
+
+fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
+    let host = printable::value(&status.host);
+    if status.daemon == DaemonState::Hanging {
+        let trouble = status.trouble.as_deref().unwrap_or_default();
+        return [sentence(false, &format!("flanneld hangs on {host}"), screen), format!("    {}", printable::line(trouble)), format!("  {DOCTOR}")]
+            .join("\n");
+    }
+    let Some(words) = &status.last_words else {
+        let first = sentence(false, &format!("flanneld does not run on {host}, and left no word why"), screen);
+        return format!("{first}\n    {}\n  {DOCTOR}", printable::line(status.trouble.as_deref().unwrap_or_default()));
+    };
+    let ago = match since(words.at, now) {
+        Some(ago) => format!("{} ago", span(ago)),
+        // The clock was set back.
+        None => format!("at {}", words.at),
+    };
+    let first = sentence(false, &format!("flanneld does not run on {host}; it ended {ago} with exit code {}:", words.code), screen);
+    let said = words.text.lines().map(|line| format!("    {}", printable::line(line)));
+    std::iter::once(first).chain(said).chain([format!("  {DOCTOR}")]).collect::<Vec<_>>().join("\n")
+}
+
+/// The first line.
+fn sentence(well: bool, text: &str, screen: Screen) -> String {
+    match (screen.is_terminal(), well) {
+        (true, true) => format!("{} {}", screen.styled(Style::Good, "✓"), screen.styled(Style::Strong, text)),
+        (true, false) => format!("{} {}", screen.styled(Style::Bad, "✗"), screen.styled(Style::Strong, text)),
+        (false, _) => text.to_owned(),
+    }
+}
+
+fn running(node: &Node, screen: Screen) -> String {
+    let (broken, cut) = (broken(node), cut(node));
+    let count = broken.len() + cut.len();
+    let name = printable::value(&node.node);
+    let what = match (node.silent.is_some(), node.ready, count) {
+        (true, ..) => format!("flanneld hangs on {name}"),
+        (_, false, _) => format!("{name} is not ready"),
+        (_, true, 0) => format!("{name} is ready"),
+        (_, true, 1) => format!("{name} is ready, and one thing is broken"),
+        (_, true, count) => format!("{name} is ready, and {count} things are broken"),
+    };
+    let well = node.ready && node.silent.is_none() && count == 0;
+    let first = sentence(well, &what, screen);
+    let used = what.chars().count() + if screen.is_terminal() { 2 } else { 0 };
+    let version = format!("flanneld {}, up {}", printable::value(&node.version), span(Duration::from_secs(node.uptime_seconds)));
+    let mut out = vec![format!("{first}{}{}", " ".repeat(WIDTH.saturating_sub(used).max(2)), screen.styled(Style::Faint, version))];
+    let mut row = |name: &str, text: Option<String>| {
+        if let Some(text) = text {
+            out.push(format!("  {} {}", screen.styled(Style::Faint, format!("{name:<9}")), printable::line(&text)));
+        }
+    };
+    row("hangs", node.silent.clone());
+    for reason in &node.reasons {
+        row("not ready", Some(format!("{}: {}", reason.condition, reason.text)));
+    }
+    row("subnet", subnet(node));
+    row("address", address(node));
+    row("pods", pods(node));
+    row("store", store(node));
+    row("kernel", kernel(node));
+    row("rules", rules(node));
+    row("peers", Some(peers(node)));
+    row("unused", (!node.unused.is_empty()).then(|| format!("{} of the leases in the store: flannelctl leases tells why", node.unused.len())));
+    row("page", node.page.as_ref().map(|url| page(url, &node.node)));
+    for notice in &node.notices {
+        row("note", Some(format!("{}: {}", notice.name, notice.text)));
+    }
+    let problems = broken.iter().map(|finding| (true, told(finding, node.at)));
+    let cut = cut.iter().map(|peer| {
+        (true, format!("{} ({}) is {} since {}", peer.title(), peer.address, peer.state, span(Duration::from_millis(peer.state_age_ms))))
+    });
+    let risks = causes(node).filter(|finding| finding.severity == Severity::Risk).map(|finding| (false, told(finding, node.at)));
+    let problems: Vec<(bool, String)> = problems.chain(cut).chain(risks).collect();
+    if !problems.is_empty() {
+        out.push(String::new());
+    }
+    for (is_broken, text) in problems {
+        let text = printable::line(&text).into_owned();
+        out.push(match (screen.is_terminal(), is_broken) {
+            (true, true) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
+            (true, false) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
+            (false, true) => format!("  broken: {text}"),
+            (false, false) => format!("  risk: {text}"),
+        });
+    }
+    if !well {
+        out.push(format!("  {DOCTOR}"));
+    }
+    out.join("\n")
+}
+
+fn told(finding: &Finding, now: Timestamp) -> String {
+    let since = finding.since.and_then(|then| since(then, now)).map(|time| format!(" (since {})", span(time)));
+    format!("{}{}", finding.what, since.unwrap_or_default())
+}
+
+fn subnet(node: &Node) -> Option<String> {
+    if node.subnets.is_empty() {
+        return None;
+    }
+    let mut text = joined(&node.subnets);
+    if let Some(lease) = &node.lease {
+        match lease.until {
+            Some(until) => match since(node.at, until) {
+                Some(left) => text.push_str(&format!(", leased for {} more", span(left))),
+                None => text.push_str(", whose lease has ended"),
+            },
+            None => text.push_str(", which does not expire"),
+        }
+        if let Some(renewed) = lease.renewed.and_then(|renewed| since(renewed, node.at)) {
+            text.push_str(&format!(", renewed {} ago", span(renewed)));
+        }
+        if let Some(trouble) = &lease.trouble {
+            text.push_str(&format!("; {trouble}"));
+        }
+    }
+    Some(text)
+}
+
+fn address(node: &Node) -> Option<String> {
+    let underlay = node.underlay.as_ref()?;
+    let public = if underlay.public == underlay.addresses { String::new() } else { format!(", told to others as {}", joined(&underlay.public)) };
+    Some(format!("{} on {} (MTU {}){public}: {}", joined(&underlay.addresses), underlay.interface, underlay.mtu, underlay.why))
+}
+
+fn pods(node: &Node) -> Option<String> {
+    let mtu = node.mtu?;
+    let file = node.subnet_env.as_ref().map(|file| {
+        let path = file.path.display();
+        match file.state {
+            FileState::Right => format!("; {path} is as it should be"),
+            FileState::Missing => format!("; {path} is missing: no pod can start"),
+            FileState::Different => format!("; {path} says something else"),
+        }
+    });
+    Some(format!("MTU {mtu}{}", file.unwrap_or_default()))
+}
+
+fn store(node: &Node) -> Option<String> {
+    let store = node.store.as_ref()?;
+    let heard = store.heard.and_then(|heard| since(heard, node.at)).map(|ago| format!(", heard {} ago", span(ago)));
+    let trouble = store.trouble.as_ref().map(|trouble| format!("; {trouble}"));
+    Some(format!("{}{}{}", store.what, heard.unwrap_or_else(|| ", not heard yet".to_owned()), trouble.unwrap_or_default()))
+}
+
+fn kernel(node: &Node) -> Option<String> {
+    let kernel = node.kernel.as_ref()?;
+    let counts = [(kernel.routes, "route", "routes"), (kernel.neighbours, "neighbour", "neighbours"), (kernel.fdb, "FDB entry", "FDB entries")];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
+        .collect();
+    let objects = if counts.is_empty() { "no objects".to_owned() } else { counts.join(", ") };
+    let state = if kernel.in_sync { "all as wanted".to_owned() } else { format!("not as wanted: {}", kernel.trouble) };
+    let back = if kernel.put_back > 0 { format!("; {} put back in the last hour", kernel.put_back) } else { String::new() };
+    Some(format!("{objects}, {state}{back}"))
+}
+
+fn rules(node: &Node) -> Option<String> {
+    let rules = node.rules.as_ref()?;
+    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
+    let state = if rules.in_place { "in place".to_owned() } else { rules.trouble.clone() };
+    Some(format!("{}: {what}; {state}", rules.with))
+}
+
+fn peers(node: &Node) -> String {
+    let all = node.peers.len();
+    match &node.mesh {
+        Some(mesh) if !mesh.peers.is_empty() => {
+            let well = mesh.peers.iter().filter(|peer| peer.state.harm() == Harm::None).count();
+            format!("{well} of {} well", mesh.peers.len())
+        }
+        _ if all == 1 => "1, not probed".to_owned(),
+        _ => format!("{all}, not probed"),
+    }
+}
+
+fn page(url: &str, node: &str) -> String {
+    let port = url.rsplit(':').next().map(|rest| rest.trim_end_matches('/')).unwrap_or_default();
+    match url.contains("127.0.0.1") || url.contains("[::1]") {
+        true => format!("{url}   from afar: ssh -L {port}:127.0.0.1:{port} {node}"),
+        false => url.to_owned(),
+    }
+}
+
+fn joined<T: Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// The time from one moment to a later one; `None` if it is earlier.
+fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(now.duration_since(then)).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The sentence and the rows, case by case.
+
+use super::*;
+use node_api::{File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay};
+use run_dir::last_words::LastWords;
+
+const NOW: &str = "2026-01-01T14:05:24Z";
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn node() -> Node {
+    let ips = |text: &str| vec![text.parse().unwrap()];
+    Node {
+        at: at(NOW),
+        node: "node-1".to_owned(),
+        version: "0.1.0".to_owned(),
+        uptime_seconds: 3 * 86_400 + 4 * 3600,
+        ready: true,
+        subnets: vec!["10.244.1.0/24".parse().unwrap()],
+        lease: Some(Lease { until: Some(at("2026-01-02T14:04:46Z")), renewed: Some(at("2026-01-01T14:04:46Z")), trouble: None }),
+        underlay: Some(Underlay {
+            interface: "eth1".to_owned(),
+            addresses: ips("192.0.2.1"),
+            public: ips("192.0.2.1"),
+            mtu: 1500,
+            why: "named by --iface=eth1".to_owned(),
+        }),
+        mtu: Some(1450),
+        subnet_env: Some(File { path: "/run/flannel/subnet.env".into(), state: FileState::Right }),
+        store: Some(Store { what: "etcd at https://192.0.2.250:2379 under /x".to_owned(), heard: Some(at("2026-01-01T14:05:22Z")), trouble: None }),
+        kernel: Some(Kernel { in_sync: true, routes: 2, neighbours: 2, fdb: 1, put_back: 2, ..Kernel::default() }),
+        rules: Some(Rules {
+            with: "iptables (nf_tables)".to_owned(),
+            what: vec!["masquerade".to_owned(), "forward".to_owned()],
+            in_place: true,
+            ..Rules::default()
+        }),
+        page: Some("http://127.0.0.1:8474/".to_owned()),
+        peers: vec![Peer::default(), Peer::default()],
+        ..Node::default()
+    }
+}
+
+fn status(node: Option<Node>) -> Status {
+    Status { schema: node_api::STATUS.to_owned(), host: "h2".to_owned(), daemon: DaemonState::Running, trouble: None, last_words: None, node }
+}
+
+fn told(status: &Status) -> String {
+    text(status, at(NOW), Screen::plain())
+}
+
+#[test]
+fn a_healthy_node_has_its_ten_lines() {
+    let healthy = status(Some(node()));
+    let want = "\
+node-1 is ready                                                   flanneld 0.1.0, up 3 d 4 h
+  subnet    10.244.1.0/24, leased for 23 h 59 min more, renewed 38 s ago
+  address   192.0.2.1 on eth1 (MTU 1500): named by --iface=eth1
+  pods      MTU 1450; /run/flannel/subnet.env is as it should be
+  store     etcd at https://192.0.2.250:2379 under /x, heard 2 s ago
+  kernel    2 routes, 2 neighbours, 1 FDB entry, all as wanted; 2 put back in the last hour
+  rules     iptables (nf_tables): masquerade, forward; in place
+  peers     2, not probed
+  page      http://127.0.0.1:8474/   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
+    assert_eq!(told(&healthy), want);
+    assert!(!is_broken(&healthy));
+}
+
+fn finding(severity: Severity, check: &str, explained_by: Option<&str>) -> Finding {
+    let mut finding = Finding::new(check, severity, "", format!("{check} is wrong"), "why");
+    finding.since = Some(at("2026-01-01T14:02:11Z"));
+    finding.explained_by = explained_by.map(str::to_owned);
+    finding
+}
+
+fn verdict(state: probing::state::State) -> probing::view::Peer {
+    let text = serde_json::json!({
+        "id": null, "name": "node-3", "subnet": "10.244.3.0/24", "address": "192.0.2.3", "overlay": null, "state": state, "state_age_ms": 190_000,
+        "ping_only": false, "rtt_us": null, "lost": 16, "asked": 16, "carries": null, "mtu": 1450, "asked_age_ms": 1, "answered_age_ms": null,
+        "beside_age_ms": null, "hears_us_age_ms": null, "hears_us_beside_age_ms": null, "heard_age_ms": null, "heard_beside_age_ms": null,
+        "clock_offset_ms": null, "answered_by": null, "others": [],
+    });
+    serde_json::from_value(text).unwrap()
+}
+
+/// The first line, whether it is broken, and a line that must be there.
+#[test]
+fn the_sentence_is_the_whole_state() {
+    use probing::state::State;
+    let mesh = |states: &[State]| Some(probing::view::Mesh { peers: states.iter().map(|state| verdict(*state)).collect(), ..Default::default() });
+    let with = |change: &dyn Fn(&mut Node)| {
+        let mut node = node();
+        change(&mut node);
+        status(Some(node))
+    };
+    let cases: [(Status, &str, bool, &str); 11] = [
+        (with(&|node| node.findings = Some(Vec::new())), "node-1 is ready ", false, "  peers     2, not probed"),
+        (
+            with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Broken, "slow", Some("mtu"))])),
+            "node-1 is ready, and one thing is broken",
+            true,
+            "  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do",
+        ),
+        (
+            with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Degraded, "slow", None)])),
+            "node-1 is ready, and 2 things are broken",
+            true,
+            "  broken: slow is wrong",
+        ),
+        (with(&|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])), "node-1 is ready ", false, "  risk: clock is wrong"),
+        (
+            with(&|node| node.mesh = mesh(&[State::Well, State::CutOff])),
+            "node-1 is ready, and one thing is broken",
+            true,
+            "  broken: node-3 (192.0.2.3) is cut off since 3 min",
+        ),
+        (with(&|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])), "node-1 is ready ", false, "  peers     1 of 3 well"),
+        (
+            with(&|node| {
+                node.ready = false;
+                node.reasons = vec![Reason { condition: "store".to_owned(), text: "etcd is\nsilent".to_owned() }];
+            }),
+            "node-1 is not ready",
+            true,
+            "  not ready store: etcd is\\nsilent",
+        ),
+        (
+            with(&|node| node.silent = Some("no heartbeat from network".to_owned())),
+            "flanneld hangs on node-1",
+            true,
+            "  hangs     no heartbeat from network",
+        ),
+        (
+            with(&|node| node.notices = vec![Notice { name: "port-taken".to_owned(), text: "8474".to_owned() }]),
+            "node-1 is ready ",
+            false,
+            "  note      port-taken: 8474",
+        ),
+        (
+            with(&|node| node.lease = Some(Lease { trouble: Some("etcd refuses".to_owned()), ..Lease::default() })),
+            "node-1 is ready ",
+            false,
+            "  subnet    10.244.1.0/24, which does not expire; etcd refuses",
+        ),
+        (
+            with(&|node| {
+                node.subnet_env.as_mut().unwrap().state = FileState::Missing;
+                node.kernel.as_mut().unwrap().in_sync = false;
+                node.kernel.as_mut().unwrap().trouble = "no".to_owned();
+            }),
+            "node-1 is ready ",
+            false,
+            "  kernel    2 routes, 2 neighbours, 1 FDB entry, not as wanted: no",
+        ),
+    ];
+    for (status, first, broken, line) in cases {
+        let text = told(&status);
+        assert!(text.starts_with(first), "{first}: {text}");
+        assert!(text.contains(line), "{line}: {text}");
+        assert_eq!(is_broken(&status), broken, "{text}");
+    }
+}
+
+#[test]
+fn without_a_daemon_its_last_words_are_told() {
+    let words = |at: Timestamp| LastWords {
+        at,
+        code: 1,
+        text: "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line".to_owned(),
+        version: "0.1.0".to_owned(),
+    };
+    let ended = |words: Option<LastWords>| Status {
+        daemon: DaemonState::Stopped,
+        trouble: Some("nobody listens".to_owned()),
+        last_words: words,
+        ..status(None)
+    };
+    let text = told(&ended(Some(words(at("2026-01-01T14:05:12Z")))));
+    let want = "\
+flanneld does not run on h2; it ended 12 s ago with exit code 1:
+    the public address 10.0.2.15 of this node is already the address of node h1
+    second\\u{1b}[31m line
+  flannelctl doctor tells what to do";
+    assert_eq!(text, want);
+    // A clock that was set back is no reason for nonsense.
+    assert!(told(&ended(Some(words(at("2027-01-01T00:00:00Z"))))).contains("it ended at 2027-01-01T00:00:00Z with"));
+    assert!(told(&ended(None)).starts_with("flanneld does not run on h2, and left no word why\n    nobody listens\n"));
+    let hanging = Status { daemon: DaemonState::Hanging, trouble: Some("silent".to_owned()), ..status(None) };
+    assert!(told(&hanging).starts_with("flanneld hangs on h2\n    silent\n"));
+    assert!(is_broken(&ended(None)) && is_broken(&hanging));
+}
+
+#[test]
+fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
+    let fresh =
+        Node { node: "node-1".to_owned(), reasons: vec![Reason { condition: "start".to_owned(), text: "starting".to_owned() }], ..Node::default() };
+    let text = told(&status(Some(fresh)));
+    assert!(text.starts_with("node-1 is not ready ") && text.contains("  not ready start: starting\n  peers     0, not probed"), "{text}");
+}

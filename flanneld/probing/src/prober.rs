@@ -1,0 +1,271 @@
+//! The prober: a [`Node`] on the sockets of this host.
+
+mod log;
+mod option;
+mod ping;
+mod socket;
+mod sockets;
+
+use crate::node::{Datagram, Itself, Node, Now};
+use crate::state::State;
+use crate::target::{Way, overlay_addresses, targets};
+use crate::view::{Mesh, Own, Probe, Problem, Traffic};
+use crate::who::who;
+use ipnet::IpNet;
+use log::Log;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sockets::{Incoming, Sockets};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use subnet_lease::{Kinds, LeaseTable, Subnets};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How often a socket that could not be opened is tried again.
+const REOPEN: Duration = Duration::from_secs(10);
+/// From this on the program was kept from running.
+const STALL: Duration = Duration::from_millis(400);
+/// A pause in which a flood does not take the processor.
+const BREATH: Duration = Duration::from_millis(1);
+/// The longest sleep: clocks may be changed meanwhile.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long asking at once may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What does not change while the network runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The UDP port.
+    pub port: u16,
+    /// This node's id.
+    pub id: String,
+    /// Its subnets.
+    pub own: Subnets,
+    /// Whose leases count.
+    pub kinds: Kinds,
+    /// Whether each node has an overlay device with the first address of its subnet.
+    pub device: bool,
+    /// The family of the tunnels, where all families use one.
+    pub outer_ipv6: Option<bool>,
+    /// Whether questions may go from node to node in the clear.
+    pub clear: bool,
+}
+
+/// What may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The addresses of this node, from which it asks: IPv4, and IPv6.
+    pub addresses: (Option<IpAddr>, Option<IpAddr>),
+    /// All addresses of this host.
+    pub local: Vec<IpAddr>,
+    /// The MTU of the overlay network: IPv4, and IPv6.
+    pub mtu: (u16, u16),
+}
+
+/// Asks and answers. Clones are the same prober.
+#[derive(Clone)]
+pub struct Prober {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    began: Instant,
+    state: Mutex<Inner>,
+    wake: Notify,
+}
+
+struct Inner {
+    node: Node,
+    problems: Vec<Problem>,
+}
+
+impl std::fmt::Debug for Prober {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prober").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+impl Prober {
+    /// A prober that does not run yet.
+    pub fn new(settings: Settings, surroundings: &Surroundings) -> Self {
+        let mut random = StdRng::from_os_rng();
+        let node = Node::new(itself(&settings, surroundings), Duration::ZERO, move || random.random());
+        let state = Mutex::new(Inner { node, problems: Vec::new() });
+        Self { shared: Arc::new(Shared { settings, began: Instant::now(), state, wake: Notify::new() }) }
+    }
+
+    // The state machine leaves consistent values between its calls; a panic in one of them must not end the daemon's views.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { at: self.shared.began.elapsed(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
+    }
+
+    /// Everything that is known.
+    pub fn view(&self) -> Arc<Mesh> {
+        let now = self.now();
+        let inner = self.inner();
+        Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
+    }
+
+    /// The counters, and how many peers are in each state.
+    pub fn figures(&self) -> (Traffic, BTreeMap<State, u32>) {
+        let inner = self.inner();
+        (inner.node.traffic(), inner.node.counts())
+    }
+
+    /// Somebody looks at other nodes' rows: for the next ten seconds they are asked for them, and [`Prober::view`] has them.
+    pub fn look(&self) {
+        let now = self.now();
+        self.inner().node.look(now);
+        self.shared.wake.notify_one();
+    }
+
+    /// What this node says of itself in its row.
+    pub fn tell(&self, own: Own) {
+        self.inner().node.set_own(own);
+    }
+
+    /// Asks the peer of this subnet at once, several times; none if there is no such peer, or too many are asked at the moment.
+    pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
+        /// Whoever stops waiting leaves nothing behind.
+        struct Asking<'a>(&'a Prober, u64);
+        impl Drop for Asking<'_> {
+            fn drop(&mut self) {
+                self.0.inner().node.drop_session(self.1);
+            }
+        }
+        let number = self.inner().node.begin_session(self.now(), subnet)?;
+        let _asking = Asking(self, number);
+        self.shared.wake.notify_one();
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = self.now();
+            if let Some(probe) = self.inner().node.end_session(now, number) {
+                return Some(probe);
+            }
+        }
+        None
+    }
+
+    /// Asks and answers until `stop`.
+    pub async fn run(self, mut leases: watch::Receiver<Arc<LeaseTable>>, mut surroundings: watch::Receiver<Surroundings>, stop: CancellationToken) {
+        let settings = self.shared.settings.clone();
+        let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
+        let mut log = Log::default();
+        let mut reopen = Duration::ZERO;
+        let mut changed = true;
+        loop {
+            let now = self.now();
+            if changed || now.at >= reopen {
+                let around = surroundings.borrow_and_update().clone();
+                sockets.follow(&addresses(&settings, &around), settings.clear);
+                reopen = now.at + REOPEN;
+                let mut inner = self.inner();
+                inner.problems = sockets.problems();
+                if changed {
+                    inner.node.set_itself(itself(&settings, &around));
+                    let table = leases.borrow_and_update().clone();
+                    inner.node.set_targets(targets(&table, &settings.own, settings.kinds, &around.local, settings.outer_ipv6), now.at);
+                }
+            }
+            let more = self.drain(&mut sockets);
+            let (next, notices) = self.step(&sockets);
+            log.tell(now.at, &notices);
+            if more {
+                tokio::time::sleep(BREATH).await;
+                changed = false;
+                continue;
+            }
+            let until = next.min(reopen).min(self.now().at + LONGEST);
+            changed = tokio::select! {
+                () = tokio::time::sleep_until((self.shared.began + until).into()) => {
+                    let late = self.now().at.saturating_sub(until);
+                    if late >= STALL {
+                        // What came in meanwhile is read first: it came in time.
+                        self.drain(&mut sockets);
+                        self.inner().node.stalled(late);
+                    }
+                    false
+                }
+                () = sockets.readable() => false,
+                () = self.shared.wake.notified() => false,
+                changed = leases.changed() => if changed.is_ok() { true } else { return stop.cancelled().await },
+                changed = surroundings.changed() => if changed.is_ok() { true } else { return stop.cancelled().await },
+                () = stop.cancelled() => return,
+            };
+        }
+    }
+
+    /// Reads everything that came in, and answers. Returns whether there may be more.
+    fn drain(&self, sockets: &mut Sockets) -> bool {
+        let port = self.shared.settings.port;
+        sockets.drain(|incoming, age| {
+            let now = self.now();
+            let at = now.at.saturating_sub(age);
+            match incoming {
+                // What comes from another port is no node: answers go to the probe port only.
+                Incoming::Datagram { port: from, .. } if from != port => None,
+                Incoming::Datagram { way, from, bytes, .. } => self.inner().node.hear(now, Datagram { way, from, at, bytes }),
+                Incoming::Pong { way, from, nonce } => {
+                    self.inner().node.pong(now, way, from, nonce, at);
+                    None
+                }
+            }
+        })
+    }
+
+    /// Does what is due, and sends.
+    fn step(&self, sockets: &Sockets) -> (Duration, Vec<crate::node::Notice>) {
+        let (next, sends, notices) = {
+            let now = self.now();
+            let mut inner = self.inner();
+            (inner.node.wake(now), inner.node.take_sends(), inner.node.take_notices())
+        };
+        for send in &sends {
+            sockets.send(send);
+        }
+        (next, notices)
+    }
+}
+
+/// The address in the overlay network from which a subnet's node asks.
+fn overlay_address(settings: &Settings, subnet: &IpNet) -> IpAddr {
+    let [device, bridge] = overlay_addresses(subnet);
+    if settings.device { device } else { bridge }
+}
+
+/// The sockets' addresses.
+fn addresses(settings: &Settings, around: &Surroundings) -> Vec<(Way, IpAddr)> {
+    let overlay = settings.own.nets().map(|subnet| (Way::Overlay, overlay_address(settings, &subnet)));
+    let beside = [around.addresses.0, around.addresses.1].into_iter().flatten().map(|address| (Way::Beside, address));
+    overlay.chain(beside).collect()
+}
+
+fn itself(settings: &Settings, around: &Surroundings) -> Itself {
+    let number = |subnet: Option<IpNet>| subnet.map(|subnet| who(&settings.id, &subnet));
+    // A device that is gone comes back; until then its peers are cut off. A bridge comes with the first pod.
+    let overlay = |subnet: Option<IpNet>| {
+        let address = overlay_address(settings, &subnet?);
+        (settings.device || around.local.contains(&address)).then_some(address)
+    };
+    let (v4, v6) = (settings.own.v4().map(|net| IpNet::V4(*net)), settings.own.v6().map(|net| IpNet::V6(*net)));
+    Itself {
+        who_v4: number(v4),
+        who_v6: number(v6),
+        overlay_v4: overlay(v4),
+        overlay_v6: overlay(v6),
+        device: settings.device,
+        clear: settings.clear,
+        mtu_v4: around.mtu.0,
+        mtu_v6: around.mtu.1,
+    }
+}

@@ -1,0 +1,154 @@
+//! One socket: for questions and answers, or for ping. What it reads has the time of the kernel.
+
+use super::option::{do_not_fragment, register};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::unix::AsyncFd;
+
+/// What waits to be read while this program gets no time.
+const BUFFER: usize = 1 << 20;
+/// The most that is read of one datagram: more than any MTU that is asked for.
+pub const LARGEST: usize = 65_536;
+/// The first four bytes of every message.
+const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
+
+/// Instructions of a filter, by the codes of linux/bpf_common.h.
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_HALF_AT: u16 = 0x48;
+const LOAD_BYTE_AT: u16 = 0x50;
+const HEADER_LENGTH: u16 = 0xb1;
+const IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+/// A socket, registered with the runtime.
+pub struct Registered {
+    socket: AsyncFd<Socket>,
+    /// Whom it is bound to.
+    pub address: SocketAddr,
+}
+
+/// What was read.
+pub struct Read {
+    /// From whom.
+    pub from: IpAddr,
+    /// The port, of a datagram.
+    pub port: u16,
+    /// How many bytes.
+    pub length: usize,
+    /// How long ago it came in.
+    pub age: Duration,
+}
+
+impl Registered {
+    /// A socket for questions and answers. The address may be assigned later.
+    pub fn datagrams(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+        // Junk is dropped before it takes room. The filter sees the UDP header first.
+        let filter = [SockFilter::new(LOAD_WORD, 0, 0, 8), SockFilter::new(IF_EQUAL, 0, 1, MAGIC), take(), drop_it()];
+        socket.attach_filter(&filter)?;
+        Self::open(socket, address)
+    }
+
+    /// A socket for pings with this identifier.
+    pub fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
+        let address = SocketAddr::new(address, 0);
+        let protocol = if address.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
+        let socket = Socket::new(Domain::for_address(address), Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+        // Answers to our own pings alone: every raw socket of a host gets all of ICMP.
+        if address.is_ipv6() {
+            let (answer, id) = (129, u32::from(id));
+            let filter = [
+                SockFilter::new(LOAD_BYTE, 0, 0, 0),
+                SockFilter::new(IF_EQUAL, 0, 3, answer),
+                SockFilter::new(LOAD_HALF, 0, 0, 4),
+                SockFilter::new(IF_EQUAL, 0, 1, id),
+                take(),
+                drop_it(),
+            ];
+            socket.attach_filter(&filter)?;
+        } else {
+            let filter = [
+                SockFilter::new(HEADER_LENGTH, 0, 0, 0),
+                SockFilter::new(LOAD_BYTE_AT, 0, 0, 0),
+                SockFilter::new(IF_EQUAL, 0, 3, 0),
+                SockFilter::new(LOAD_HALF_AT, 0, 0, 4),
+                SockFilter::new(IF_EQUAL, 0, 1, u32::from(id)),
+                take(),
+                drop_it(),
+            ];
+            socket.attach_filter(&filter)?;
+        }
+        Self::open(socket, address)
+    }
+
+    fn open(socket: Socket, address: SocketAddr) -> io::Result<Self> {
+        if address.is_ipv6() {
+            socket.set_freebind_v6(true)?;
+            if address.port() != 0 {
+                socket.set_only_v6(true)?;
+            }
+        } else {
+            socket.set_freebind_v4(true)?;
+        }
+        do_not_fragment(socket.as_fd(), address.is_ipv6())?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        // With CAP_NET_ADMIN the limit net.core.rmem_max does not apply.
+        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+            let _ = socket.set_recv_buffer_size(BUFFER);
+        }
+        socket.bind(&address.into())?;
+        Ok(Self { socket: register(socket)?, address })
+    }
+
+    /// Whether something may have come in since the last call.
+    pub fn poll_readable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
+        self.socket.poll_read_ready(context).map(|ready| {
+            // Everything is read after this; what comes later is reported anew.
+            ready.map(|mut ready| ready.clear_ready())
+        })
+    }
+
+    /// Reads one datagram, if there is one.
+    pub fn read(&self, buffer: &mut [u8]) -> Option<Read> {
+        let mut control = nix::cmsg_space!(libc::timespec);
+        loop {
+            let mut pieces = [IoSliceMut::new(buffer)];
+            let read = recvmsg::<SockaddrStorage>(self.socket.get_ref().as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+            let message = match read {
+                Ok(message) => message,
+                // An error that a datagram of ours caused stands in the way once.
+                Err(nix::Error::EINTR | nix::Error::ECONNREFUSED | nix::Error::EHOSTUNREACH | nix::Error::ENETUNREACH) => continue,
+                Err(_) => return None,
+            };
+            let stamp = message.cmsgs().ok().and_then(|mut all| {
+                all.find_map(|one| if let ControlMessageOwned::ScmTimestampns(time) = one { Some(Duration::from(time)) } else { None })
+            });
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let age = stamp.map(|stamp| now.saturating_sub(stamp)).unwrap_or_default();
+            let from = message.address.and_then(|from| {
+                let v4 = from.as_sockaddr_in().map(|from| SocketAddr::from((from.ip(), from.port())));
+                v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddr::from((from.ip(), from.port()))))
+            })?;
+            return Some(Read { from: from.ip(), port: from.port(), length: message.bytes, age });
+        }
+    }
+
+    /// Sends. What cannot be sent is lost, as on the way.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        let _ = self.socket.get_ref().send_to(bytes, &to.into());
+    }
+}
+
+fn take() -> SockFilter {
+    SockFilter::new(RETURN, 0, 0, u32::MAX)
+}
+
+fn drop_it() -> SockFilter {
+    SockFilter::new(RETURN, 0, 0, 0)
+}

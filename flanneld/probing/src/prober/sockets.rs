@@ -1,0 +1,153 @@
+//! The sockets of a node: for each way and family one for questions and answers, and one for ping.
+
+use super::ping;
+use super::socket::{LARGEST, Registered};
+use crate::node::Send;
+use crate::target::Way;
+use crate::view::Problem;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::task::Poll;
+use std::time::Duration;
+
+/// How many datagrams of a socket are read before the others have their turn.
+const AT_ONCE: usize = 64;
+
+/// A socket by its way, its family (IPv6?), and whether it is for ping.
+type Place = (Way, bool, bool);
+
+/// What came in.
+pub enum Incoming<'a> {
+    /// A datagram, with the port it came from.
+    Datagram { way: Way, from: IpAddr, port: u16, bytes: &'a [u8] },
+    /// An answer to a ping.
+    Pong { way: Way, from: IpAddr, nonce: u64 },
+}
+
+/// All sockets.
+pub struct Sockets {
+    port: u16,
+    id: u16,
+    open: BTreeMap<Place, Registered>,
+    problems: BTreeMap<Place, Problem>,
+    buffer: Vec<u8>,
+}
+
+impl Sockets {
+    /// None yet. `id` is the identifier of pings.
+    pub fn new(port: u16, id: u16) -> Self {
+        Self { port, id, open: BTreeMap::new(), problems: BTreeMap::new(), buffer: vec![0; LARGEST] }
+    }
+
+    /// Opens and closes what it takes to have exactly these addresses. `clear` tells whether questions go beside the overlay network.
+    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], clear: bool) {
+        let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
+        for (way, address) in wanted {
+            let ipv6 = address.is_ipv6();
+            if *way == Way::Overlay || clear {
+                places.insert((*way, ipv6, false), SocketAddr::new(*address, self.port));
+            }
+            places.insert((*way, ipv6, true), SocketAddr::new(*address, 0));
+        }
+        self.open.retain(|place, socket| places.get(place) == Some(&socket.address));
+        self.problems.retain(|place, _| places.contains_key(place));
+        for (place, address) in places {
+            if self.open.contains_key(&place) {
+                continue;
+            }
+            let (_, _, is_ping) = place;
+            let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address) };
+            match opened {
+                Ok(socket) => {
+                    if self.problems.remove(&place).is_some() {
+                        tracing::info!("resolved: probes use {}", name(&place, address));
+                    }
+                    self.open.insert(place, socket);
+                }
+                Err(error) => self.failed(place, address, &error),
+            }
+        }
+    }
+
+    fn failed(&mut self, place: Place, address: SocketAddr, error: &io::Error) {
+        let (_, _, is_ping) = place;
+        let taken = error.kind() == io::ErrorKind::AddrInUse;
+        let remedy = match error.kind() {
+            _ if taken => format!(
+                "another program has the port: find it with `ss -lunp sport = :{}`, or choose another one with --probe-port on every node",
+                address.port()
+            ),
+            io::ErrorKind::PermissionDenied => "it needs CAP_NET_RAW".to_owned(),
+            _ => "it is tried again".to_owned(),
+        };
+        let what = format!("probes cannot use {}: {error}; {remedy}", name(&place, address));
+        let problem = Problem { address: (!is_ping).then_some(address), taken, what };
+        if self.problems.get(&place) != Some(&problem) {
+            tracing::warn!("{}", problem.what);
+            self.problems.insert(place, problem);
+        }
+    }
+
+    /// What does not work.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.values().cloned().collect()
+    }
+
+    /// Waits until something comes in.
+    pub async fn readable(&self) {
+        std::future::poll_fn(|context| {
+            let mut ready = false;
+            for socket in self.open.values() {
+                ready |= socket.poll_readable(context).is_ready();
+            }
+            if ready { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Reads what came in. `take` gets each, with its age, and returns an answer. Returns whether there may be more.
+    pub fn drain(&mut self, mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>) -> bool {
+        let mut more = false;
+        for ((way, ipv6, is_ping), socket) in &self.open {
+            let mut rest = AT_ONCE;
+            while rest > 0 {
+                let Some(read) = socket.read(&mut self.buffer) else { break };
+                rest -= 1;
+                let bytes = self.buffer.get(..read.length).unwrap_or_default();
+                let incoming = if *is_ping {
+                    let Some(nonce) = ping::reply(*ipv6, self.id, bytes) else { continue };
+                    Incoming::Pong { way: *way, from: read.from, nonce }
+                } else {
+                    Incoming::Datagram { way: *way, from: read.from, port: read.port, bytes }
+                };
+                if let Some(answer) = take(incoming, read.age) {
+                    socket.send(SocketAddr::new(read.from, read.port), &answer);
+                }
+            }
+            more |= rest == 0;
+        }
+        more
+    }
+
+    /// Sends. What has no socket is lost.
+    pub fn send(&self, send: &Send) {
+        match send {
+            Send::Datagram { way, to, bytes } => {
+                if let Some(socket) = self.open.get(&(*way, to.is_ipv6(), false)) {
+                    socket.send(SocketAddr::new(*to, self.port), bytes);
+                }
+            }
+            Send::Ping { way, to, nonce, length } => {
+                if let Some(socket) = self.open.get(&(*way, to.is_ipv6(), true)) {
+                    socket.send(SocketAddr::new(*to, 0), &ping::request(to.is_ipv6(), self.id, *nonce, *length));
+                }
+            }
+        }
+    }
+}
+
+fn name((_, ipv6, is_ping): &Place, address: SocketAddr) -> String {
+    let family = if *ipv6 { "IPv6" } else { "IPv4" };
+    if *is_ping { format!("ping over {family} from {}", address.ip()) } else { format!("UDP {address}") }
+}

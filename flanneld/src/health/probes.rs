@@ -1,0 +1,35 @@
+//! The counters of the prober, for /metrics: none is by peer.
+
+use probing::prober::Prober;
+use probing::state::State;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+type Labels = Vec<(&'static str, &'static str)>;
+
+/// Adds the prober's metrics.
+pub fn register(registry: &mut Registry, prober: &Prober) {
+    let (traffic, counts) = prober.figures();
+    for (name, help, value) in [
+        ("probe_sent", "Questions sent to peers", traffic.sent),
+        ("probe_pings", "Pings sent to peers", traffic.pings),
+        ("probe_answered", "Questions and pings that were answered", traffic.answered),
+        ("probe_questions", "Questions of other nodes that were answered", traffic.questions),
+    ] {
+        let counter: Counter = Counter::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+    let dropped = Family::<Labels, Counter>::default();
+    for (reason, value) in [("junk", traffic.junk), ("limit", traffic.limited), ("stranger", traffic.strangers)] {
+        dropped.get_or_create(&vec![("reason", reason)]).inc_by(value);
+    }
+    registry.register("probe_dropped", "Datagrams on the probe port that got no answer, by reason", dropped);
+    let peers = Family::<Labels, Gauge>::default();
+    for state in State::ALL {
+        peers.get_or_create(&vec![("state", state.name())]).set(counts.get(&state).copied().unwrap_or(0).into());
+    }
+    registry.register("probe_peers", "Peers, one for each address family, by what probes tell of them", peers);
+}

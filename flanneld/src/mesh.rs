@@ -1,0 +1,137 @@
+//! The prober in the daemon: what it needs to know of this node, and who hears of its verdicts.
+
+use crate::health::Health;
+use backends::{Overlay, Underlay};
+use doctor::finding::Severity;
+use ipnet::IpNet;
+use probing::prober::{Prober, Settings, Surroundings};
+use probing::view::Own;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::{LeaseTable, Subnets};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often the prober learns what this node says of itself.
+const TELL: Duration = Duration::from_secs(2);
+
+/// A prober with everything it follows.
+pub struct Mesh {
+    /// The handle.
+    pub prober: Prober,
+    overlay: Overlay,
+    own: Subnets,
+    underlay: watch::Receiver<Underlay>,
+    health: Health,
+}
+
+impl Mesh {
+    /// Prepares to ask and answer on this port.
+    pub fn new(port: u16, id: &str, own: Subnets, overlay: Overlay, underlay: watch::Receiver<Underlay>, health: Health) -> Self {
+        let settings = Settings {
+            port,
+            id: id.to_owned(),
+            own,
+            kinds: overlay.kinds,
+            device: overlay.device,
+            outer_ipv6: overlay.outer_ipv6,
+            clear: overlay.clear,
+        };
+        let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay));
+        Self { prober, overlay, own, underlay, health }
+    }
+
+    /// Asks and answers until `stop`.
+    pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
+        let (out, around) = watch::channel(surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay));
+        let prober = self.prober.clone().run(leases, around, stop.clone());
+        let follow = async {
+            let mut ticks = tokio::time::interval(TELL);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    changed = self.underlay.changed() => if changed.is_err() { std::future::pending::<()>().await },
+                    _ = ticks.tick() => self.prober.tell(own_row(&self.health)),
+                }
+                let now = surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay);
+                out.send_if_modified(|present| {
+                    let news = *present != now;
+                    if news {
+                        *present = now;
+                    }
+                    news
+                });
+            }
+        };
+        tokio::select! {
+            () = prober => {}
+            () = follow => {}
+        }
+    }
+}
+
+/// What this node says of itself to others that look.
+fn own_row(health: &Health) -> Own {
+    let report = health.report();
+    let count = |severity: Severity| {
+        let causes = report.iter().flat_map(|report| report.causes());
+        u16::try_from(causes.filter(|finding| finding.severity == severity).count()).unwrap_or(u16::MAX)
+    };
+    Own {
+        ready: health.ready(),
+        broken: count(Severity::Broken),
+        degraded: count(Severity::Degraded),
+        risks: count(Severity::Risk),
+        gravest: report.as_ref().and_then(|report| report.causes().next()).map(|finding| finding.check.clone()),
+    }
+}
+
+/// What the prober needs of the underlay.
+fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay) -> Surroundings {
+    // With tunnels of one family, that family's address is asked from.
+    let wanted = |ipv6: bool| match overlay.outer_ipv6 {
+        Some(outer) => outer == ipv6,
+        None => {
+            if ipv6 {
+                own.v6().is_some()
+            } else {
+                own.v4().is_some()
+            }
+        }
+    };
+    let address = |ipv6: bool| underlay.tunnel_source(ipv6).filter(|_| wanted(ipv6));
+    let mtu = |ipv6: bool| u16::try_from((overlay.mtu)(underlay.mtu, ipv6)).unwrap_or(u16::MAX);
+    Surroundings { addresses: (address(false), address(true)), local: underlay.local.iter().map(IpNet::addr).collect(), mtu: (mtu(false), mtu(true)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use subnet_lease::{Dual, Kinds};
+
+    #[test]
+    fn asks_from_the_addresses_of_tunnels() {
+        let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+        let underlay = Underlay {
+            index: 2,
+            name: "eth0".into(),
+            mtu: 1500,
+            addresses: Dual::Both(v4, v6),
+            public: Dual::Both(v4, v6),
+            local: vec!["192.0.2.1/24".parse().unwrap()],
+        };
+        let overlay = |outer_ipv6| Overlay {
+            kinds: Kinds::Any,
+            device: true,
+            outer_ipv6,
+            clear: true,
+            mtu: Arc::new(|mtu, ipv6| mtu - if ipv6 { 70 } else { 50 }),
+        };
+        let both = Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00::/64".parse().unwrap());
+        let around = surroundings(&underlay, &both, &overlay(None));
+        assert_eq!(around, Surroundings { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430) });
+        assert_eq!(surroundings(&underlay, &both, &overlay(Some(false))).addresses, (Some(v4.into()), None));
+        let one = Dual::V4("10.5.1.0/24".parse().unwrap());
+        assert_eq!(surroundings(&underlay, &one, &overlay(None)).addresses, (Some(v4.into()), None));
+    }
+}
