@@ -224,7 +224,7 @@ const FAULTS: &[Fault] = &[
     fault("forward-reject", "iptables -I FORWARD -j REJECT", "iptables -D FORWARD -j REJECT"),
     fault(
         "ufw",
-        "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP",
+        "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input; iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A ufw-before-input -p icmp -j ACCEPT; iptables -A ufw-before-input -p udp --dport 8473 -j ACCEPT; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP",
         "iptables -P INPUT ACCEPT; iptables -F INPUT; iptables -F ufw-before-input; iptables -F ufw-user-input; iptables -X ufw-before-input; iptables -X ufw-user-input",
     ),
     fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
@@ -290,5 +290,58 @@ fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
             node.expect(&[]).with_context(|| format!("after {check}"))?;
         }
         nodes[1].expect(&[])
+    })
+}
+
+/// What only the probes of the peers can tell.
+#[test]
+fn faults_between_nodes_are_found_and_mended() -> Result<()> {
+    Lab::run("doctor: the mesh", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 3)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        for node in &mut nodes {
+            node.start()?;
+            node.ready()?;
+        }
+        let well = |nodes: &mut [Node]| nodes.iter_mut().try_for_each(|node| node.expect(&[]));
+        well(&mut nodes).context("at the start")?;
+
+        // A firewall of this host drops what comes in.
+        let run = |node: &mut Node, script: &str| -> Result<()> {
+            let (code, said) = node.sh(script)?;
+            ensure!(code == 0, "{script}: {said}");
+            Ok(())
+        };
+        run(&mut nodes[0], "iptables -A INPUT -p udp --dport 8472 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        nodes[0].mend()?;
+        well(&mut nodes).context("after encap-blocked")?;
+
+        // The second host sends the first one nothing.
+        run(&mut nodes[1], "iptables -A OUTPUT -p udp --dport 8472 -d 192.168.56.101 -j DROP")?;
+        nodes[0].expect(&["one-way"])?;
+        nodes[1].expect(&["overlay-cut"])?;
+        nodes[2].expect(&[])?;
+        run(&mut nodes[1], "iptables -F OUTPUT")?;
+        well(&mut nodes).context("after one-way")?;
+
+        // The third host is off.
+        hosts[2].cut("enp0s8")?;
+        nodes[0].expect(&["peer-cut"])?;
+        nodes[2].expect(&["peer-cut", "peer-cut"])?;
+        hosts[2].reconnect("enp0s8")?;
+        well(&mut nodes).context("after peer-cut")?;
+
+        // Probes are refused, traffic is not.
+        run(&mut nodes[1], "iptables -A INPUT -p udp --dport 8473 -j DROP")?;
+        nodes[0].expect(&["probe-filtered"])?;
+        let commands = nodes[0].doctor()?.1["findings"][0]["remedy"].clone();
+        ensure!(commands["on"] == "every node", "{commands}");
+        run(&mut nodes[1], commands["commands"][0].as_str().context("a command")?)?;
+        well(&mut nodes).context("after probe-filtered")
     })
 }

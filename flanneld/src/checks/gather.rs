@@ -32,7 +32,9 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
     let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
     let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
-    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).collect());
+    let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
+    let probes = view.iter().flat_map(|view| mesh::taken_ports(view));
+    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).chain(probes).collect());
     host.modules = Fact::Known(look::missing_modules(&kernel));
     let daemon = Daemon {
         running: Fact::Known(true),
@@ -58,8 +60,8 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         leases: leases(serving, health),
         mesh: match serving {
             None => Fact::unavailable("this node has no lease yet"),
-            Some(serving) => match &serving.mesh {
-                Some(view) => Fact::Known(mesh::mesh(&view())),
+            Some(_) => match &view {
+                Some(view) => Fact::Known(mesh::mesh(view)),
                 None => Fact::unavailable("this node does not probe its peers"),
             },
         },

@@ -29,6 +29,15 @@ pub struct Known {
     pub serving: Option<Serving>,
 }
 
+impl Known {
+    /// What is known before anything was asked.
+    pub fn of(store: &options::Store) -> Self {
+        // Its name is that of the host until the API tells more.
+        let node = matches!(store, options::Store::Kube(_)).then(NodeAddresses::default);
+        Self { store: store.to_string(), node, ..Self::default() }
+    }
+}
+
 /// What the API says of this node's addresses.
 #[derive(Clone, Debug, Default)]
 pub struct NodeAddresses {
