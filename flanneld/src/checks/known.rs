@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
+use subnet_lease::feed::Reading;
 use subnet_lease::manager::Held;
 use tokio::sync::watch;
 
@@ -58,6 +59,8 @@ pub struct Serving {
     pub underlay: watch::Receiver<Underlay>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// The state of the watch on the other nodes' leases.
+    pub readings: watch::Receiver<Reading>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
     /// The hardware address that this node publishes for its device, with the device's name.
