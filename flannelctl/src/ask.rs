@@ -69,6 +69,19 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
 
+/// What the daemon answers to a request, whatever it says.
+///
+/// # Errors
+/// Says why there is no answer.
+pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
+    let path = api_socket::path(subnet_file);
+    let answer = get(subnet_file, &path, target)?;
+    match split(&answer) {
+        Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
+        Err(what) => Err(Silence::Strange { path, what: what.to_owned() }),
+    }
+}
+
 fn get(subnet_file: &Path, path: &Path, target: &str) -> Result<Vec<u8>, Silence> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -126,11 +139,17 @@ fn absent(subnet_file: &Path, path: &Path) -> Silence {
     }
 }
 
+/// The head and the body of an answer.
+fn split(answer: &[u8]) -> Result<(String, &[u8]), &'static str> {
+    const NONE: &str = "it is no HTTP";
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(NONE)?;
+    let (head, body) = answer.split_at_checked(end + 4).ok_or(NONE)?;
+    Ok((String::from_utf8_lossy(head).into_owned(), body))
+}
+
 /// The document in an answer, of this schema.
 fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, String> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or("it is no HTTP")?;
-    let (head, body) = answer.split_at_checked(end + 4).ok_or("it is no HTTP")?;
-    let head = String::from_utf8_lossy(head);
+    let (head, body) = split(answer)?;
     let code = head.split(' ').nth(1).unwrap_or_default();
     if code != "200" {
         return Err(format!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default()));

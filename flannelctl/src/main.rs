@@ -18,6 +18,7 @@ mod reserve;
 mod screen;
 mod status;
 mod store;
+mod support_bundle;
 
 use std::process::ExitCode;
 
@@ -47,6 +48,8 @@ enum Command {
     Cleanup(cleanup::Args),
     /// Tell what is wrong on this node, why, and what to type; with a daemon or without.
     Doctor(doctor::Args),
+    /// Write what others need to find out what is wrong into one file, without secrets.
+    SupportBundle(support_bundle::Args),
     /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
     Lab(lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
+        Command::SupportBundle(args) => support_bundle::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Completion(args) => completion::run(&args, &command()),
         Command::Man(args) => completion::manual(&args, &command()),

@@ -103,6 +103,7 @@ fn told(item: &Item) -> String {
 fn subnets(text: &str) -> Option<Subnets> {
     let text = text.rsplit_once("subnets/").map_or(text, |(_, key)| key);
     wire::parse_key(text).or_else(|| match text.parse().ok()? {
+        net if net != net.trunc() => None,
         IpNet::V4(net) => Some(Subnets::V4(net)),
         IpNet::V6(net) => Some(Subnets::V6(net)),
     })
@@ -170,7 +171,7 @@ mod tests {
             (&["10.5.34.0/24", "--address=192.168.56.102"], "which the node at 192.168.56.102 has"),
             (&["10.6.34.0/24", "--address=1.2.3.4"], "is no subnet that a node of 10.5.0.0/16 can have"),
             (&["10.5.34.0/25", "--address=1.2.3.4"], "is no subnet that a node of 10.5.0.0/16 can have"),
-            (&["10.5.34.1/24", "--address=1.2.3.4"], "is no subnet that"),
+            (&["10.5.34.1/24", "--address=1.2.3.4"], "is no subnet: write it as"),
             (&["fd10::/64", "--address=1.2.3.4"], "is no subnet that"),
             (&["n1", "--address=1.2.3.4"], "is no subnet: write it as"),
             (&["10.5.34.0/24", "--address=1.2.3.4", "--address=1.2.3.5"], "two addresses of one family"),

@@ -153,7 +153,7 @@ mod tests {
                 "    why    certificates",
                 "unknown: mtu, slow and 2 more   not looked at: no probes",
                 "unknown: ipam-full   not looked at: permission denied",
-                "53 checks: 1 broken, 0 degraded, 1 risk, 5 not looked at, 45 well",
+                "53 checks: 1 broken, 0 degraded, 1 risk, 5 not looked at, 46 well",
             ],
             "{text}"
         );

@@ -139,8 +139,8 @@ impl Daemon {
         if let Some(mesh) = mesh {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));
-            let looking = prober.clone();
-            self.describer.show_mesh(MeshView::new(move || prober.view(), move || looking.look()));
+            let asked = prober.clone();
+            self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
         }
         let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);

@@ -1,0 +1,82 @@
+//! `flannelctl support-bundle`: what somebody else needs to find out what is wrong, in one file without secrets.
+//!
+//! It gathers by a [list](wanted) of what is wanted. Nothing else is read: no options file, no environment, no key, no token.
+
+mod archive;
+mod gather;
+mod scrub;
+mod wanted;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::form::{self, Form};
+use crate::out;
+use crate::place::Place;
+use archive::Archive;
+use wanted::WANTED;
+
+/// Where the bundle goes, and what is in it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only show what goes in.
+    #[arg(long)]
+    list: bool,
+    /// The file to write; it must not exist. Default: flannel-HOST-TIME.tar.gz in this directory.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The form of the list.
+    #[arg(long, short, value_enum, default_value_t, requires = "list")]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Writes the bundle, or prints what would go in.
+pub fn run(args: &Args) -> Result<()> {
+    if args.list {
+        return list(args);
+    }
+    ensure!(nix::unistd::geteuid().is_root(), "only root may read what belongs into a support bundle; use sudo");
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    // A host's name may be anything.
+    let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    let name = format!("flannel-{host}-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
+    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let mut archive = Archive::create(&file, &name)?;
+    let mut missing = 0;
+    for item in WANTED {
+        match runtime.block_on(gather::item(item, &args.place.subnet_file)) {
+            Ok(text) => archive.add(item.name, &scrub::scrub(&text))?,
+            Err(why) => {
+                missing += 1;
+                archive.add(&format!("{}.missing", item.name), &format!("{why}\n"))?;
+            }
+        }
+    }
+    let bytes = archive.finish()?;
+    out::say(format!(
+        "{}: {} of {} items, {} kB; look through it before you send it",
+        file.display(),
+        WANTED.len() - missing,
+        WANTED.len(),
+        bytes.div_ceil(1000)
+    ));
+    Ok(())
+}
+
+/// Prints what goes in.
+fn list(args: &Args) -> Result<()> {
+    let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
+    if args.output == Form::Json {
+        let items: Vec<_> = WANTED.iter().map(|item| serde_json::json!({ "name": item.name, "from": shown(item) })).collect();
+        return form::print(&serde_json::json!({ "schema": "flannel.support-bundle/1", "items": items }));
+    }
+    let width = WANTED.iter().map(|item| item.name.len()).max().unwrap_or(0);
+    for item in WANTED {
+        out::say(format!("{:width$}  {}", item.name, shown(item)));
+    }
+    Ok(())
+}

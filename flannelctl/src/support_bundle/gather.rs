@@ -1,0 +1,104 @@
+//! Reads one item. What hangs or floods is cut off, and what is missing has its reason.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use run_dir::regular;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+use super::wanted::{Item, Source, beside};
+use crate::ask;
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The most of one item; the end of a log is worth more than its beginning, and logs are asked for by lines.
+const LIMIT: u64 = 4 * 1024 * 1024;
+
+/// The text of an item, or why there is none.
+pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, String> {
+    match &item.source {
+        Source::Daemon(target) => ask::text(subnet_file, target).map_err(|silence| silence.to_string()).map(|text| cut(text.into_bytes())),
+        Source::Beside(end) => file(&beside(subnet_file, end)),
+        Source::File(path) => file(Path::new(path)),
+        Source::Program(words) => program(words).await,
+    }
+}
+
+fn file(path: &Path) -> Result<String, String> {
+    regular::read(path, LIMIT + 1).map(cut).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+async fn program(words: &[&str]) -> Result<String, String> {
+    let (name, args) = words.split_first().ok_or("no program")?;
+    let told = |error: std::io::Error| format!("{}: {error}", words.join(" "));
+    // Nothing of ours, secrets in variables among it, is handed on.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
+    let mut command = Command::new(name);
+    command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().map_err(told)?;
+    let (out, errors) = (child.stdout.take(), child.stderr.take());
+    let run = async {
+        let (out, errors) = tokio::join!(read(out), read(errors));
+        // A program that still writes is killed when it is dropped.
+        let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+        (out, errors, code.ok().and_then(Result::ok))
+    };
+    let (out, errors, code) =
+        tokio::time::timeout(PATIENCE, run).await.map_err(|_| format!("{}: it does not end within {PATIENCE:?}", words.join(" ")))?;
+    let (out, errors) = (cut(out), cut(errors));
+    match code {
+        Some(code) if !code.success() && out.is_empty() => Err(format!("{}: {code}: {}", words.join(" "), errors.trim())),
+        _ if errors.trim().is_empty() => Ok(out),
+        _ => Ok(format!("{out}\n--- on standard error:\n{errors}")),
+    }
+}
+
+async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        // What came before an error is kept.
+        let _ = stream.take(LIMIT + 1).read_to_end(&mut bytes).await;
+    }
+    bytes
+}
+
+/// As text, no longer than the limit.
+fn cut(mut bytes: Vec<u8>) -> String {
+    let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
+    let whole = bytes.len();
+    bytes.truncate(limit);
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    if whole > limit { format!("{text}\n--- cut off here\n") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn programs_are_cut_off_and_missing_ones_told() {
+        assert_eq!(program(&["echo", "well"]).await.unwrap(), "well\n");
+        assert!(program(&["no-such-program"]).await.unwrap_err().contains("no-such-program"));
+        assert!(program(&["ls", "/no/such"]).await.unwrap_err().contains("No such file"));
+        let flood = program(&["yes"]).await.unwrap();
+        assert!(flood.len() < 5 << 20 && flood.contains("--- cut off here"), "{}", flood.len());
+        // No variable of ours gets there, but for where programs are.
+        let variables = program(&["env"]).await.unwrap();
+        assert!(variables.lines().all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")), "{variables}");
+    }
+
+    #[tokio::test]
+    async fn files_are_read_or_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        std::fs::write(&env, "FLANNEL_MTU=1450\n").unwrap();
+        let ask = async |source: Source| item(&Item { name: "x", source }, &env).await;
+        assert_eq!(ask(Source::Beside("")).await.unwrap(), "FLANNEL_MTU=1450\n");
+        assert!(ask(Source::Beside(".ended")).await.unwrap_err().contains("subnet.env.ended"));
+        assert!(ask(Source::Daemon("/status")).await.is_err());
+        assert!(ask(Source::File("/dev/zero")).await.unwrap_err().contains("regular"));
+    }
+}

@@ -1,0 +1,135 @@
+//! What goes into a support bundle.
+
+use std::path::{Path, PathBuf};
+
+/// One file of the bundle.
+#[derive(Debug)]
+pub struct Item {
+    /// Its name there.
+    pub name: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where a file of the bundle comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// The daemon, asked by its socket.
+    Daemon(&'static str),
+    /// subnet.env, or the file beside it whose name ends so.
+    Beside(&'static str),
+    /// A file that holds no secret.
+    File(&'static str),
+    /// A program's output. None of these prints a key.
+    Program(&'static [&'static str]),
+}
+
+impl Source {
+    /// For people.
+    pub fn shown(&self, subnet_file: &Path) -> String {
+        match self {
+            Source::Daemon(target) => format!("flanneld: GET {target}"),
+            Source::Beside(end) => beside(subnet_file, end).display().to_string(),
+            Source::File(path) => (*path).to_owned(),
+            Source::Program(words) => words.join(" "),
+        }
+    }
+}
+
+/// subnet.env, or a file beside it.
+pub fn beside(subnet_file: &Path, end: &str) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(end);
+    path.into()
+}
+
+const fn daemon(name: &'static str, target: &'static str) -> Item {
+    Item { name, source: Source::Daemon(target) }
+}
+
+const fn file(name: &'static str, path: &'static str) -> Item {
+    Item { name, source: Source::File(path) }
+}
+
+const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
+    Item { name, source: Source::Program(words) }
+}
+
+/// Everything that goes in.
+pub const WANTED: &[Item] = &[
+    daemon("flanneld/node.json", node_api::NODE),
+    daemon("flanneld/findings.json", node_api::FINDINGS),
+    daemon("flanneld/status.json", "/status"),
+    daemon("flanneld/metrics.txt", "/metrics"),
+    daemon("flanneld/readyz.txt", "/readyz"),
+    Item { name: "flanneld/subnet.env", source: Source::Beside("") },
+    Item { name: "flanneld/subnet.env.status", source: Source::Beside(".status") },
+    Item { name: "flanneld/subnet.env.ended", source: Source::Beside(".ended") },
+    program("flanneld/journal.txt", &["journalctl", "--unit=flanneld", "--no-pager", "--lines=5000", "--output=short-iso"]),
+    program("flanneld/version.txt", &["flanneld", "--version"]),
+    program("net/links.txt", &["ip", "-details", "-statistics", "link", "show"]),
+    program("net/addresses.txt", &["ip", "address", "show"]),
+    program("net/routes.txt", &["ip", "-details", "route", "show", "table", "all"]),
+    program("net/routes-v6.txt", &["ip", "-6", "-details", "route", "show", "table", "all"]),
+    program("net/rules.txt", &["ip", "rule", "show"]),
+    program("net/rules-v6.txt", &["ip", "-6", "rule", "show"]),
+    program("net/neighbours.txt", &["ip", "-statistics", "neighbour", "show"]),
+    program("net/fdb.txt", &["bridge", "fdb", "show"]),
+    program("net/sockets.txt", &["ss", "--udp", "--tcp", "--listening", "--numeric", "--processes"]),
+    program("net/nftables.txt", &["nft", "list", "ruleset"]),
+    program("net/iptables.txt", &["iptables-save", "-c"]),
+    program("net/ip6tables.txt", &["ip6tables-save", "-c"]),
+    program(
+        "net/sysctls.txt",
+        &[
+            "sysctl",
+            "-a",
+            "--pattern",
+            r"^net\.(ipv4\.(ip_forward|conf\..*\.(rp_filter|forwarding)|neigh\..*gc_thresh)|ipv6\.conf\..*\.forwarding|bridge\.|netfilter\.nf_conntrack_(max|count))",
+        ],
+    ),
+    file("host/os-release", "/etc/os-release"),
+    file("host/modules", "/proc/modules"),
+    file("host/meminfo", "/proc/meminfo"),
+    file("host/loadavg", "/proc/loadavg"),
+    program("host/uname.txt", &["uname", "-a"]),
+    program("host/time.txt", &["date", "--utc", "--iso-8601=ns"]),
+    program("cni/configurations.txt", &["ls", "-la", "/etc/cni/net.d"]),
+    program("cni/plugins.txt", &["ls", "-la", "/opt/cni/bin"]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_item_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = WANTED.iter().map(|item| item.name).collect();
+        assert_eq!(names.len(), WANTED.len());
+        assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/.-".contains(&byte)) && !name.starts_with('/')));
+    }
+
+    /// Options, environments, credentials and the contents of other programs' configurations are nobody's business.
+    #[test]
+    fn no_secret_is_wanted() {
+        for item in WANTED {
+            let shown = item.source.shown(Path::new("/run/flannel/subnet.env"));
+            for secret in [
+                "/etc/default",
+                "environ",
+                "cmdline",
+                ".pem",
+                ".key",
+                "kubeconfig",
+                "serviceaccount",
+                "systemctl",
+                "docker",
+                "wg ",
+                "/etc/cni/net.d/",
+            ] {
+                assert!(!shown.contains(secret), "{shown}");
+            }
+        }
+    }
+}
