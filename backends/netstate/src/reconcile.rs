@@ -6,6 +6,7 @@
 mod adopt;
 mod mac_conflicts;
 pub mod progress;
+mod repairs;
 mod report;
 
 use crate::blackhole;

@@ -14,6 +14,9 @@ const DEADLINE: Duration = Duration::from_secs(100);
 const SOON: Duration = Duration::from_secs(20);
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
+/// The way out of the trap, as docs/troubleshooting.md has it, too.
+const ECHO_AND_RESTART: [&str; 2] = ["echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld", "systemctl restart flanneld"];
+
 /// A host with files of its own where the doctor looks, and a stand-in for what restarts daemons.
 struct Node {
     host: Host,
@@ -104,7 +107,7 @@ impl Node {
         eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
             let found = self.causes()?;
             if found != wanted {
-                bail!("{found:?} instead of {wanted:?}: {:#}", self.doctor()?.1);
+                bail!("{found:?} instead of {wanted:?}: {:#}", self.doctor()?.1["findings"]);
             }
             Ok(())
         })
@@ -164,10 +167,7 @@ fn trap(title: &str, vagrant: impl Fn(&Lab) -> Result<Vagrant>, in_etcd: bool, f
         // On every node, what the first was told: all are told the same.
         for node in &mut nodes {
             let commands = node.doctor()?.1["findings"][0]["remedy"]["commands"].clone();
-            ensure!(
-                commands == serde_json::json!(["echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld", "systemctl restart flanneld"]),
-                "{commands}"
-            );
+            ensure!(commands == serde_json::json!(ECHO_AND_RESTART), "{commands}");
             node.mend()?;
         }
         for node in &mut nodes {
@@ -224,7 +224,7 @@ const FAULTS: &[Fault] = &[
     fault("forward-reject", "iptables -I FORWARD -j REJECT", "iptables -D FORWARD -j REJECT"),
     fault(
         "ufw",
-        "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP",
+        "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input; iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A ufw-before-input -p icmp -j ACCEPT; iptables -A ufw-before-input -p udp --dport 8473 -j ACCEPT; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP",
         "iptables -P INPUT ACCEPT; iptables -F INPUT; iptables -F ufw-before-input; iptables -F ufw-user-input; iptables -X ufw-before-input; iptables -X ufw-user-input",
     ),
     fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
@@ -289,6 +289,166 @@ fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
             run(node, clear).with_context(|| format!("clearing {check}"))?;
             node.expect(&[]).with_context(|| format!("after {check}"))?;
         }
-        nodes[1].expect(&[])
+        nodes[1].expect(&[])?;
+
+        // It is remembered for ten minutes, so it comes last.
+        let again = format!("ip route delete {peer}; until ip route show {peer} | grep -q flannel; do sleep 0.1; done; sleep 0.5");
+        for _ in 0..5 {
+            let (code, said) = nodes[0].sh(&again)?;
+            ensure!(code == 0, "{said}");
+        }
+        nodes[0].expect(&["drift-war"])?;
+        let finding = nodes[0].doctor()?.1["findings"][0].clone();
+        ensure!(finding["about"] == format!("route to {peer}"), "{finding}");
+        Ok(())
     })
+}
+
+/// What only the probes of the peers can tell.
+#[test]
+fn faults_between_nodes_are_found_and_mended() -> Result<()> {
+    Lab::run("doctor: the mesh", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 3)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        for node in &mut nodes {
+            node.start()?;
+            node.ready()?;
+        }
+        let well = |nodes: &mut [Node]| nodes.iter_mut().try_for_each(|node| node.expect(&[]));
+        well(&mut nodes).context("at the start")?;
+
+        // A firewall of this host drops what comes in.
+        let run = |node: &mut Node, script: &str| -> Result<()> {
+            let (code, said) = node.sh(script)?;
+            ensure!(code == 0, "{script}: {said}");
+            Ok(())
+        };
+        run(&mut nodes[0], "iptables -A INPUT -p udp --dport 8472 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        nodes[0].mend()?;
+        well(&mut nodes).context("after encap-blocked")?;
+
+        // The second host sends the first one nothing.
+        run(&mut nodes[1], "iptables -A OUTPUT -p udp --dport 8472 -d 192.168.56.101 -j DROP")?;
+        nodes[0].expect(&["one-way"])?;
+        nodes[1].expect(&["overlay-cut"])?;
+        nodes[2].expect(&[])?;
+        run(&mut nodes[1], "iptables -F OUTPUT")?;
+        well(&mut nodes).context("after one-way")?;
+
+        // The third host is off.
+        hosts[2].cut("enp0s8")?;
+        nodes[0].expect(&["peer-cut"])?;
+        nodes[2].expect(&["peer-cut", "peer-cut"])?;
+        hosts[2].reconnect("enp0s8")?;
+        well(&mut nodes).context("after peer-cut")?;
+
+        // Probes are refused, traffic is not.
+        run(&mut nodes[1], "iptables -A INPUT -p udp --dport 8473 -j DROP")?;
+        nodes[0].expect(&["probe-filtered"])?;
+        let commands = nodes[0].doctor()?.1["findings"][0]["remedy"].clone();
+        ensure!(commands["on"] == "every node", "{commands}");
+        run(&mut nodes[1], commands["commands"][0].as_str().context("a command")?)?;
+        well(&mut nodes).context("after probe-filtered")
+    })
+}
+
+/// Networks of which nothing is to be said.
+const HEALTHY: &[&str] = &[
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#,
+    r#"{"EnableIPv6":true,"EnableNFTables":true,"Network":"10.5.0.0/16","IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#,
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}"#,
+    r#"{"EnableNFTables":true,"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#,
+    r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd10:5::/48","Backend":{"Type":"host-gw"}}"#,
+];
+
+#[test]
+fn a_healthy_network_raises_no_finding() -> Result<()> {
+    let labs = HEALTHY.iter().map(|_| Lab::new("doctor: healthy")).collect::<Result<Vec<_>>>()?;
+    let mut all = Vec::new();
+    for (lab, config) in labs.iter().zip(HEALTHY) {
+        let lan = lab.switch("lan")?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(config)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        for host in &lab.hosts(&lan, 2)? {
+            let mut node = Node::new(lab, host, &options, &store)?;
+            node.start()?;
+            all.push((config, node));
+        }
+    }
+    for (_, node) in &mut all {
+        node.ready()?;
+    }
+    for (config, node) in &mut all {
+        let env = node.daemon()?.subnet_env()?;
+        let _pod = node.host.pod("p1", &env)?;
+        node.expect(&[]).with_context(|| format!("{config}"))?;
+    }
+    std::thread::sleep(Duration::from_secs(12));
+    for (config, node) in &mut all {
+        node.expect(&[]).with_context(|| format!("{config}, later"))?;
+        let log = node.daemon()?.log();
+        ensure!(!log.contains("WARN this node"), "{config}: {log}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
+    Lab::run("doctor: ports", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 1)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let mut node = Node::new(lab, &hosts[0], &FlanneldOptions::new(&store).iface("enp0s8"), &store)?;
+        let _page = hosts[0].netns().run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
+        node.start()?;
+        node.ready()?;
+        node.expect(&["port-taken"])?;
+        let seen = node.doctor()?.1["findings"][0]["evidence"][0]["text"].clone();
+        ensure!(seen.as_str().is_some_and(|text| text.contains(&format!("(pid {})", std::process::id()))), "{seen}");
+        node.mend()?;
+        node.ready()?;
+        node.expect(&[])?;
+        ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the page moved");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_store_that_is_gone_is_named_with_the_cause() -> Result<()> {
+    Lab::run("doctor: store", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 1)?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let mut etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
+        let store = etcd.store()?;
+        store.configure(NETWORK)?;
+        let mut node = Node::new(lab, &hosts[0], &FlanneldOptions::new(&store).iface("enp0s8"), &store)?;
+        node.start()?;
+        node.ready()?;
+        node.expect(&[])?;
+        etcd.kill(0)?;
+        node.expect(&["store-unreachable"])?;
+        let place = node.doctor()?.1["findings"][0]["what"].clone();
+        ensure!(place.as_str().is_some_and(|place| place.contains("etcd at http://192.168.56.199:2379")), "{place}");
+        etcd.restart(0)?;
+        node.expect(&[])
+    })
+}
+
+/// What the page tells is what the doctor prints.
+#[test]
+fn the_page_has_the_commands_of_the_trap() -> Result<()> {
+    let page = include_str!("../../../docs/troubleshooting.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("All nodes have the same address")).context("no such section")?;
+    let commands: Vec<&str> = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).context("no commands")?.lines().collect();
+    let [first, rest @ ..] = commands.as_slice() else { bail!("no commands: {section}") };
+    ensure!(*first == "flannelctl doctor" && rest == ECHO_AND_RESTART, "{commands:?}");
+    Ok(())
 }

@@ -13,7 +13,7 @@ pub use firewalls::Programs;
 pub use netlink::Target;
 pub use options::Options;
 pub use ports::owner;
-pub use proc::{has_br_netfilter, is_strict, sysctls};
+pub use proc::{has_br_netfilter, is_strict, network_manager, sysctls};
 pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;

@@ -4,7 +4,7 @@ use super::known::{Known, Serving};
 use super::mesh;
 use crate::health::Health;
 use doctor::fact::Fact;
-use doctor::facts::daemon::{Daemon, Launch};
+use doctor::facts::daemon::{Daemon, Drift, Launch};
 use doctor::facts::host::WayKind;
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
@@ -20,6 +20,8 @@ use subnet_lease::{Kinds, Lease};
 
 /// How long after the start only what is true without waiting is told.
 const YOUNG: Duration = Duration::from_secs(10);
+/// How long a watch may be interrupted while it moves to another endpoint.
+const RECONNECT: Duration = Duration::from_secs(5);
 /// Limit on the number of peers whose ways are looked up.
 const PEERS: usize = 32;
 
@@ -32,7 +34,9 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
     let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
     let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
-    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).collect());
+    let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
+    let probes = view.iter().flat_map(|view| mesh::taken_ports(view));
+    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).chain(probes).collect());
     host.modules = Fact::Known(look::missing_modules(&kernel));
     let daemon = Daemon {
         running: Fact::Known(true),
@@ -52,14 +56,14 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         store: Store {
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
-            trouble: Fact::of(reason("store").map(|text| Trouble { kind: TroubleKind::of(text), text: text.clone() })),
+            trouble: Fact::of(reason("store").cloned().or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text })),
             config: Fact::of(reason("config").cloned()),
         },
         leases: leases(serving, health),
         mesh: match serving {
             None => Fact::unavailable("this node has no lease yet"),
-            Some(serving) => match &serving.mesh {
-                Some(view) => Fact::Known(mesh::mesh(&view())),
+            Some(_) => match &view {
+                Some(view) => Fact::Known(mesh::mesh(view)),
                 None => Fact::unavailable("this node does not probe its peers"),
             },
         },
@@ -88,6 +92,17 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     }
 }
 
+/// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
+fn away(serving: Option<&Serving>) -> Option<String> {
+    let serving = serving?;
+    let since = serving.readings.borrow().interrupted?;
+    if boot_time().saturating_sub(since) < RECONNECT {
+        return None;
+    }
+    let trouble = serving.held.borrow().trouble.as_ref().map(ToString::to_string);
+    Some(trouble.unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
+}
+
 /// The interface that was chosen, under the name that it has now.
 fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
     let choice = known.choice.clone().map(|mut choice| {
@@ -98,8 +113,10 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 }
 
 /// The objects that other programs keep changing.
-fn drift(_: Option<&Serving>) -> Vec<doctor::facts::daemon::Drift> {
-    Vec::new()
+fn drift(serving: Option<&Serving>) -> Vec<Drift> {
+    let repaired = serving.map(|serving| serving.observer.status().kernel.repaired).unwrap_or_default();
+    let by = look::network_manager();
+    repaired.into_iter().map(|(key, times)| Drift { object: key.to_string(), times, by: by.clone() }).collect()
 }
 
 /// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
+use subnet_lease::feed::Reading;
 use subnet_lease::manager::Held;
 use tokio::sync::watch;
 
@@ -27,6 +28,15 @@ pub struct Known {
     pub ports: Vec<Port>,
     /// What the node serves, once it has a lease.
     pub serving: Option<Serving>,
+}
+
+impl Known {
+    /// What is known before anything was asked.
+    pub fn of(store: &options::Store) -> Self {
+        // Its name is that of the host until the API tells more.
+        let node = matches!(store, options::Store::Kube(_)).then(NodeAddresses::default);
+        Self { store: store.to_string(), node, ..Self::default() }
+    }
 }
 
 /// What the API says of this node's addresses.
@@ -49,6 +59,8 @@ pub struct Serving {
     pub underlay: watch::Receiver<Underlay>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// The state of the watch on the other nodes' leases.
+    pub readings: watch::Receiver<Reading>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
     /// The hardware address that this node publishes for its device, with the device's name.

@@ -1,12 +1,22 @@
 //! The mesh as the prober sees it, for the doctor.
 
+use doctor::facts::host::Port;
 use doctor::facts::mesh::{Mesh, Path, State};
+use doctor::look::owner;
 use probing::state::State as Verdict;
 use probing::view::{self, Peer};
+use std::collections::BTreeSet;
 
 /// Each peer and family is a path.
 pub(super) fn mesh(view: &view::Mesh) -> Mesh {
     Mesh { paths: view.peers.iter().map(path).collect(), port: view.port }
+}
+
+/// The ports of the probes that another program has.
+pub(super) fn taken_ports(view: &view::Mesh) -> Vec<Port> {
+    let numbers: BTreeSet<u16> = view.problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
+    let port = |number| Port { number, udp: true, purpose: "probes".to_owned(), flag: "probe-port".to_owned(), owner: owner(number, true) };
+    numbers.into_iter().map(port).collect()
 }
 
 fn path(peer: &Peer) -> Path {

@@ -5,6 +5,7 @@ use super::host::Host;
 use super::node::Node;
 use super::{Daemon, attrs, retry, vitals};
 use crate::api::node;
+use crate::checks::known::NodeAddresses;
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::read::{Wish, wait_for};
@@ -29,6 +30,11 @@ impl Daemon {
         if config != whole {
             // A family that this node lacks is left out.
             backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
+        }
+        if let Some(info) = &info {
+            let internal = info.candidates.iter().filter(|(_, whose)| *whose == "the Node's InternalIP").map(|(ip, _)| *ip);
+            let node = NodeAddresses { name: info.id.clone(), internal: internal.collect(), servers: info.servers.clone() };
+            self.known.send_modify(|known| known.node = Some(node));
         }
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, &previous, backend.shares_address()).await;

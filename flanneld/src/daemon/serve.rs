@@ -98,6 +98,7 @@ impl Daemon {
             network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
+            readings: leases.readings.clone(),
             held: held.1.clone(),
             vtep: vtep.device(),
             observer: running.observer(),

@@ -1,9 +1,11 @@
 //! The progress of the reconciler: written by its loop, read by others.
 
+use super::repairs::Repairs;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use tokio::time::Instant;
 
 use crate::object::{KernelState, Key};
 
@@ -16,6 +18,7 @@ pub struct Progress {
     pub(super) repairs: AtomicU64,
     pub(super) in_step: AtomicBool,
     pub(super) trouble: Mutex<String>,
+    pub(super) repaired: Mutex<Repairs>,
     pub(super) wanted: Mutex<Counts>,
 }
 
@@ -73,6 +76,8 @@ pub struct Snapshot {
     pub trouble: String,
     /// The wanted objects.
     pub wanted: Counts,
+    /// The objects that were put back in the last ten minutes, and how often.
+    pub repaired: Vec<(Key, u32)>,
 }
 
 impl Progress {
@@ -85,6 +90,7 @@ impl Progress {
             repairs: self.repairs.load(Relaxed),
             in_step: self.in_step.load(Relaxed),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            repaired: self.repaired.lock().unwrap_or_else(PoisonError::into_inner).lately(Instant::now()),
             wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

@@ -65,6 +65,7 @@ impl Report {
         }
         if repair {
             self.progress.repairs.fetch_add(done as u64, Relaxed);
+            self.progress.repaired.lock().unwrap_or_else(std::sync::PoisonError::into_inner).note(ops.iter().map(Op::key), Instant::now());
             self.repairs(ops, done);
             return;
         }

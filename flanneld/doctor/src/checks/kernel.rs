@@ -121,7 +121,15 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
         let through_peer = route.via.is_some_and(|via| peer.public.contains(&via));
-        if route.protocol == OURS || through_peer || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
+        // Behind a route of ours with a better metric it is a second choice.
+        let beaten = facts
+            .host
+            .routes
+            .known()
+            .into_iter()
+            .flatten()
+            .any(|other| other.protocol == OURS && other.to == route.to && other.metric < route.metric);
+        if route.protocol == OURS || through_peer || beaten || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
             continue;
         }
         let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();

@@ -48,6 +48,12 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
+/// The program that manages networks on this host, as its runtime folder tells: what changes others' objects most often.
+pub fn network_manager() -> Option<String> {
+    let known = [("/run/NetworkManager", "NetworkManager"), ("/run/systemd/netif", "systemd-networkd")];
+    known.into_iter().find(|(folder, _)| Path::new(folder).is_dir()).map(|(_, name)| name.to_owned())
+}
+
 /// This host's name.
 pub(super) fn hostname() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
