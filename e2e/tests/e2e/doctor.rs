@@ -387,7 +387,7 @@ fn a_healthy_network_raises_no_finding() -> Result<()> {
     for (config, node) in &mut all {
         let env = node.daemon()?.subnet_env()?;
         let _pod = node.host.pod("p1", &env)?;
-        node.expect(&[]).with_context(|| format!("{config}"))?;
+        node.expect(&[]).with_context(|| config.to_string())?;
     }
     std::thread::sleep(Duration::from_secs(12));
     for (config, node) in &mut all {
