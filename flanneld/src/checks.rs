@@ -11,16 +11,15 @@ pub mod sysctls;
 mod tests;
 
 use crate::health::Health;
+use doctor::Severity;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
 use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
 use doctor::look::Look;
-use doctor::table::{checks, judge};
-use doctor::{Report, Severity};
+use doctor::table::judge;
 pub use gather::network;
 use known::{Known, Serving};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,10 +175,4 @@ async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
         return;
     }
     std::future::pending::<()>().await;
-}
-
-/// The number of findings that nothing explains, by check.
-pub fn counts(report: &Report) -> BTreeMap<&'static str, u64> {
-    let count = |id: &str| report.causes().filter(|finding| finding.check == id).count();
-    checks().map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX))).collect()
 }

@@ -179,7 +179,7 @@ impl Health {
     /// Sets what the doctor found. It never affects readiness.
     pub fn set_report(&self, began: Instant, report: Arc<Report>) {
         let mut inner = self.inner();
-        inner.figures.findings = crate::checks::counts(&report);
+        inner.figures.findings = doctor::table::counts(&report);
         inner.report.send_replace(Some((began, report)));
     }
 

@@ -5,6 +5,7 @@ mod cni;
 mod firewalls;
 mod netlink;
 mod options;
+mod places;
 mod ports;
 mod proc;
 mod texts;
@@ -12,6 +13,7 @@ mod texts;
 pub use firewalls::Programs;
 pub use netlink::Target;
 pub use options::Options;
+pub use places::Places;
 pub use ports::owner;
 pub use proc::{has_br_netfilter, is_strict, network_manager, sysctls};
 pub use texts::{chosen_in, missing_modules, taken_ports};
@@ -22,45 +24,8 @@ use crate::facts::daemon::Daemon;
 use crate::facts::host::{Checksums, Host, WayKind};
 use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use subnet_lease::Subnets;
-
-/// Where things are on a host.
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// The options of the daemon under systemd.
-    pub options: PathBuf,
-    /// The units of the daemon; the first that is there counts.
-    pub units: Vec<PathBuf>,
-    /// The CNI configurations.
-    pub cni: PathBuf,
-    /// The addresses that host-local keeps.
-    pub ipam: PathBuf,
-    /// The folders in which container runtimes keep what runs, by container.
-    pub containers: Vec<PathBuf>,
-    /// kubelet's folder.
-    pub kubelet: PathBuf,
-    /// The name servers.
-    pub resolv: PathBuf,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Self {
-            options: "/etc/default/flanneld".into(),
-            units: vec![
-                "/etc/systemd/system/flanneld.service".into(),
-                "/usr/lib/systemd/system/flanneld.service".into(),
-                "/lib/systemd/system/flanneld.service".into(),
-            ],
-            cni: "/etc/cni/net.d".into(),
-            ipam: "/var/lib/cni/networks".into(),
-            containers: vec!["/run/containerd/io.containerd.runtime.v2.task/k8s.io".into()],
-            kubelet: "/var/lib/kubelet".into(),
-            resolv: "/etc/resolv.conf".into(),
-        }
-    }
-}
 
 /// Looks at the host, again and again.
 #[derive(Debug, Default)]

@@ -1,38 +1,12 @@
 //! The table of all checks, and the judgement over it: pure.
 
+use crate::check::Check;
 use crate::checks;
 use crate::facts::Facts;
-use crate::finding::{DaemonState, Finding, Report, SCHEMA, Severity, Unknown};
-use crate::need::Need;
+use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use subnet_lease::printable;
-
-/// One check.
-#[derive(Clone, Copy, Debug)]
-pub struct Check {
-    /// Its name, in metrics, JSON and documentation.
-    pub id: &'static str,
-    /// How bad it usually is.
-    pub severity: Severity,
-    /// What it is about, in a few words: the heading of its section.
-    pub title: &'static str,
-    /// The facts without which it is unknown.
-    pub needs: &'static [Need],
-    /// The checks whose findings are consequences of this one's.
-    pub explains: &'static [&'static str],
-    /// Whether it means something only once the daemon has run for some seconds.
-    pub waits: bool,
-    /// The judgement.
-    pub judge: fn(&Facts) -> Vec<Finding>,
-}
-
-impl Check {
-    /// The page and the heading that explain it.
-    pub fn page(&self) -> String {
-        format!("docs/troubleshooting.md#{}", self.id)
-    }
-}
 
 /// All checks: causes before what they may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
@@ -101,4 +75,10 @@ fn fold(findings: &mut [Finding]) {
             None => causes.push((check.id, check.explains)),
         }
     }
+}
+
+/// The number of findings that nothing explains, by check.
+pub fn counts(report: &Report) -> BTreeMap<&'static str, u64> {
+    let count = |id: &str| report.causes().filter(|finding| finding.check == id).count();
+    checks().map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX))).collect()
 }

@@ -1,11 +1,11 @@
 //! The daemon itself: whether it runs, whether it hangs, the ports that it wants.
 
 use super::way_out::{restart, set_option};
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
-use crate::table::Check;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

@@ -1,12 +1,12 @@
 //! Firewalls that drop pods' packets.
 
+use crate::check::Check;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::firewalls::{Firewalls, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use crate::shell::word;
-use crate::table::Check;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

@@ -1,13 +1,13 @@
 //! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
 
 use super::way_out::{candidates, lead_out, nat_marks};
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

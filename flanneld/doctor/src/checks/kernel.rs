@@ -1,12 +1,12 @@
 //! Flannel's objects in the kernel: what is in their way, what others do to them, what is left of earlier ones.
 
 use super::way_out::restart;
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 
 /// How often an object has to be put back before somebody else is suspected.
 const WAR: u32 = 3;

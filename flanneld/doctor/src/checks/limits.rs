@@ -1,10 +1,10 @@
 //! Limits of the kernel and faults of hardware.
 
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

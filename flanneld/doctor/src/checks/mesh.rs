@@ -1,10 +1,10 @@
 //! What the probes of the peers found: a peer, the way to it, or this node.
 
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
-use crate::table::Check;
 
 /// How far most peers' clocks may be from ours, in milliseconds.
 const CLOCK: i64 = 5000;

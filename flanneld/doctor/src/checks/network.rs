@@ -1,12 +1,12 @@
 //! Addresses and MTUs that do not fit the network.
 
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
 use crate::facts::mesh::State;
 use crate::finding::{EVERYWHERE, Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 use ipnet::IpNet;
 
 /// The checks of this group.

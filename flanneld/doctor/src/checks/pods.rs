@@ -1,10 +1,10 @@
 //! What pods need beside the network: subnet.env, the CNI configuration, free addresses.
 
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 
 /// The configuration that the chart installs.
 const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;

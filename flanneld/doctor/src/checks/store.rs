@@ -1,5 +1,6 @@
 //! The store, the network's configuration in it, and the leases.
 
+use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::leases::Peer;
@@ -8,7 +9,6 @@ use crate::facts::store::TroubleKind;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use crate::table::Check;
 
 /// How long a holder may be silent before its lease is suspected to be left over.
 const SILENT: u64 = 600;

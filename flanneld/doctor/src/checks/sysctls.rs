@@ -1,10 +1,10 @@
 //! Sysctls that decide whether this node forwards pods' packets.
 
+use crate::check::Check;
 use crate::facts::host::Sysctls;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
-use crate::table::Check;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

@@ -1,6 +1,6 @@
 //! What container runtimes and their plugins keep in files, and what other pod networks left.
 
-use super::Places;
+use super::places::Places;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{Foreign, Host};

@@ -1,6 +1,6 @@
 //! How the daemon is told what to do, read without it: the file of its options, and its unit.
 
-use super::Places;
+use super::places::Places;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -23,7 +23,7 @@ pub fn taken_ports(text: &str) -> Vec<Port> {
     let of = |(name, purpose, flag): (&str, &str, &str)| {
         let (_, rest) = text.split_once(&format!("{name} cannot listen on "))?;
         let number = rest.split(": ").next()?.rsplit_once(':')?.1.parse().ok().filter(|_| rest.contains("Address already in use"))?;
-        Some(Port { number, udp: false, purpose: purpose.to_owned(), flag: flag.to_owned(), owner: super::owner(number, false) })
+        Some(Port { number, udp: false, purpose: purpose.to_owned(), flag: flag.to_owned(), owner: super::ports::owner(number, false) })
     };
     WAYS_IN.into_iter().filter_map(of).collect()
 }

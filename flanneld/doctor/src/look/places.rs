@@ -1,0 +1,40 @@
+//! Where things are on a host.
+
+use std::path::PathBuf;
+
+/// Where things are on a host.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The options of the daemon under systemd.
+    pub options: PathBuf,
+    /// The units of the daemon; the first that is there counts.
+    pub units: Vec<PathBuf>,
+    /// The CNI configurations.
+    pub cni: PathBuf,
+    /// The addresses that host-local keeps.
+    pub ipam: PathBuf,
+    /// The folders in which container runtimes keep what runs, by container.
+    pub containers: Vec<PathBuf>,
+    /// kubelet's folder.
+    pub kubelet: PathBuf,
+    /// The name servers.
+    pub resolv: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            options: "/etc/default/flanneld".into(),
+            units: vec![
+                "/etc/systemd/system/flanneld.service".into(),
+                "/usr/lib/systemd/system/flanneld.service".into(),
+                "/lib/systemd/system/flanneld.service".into(),
+            ],
+            cni: "/etc/cni/net.d".into(),
+            ipam: "/var/lib/cni/networks".into(),
+            containers: vec!["/run/containerd/io.containerd.runtime.v2.task/k8s.io".into()],
+            kubelet: "/var/lib/kubelet".into(),
+            resolv: "/etc/resolv.conf".into(),
+        }
+    }
+}
