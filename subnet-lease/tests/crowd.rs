@@ -274,7 +274,8 @@ async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
         begun.elapsed()
     );
     assert_eq!(server.served.lock().unwrap().len(), NODES);
-    assert!(peak(&server, &again) <= 90, "{} first pages within a second", peak(&server, &again));
+    // Without patience it would be all that are left, each second.
+    assert!(peak(&server, &again) <= 130, "{} first pages within a second", peak(&server, &again));
     assert!(lists.len() <= 5 * NODES, "{} first pages for {NODES} nodes", lists.len());
 }
 

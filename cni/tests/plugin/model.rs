@@ -203,6 +203,10 @@ impl Sequence<'_> {
 
     fn call(&mut self, verb: Verb, key: &(String, Attachment), fates: &[Fate]) {
         let (there, file) = (self.is_held(key), self.file(&key.1));
+        if !file {
+            // A DEL or GC has cleaned up since: the interface is free, for another network too.
+            self.interrupted.retain(|(_, one)| *one != key.1);
+        }
         let ended = self.run(verb, &key.0, &key.1, &json!({}), fates);
         match (verb, ended) {
             (Verb::Add, Some(Ok(_))) => {
