@@ -203,9 +203,9 @@ impl Sequence<'_> {
 
     fn call(&mut self, verb: Verb, key: &(String, Attachment), fates: &[Fate]) {
         let (there, file) = (self.is_held(key), self.file(&key.1));
-        if !file {
-            // A DEL or GC has cleaned up since: the interface is free, for another network too.
-            self.interrupted.retain(|(_, one)| *one != key.1);
+        if verb == Verb::Add {
+            // Another network may take over an interface that was given up: then it has to be removed from there first.
+            self.interrupted.retain(|(network, one)| *one != key.1 || *network == key.0);
         }
         let ended = self.run(verb, &key.0, &key.1, &json!({}), fates);
         match (verb, ended) {
