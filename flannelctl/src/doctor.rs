@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use doctor::look::{Look, alone};
 use doctor::{Report, Severity, table};
 
-use crate::ask;
+use crate::ask::{self, Silence};
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::screen::Screen;
@@ -34,10 +34,11 @@ pub struct Args {
 /// # Errors
 /// Nothing could be found out.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // A daemon that does not run, hangs or has not looked yet is looked at from outside.
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
-        Err(_) => look(args)?,
+        // What does not run or hangs is looked at from outside.
+        Err(Silence::Stopped(_) | Silence::Hangs(_)) => look(args)?,
+        Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {
         let why = report.unknown.first().map(|unknown| unknown.why.as_str()).unwrap_or_default();

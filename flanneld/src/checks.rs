@@ -11,13 +11,13 @@ pub mod sysctls;
 mod tests;
 
 use crate::health::Health;
-use doctor::Severity;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
 use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
 use doctor::look::Look;
 use doctor::table::judge;
+use doctor::{Finding, Severity};
 pub use gather::network;
 use known::{Known, Serving};
 use std::path::PathBuf;
@@ -40,6 +40,9 @@ const SILENT: Duration = Duration::from_secs(10);
 /// How long changes of rules are gathered, and the minimum time between two listings caused by them.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
+/// Findings whose subjects other tasks log, as they come and go; they are reported, but not logged again.
+const LOGGED_BY_THEIR_TASKS: [&str; 8] =
+    ["config", "lease", "lease-refused", "no-interface", "port-taken", "rules", "store-unreachable", "subnet-env"];
 /// A listing of this age is new enough for whoever asks.
 const RECENT: Duration = Duration::from_secs(1);
 
@@ -154,13 +157,14 @@ impl Checks {
     fn report(&mut self, began: std::time::Instant, facts: &Facts) {
         let mut report = judge(facts, jiff::Timestamp::now());
         let news = self.ledger.enter(&mut report);
-        for finding in news.came.iter().filter(|finding| finding.explained_by.is_none()) {
+        let is_said_here = |finding: &&Finding| finding.explained_by.is_none() && !LOGGED_BY_THEIR_TASKS.contains(&finding.check.as_str());
+        for finding in news.came.iter().filter(is_said_here) {
             match finding.severity {
                 Severity::Broken | Severity::Degraded => warn!("this node: {}", printable::line(&finding.to_string())),
                 Severity::Risk => warn!("this node, a risk: {}", printable::line(&finding.to_string())),
             }
         }
-        for finding in news.went.iter().filter(|finding| finding.explained_by.is_none()) {
+        for finding in news.went.iter().filter(is_said_here) {
             info!("this node: resolved: {}: {}", finding.check, printable::line(&finding.what));
         }
         self.health.set_report(began, Arc::new(report));

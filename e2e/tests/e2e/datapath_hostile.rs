@@ -76,7 +76,8 @@ impl Siege {
             Framing::Udp => json!({ "Type": "udp", "Checks": checks }),
             Framing::Vxlan => json!({ "Type": "vxlan", "Mode": "userspace", "Checks": checks }),
         };
-        let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| options)?;
+        // Every packet is counted: no probes beside them.
+        let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| options.arg("--probe-port=0"))?;
         let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         Ok(Siege { bed, attacker, framing })
     }

@@ -345,7 +345,7 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
             "  address   192.168.56.101 on enp0s8 (MTU 1500): named by --iface=enp0s8".to_owned(),
             format!("  pods      MTU 1450; {} is as it should be", file.display()),
             "  kernel    1 route, 1 neighbour, 1 FDB entry, all as wanted".to_owned(),
-            "  page      http://127.0.0.1:8474/".to_owned(),
+            "  api       http://127.0.0.1:8474/api/v1/node".to_owned(),
         ] {
             ensure!(ready.contains(&line), "{line:?} in\n{ready}");
         }

@@ -107,7 +107,7 @@ fn running(node: &Node, screen: Screen) -> String {
     row("rules", rules(node));
     row("peers", Some(peers(node)));
     row("unused", (!node.unused.is_empty()).then(|| format!("{} of the leases in the store: flannelctl leases tells why", node.unused.len())));
-    row("page", node.page.as_ref().map(|url| page(url, &node.node)));
+    row("api", node.page.as_ref().map(|url| api(url, &node.node)));
     for notice in &node.notices {
         row("note", Some(format!("{}: {}", notice.name, notice.text)));
     }
@@ -222,11 +222,14 @@ fn peers(node: &Node) -> String {
     }
 }
 
-fn page(url: &str, node: &str) -> String {
-    let port = url.rsplit(':').next().map(|rest| rest.trim_end_matches('/')).unwrap_or_default();
+/// Where the document is that this is made of.
+fn api(url: &str, node: &str) -> String {
+    let url = url.trim_end_matches('/');
+    let port = url.rsplit(':').next().unwrap_or_default();
+    let document = format!("{url}{}", node_api::NODE);
     match url.contains("127.0.0.1") || url.contains("[::1]") {
-        true => format!("{url}   from afar: ssh -L {port}:127.0.0.1:{port} {node}"),
-        false => url.to_owned(),
+        true => format!("{document}   from afar: ssh -L {port}:127.0.0.1:{port} {node}"),
+        false => document,
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Settings {
     pub features: Features,
     /// Where the health server listens; none: nowhere.
     pub health: Option<SocketAddr>,
-    /// Where the page listens; none: nowhere.
+    /// Where the API listens beside its socket; none: nowhere.
     pub page: Option<SocketAddr>,
     /// The port by which nodes ask each other; none: they do not.
     pub probe_port: Option<u16>,

@@ -171,6 +171,8 @@ impl Prober {
                 reopen = now.at + REOPEN;
                 let mut inner = self.inner();
                 inner.problems = sockets.problems();
+                let open = sockets.places();
+                inner.node.set_sockets(move |way, ipv6, ping| open.contains(&(way, ipv6, ping)));
                 if changed {
                     inner.node.set_itself(itself(&settings, &around));
                     let table = leases.borrow_and_update().clone();
@@ -181,8 +183,11 @@ impl Prober {
             let (next, notices) = self.step(&sockets);
             log.tell(now.at, &notices);
             if more {
-                tokio::time::sleep(BREATH).await;
-                changed = false;
+                tokio::select! {
+                    () = tokio::time::sleep(BREATH) => {}
+                    () = stop.cancelled() => return,
+                }
+                changed = leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
                 continue;
             }
             let until = next.min(reopen).min(self.now().at + LONGEST);

@@ -111,7 +111,9 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     if beside_ping == Answered {
         return Verdict::by_ping(cut);
     }
-    let silent = evidence.asked_through() || beside == Lost || beside_ping == Lost;
+    // Without ping a peer that answers ping alone cannot be told from one that is gone.
+    let pinged = [ping, full_ping, beside_ping] != [NotAsked; 3];
+    let silent = pinged && (evidence.asked_through() || beside == Lost || beside_ping == Lost);
     Verdict::of(if silent { State::CutOff } else { State::Unknown })
 }
 

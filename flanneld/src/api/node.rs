@@ -148,8 +148,13 @@ impl Describer {
     }
 
     /// The document as a text that is safe for a terminal.
-    pub fn text(&self) -> serde_json::Result<String> {
-        safe(&self.node())
+    pub fn text(&self, rows: bool) -> serde_json::Result<String> {
+        let mut node = self.node();
+        // All rows of a large cluster are for whoever asks for them.
+        if let Some(mesh) = node.mesh.as_mut().filter(|_| !rows) {
+            mesh.rows.clear();
+        }
+        safe(&node)
     }
 }
 

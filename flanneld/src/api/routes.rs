@@ -9,33 +9,55 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
+use doctor::Report;
+use std::sync::Arc;
 use subnet_lease::printable;
+use tokio::sync::Semaphore;
+
+/// Documents are made one after the other.
+static ONE: Semaphore = Semaphore::const_new(1);
 
 /// What the page's port answers: to requests for this node by a name of its own alone.
 pub fn of_the_page(describer: Describer) -> Router {
-    api(describer.clone()).layer(from_fn(read_only)).layer(from_fn_with_state(describer, own_name_only))
+    api(describer.clone(), get(findings)).layer(from_fn(read_only)).layer(from_fn_with_state(describer, own_name_only))
 }
 
 /// What the socket answers.
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
-    api(describer).merge(health::routes(health)).layer(from_fn(read_only))
+    api(describer, get(fresh_findings)).merge(health::routes(health)).layer(from_fn(read_only))
 }
 
-fn api(describer: Describer) -> Router {
-    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, get(findings)).with_state(describer)
+fn api(describer: Describer, findings: MethodRouter<Describer>) -> Router {
+    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, findings).fallback(nothing_here).with_state(describer)
 }
 
 /// The document. With `?rows` in the target, other nodes are asked for what they know.
 async fn node(State(describer): State<Describer>, target: Uri) -> Response {
-    if target.query() == Some("rows") {
+    let rows = target.query() == Some("rows");
+    if rows {
         describer.look();
     }
-    document(describer.text())
+    // One at a time: in large clusters a document is large.
+    let _turn = ONE.acquire().await;
+    document(describer.text(rows))
 }
 
+async fn nothing_here() -> Response {
+    (StatusCode::NOT_FOUND, format!("nothing is here; ask for {} or {}\n", node_api::NODE, node_api::FINDINGS)).into_response()
+}
+
+/// The latest report: whoever reaches the port must not set the pace of the doctor's rounds.
 async fn findings(State(describer): State<Describer>) -> Response {
-    match describer.fresh_report().await {
+    report(describer.report())
+}
+
+async fn fresh_findings(State(describer): State<Describer>) -> Response {
+    report(describer.fresh_report().await)
+}
+
+fn report(report: Option<Arc<Report>>) -> Response {
+    match report {
         Some(report) => document(safe(&*report)),
         None => (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response(),
     }

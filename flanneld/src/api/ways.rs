@@ -51,10 +51,10 @@ pub async fn page(address: SocketAddr, describer: Describer, health: Health, sto
 fn page_trouble(address: SocketAddr, error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("find the process with `ss -ltnp sport = :{}`, or choose another port with --page-port (0: no page)", address.port())
+            format!("find the process with `ss -ltnp sport = :{}`, or choose another port with --page-port (0: none)", address.port())
         }
         io::ErrorKind::AddrNotAvailable => "set --page-ip to an address of this host".to_owned(),
-        _ => "check --page-ip and --page-port (0: no page)".to_owned(),
+        _ => "check --page-ip and --page-port (0: none)".to_owned(),
     };
     format!("the page cannot listen on {address}: {error}; {remedy}")
 }

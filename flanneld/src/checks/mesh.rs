@@ -32,11 +32,13 @@ fn path(peer: &Peer) -> Path {
         Verdict::CutOff => State::Cut,
         Verdict::WrongNode => State::WrongNode(peer.answered_by.clone().unwrap_or_else(|| "another node".to_owned())),
     };
-    let others = (!peer.others.is_empty()).then(|| {
-        let reaches = |said: &&view::Said| matches!(said.state, Verdict::Well | Verdict::Slow | Verdict::LosesSome | Verdict::SmallMtu);
+    // What they said before this began is of no use.
+    let lately: Vec<&view::Said> = peer.others.iter().filter(|said| said.age_ms <= peer.state_age_ms).collect();
+    let others = (!lately.is_empty()).then(|| {
+        let reaches = |said: &&&view::Said| matches!(said.state, Verdict::Well | Verdict::Slow | Verdict::LosesSome | Verdict::SmallMtu);
         let count = |many: usize| u16::try_from(many).unwrap_or(u16::MAX);
-        let well = peer.others.iter().filter(reaches).count();
-        let judged = peer.others.iter().filter(|said| said.state != Verdict::Unknown).count();
+        let well = lately.iter().filter(reaches).count();
+        let judged = lately.iter().filter(|said| said.state != Verdict::Unknown).count();
         (count(well), count(judged.saturating_sub(well)))
     });
     Path {

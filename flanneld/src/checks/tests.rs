@@ -44,6 +44,13 @@ fn each_finding_is_logged_and_counted_once() {
     assert_eq!(health.status()["findings"], serde_json::json!([]));
 }
 
+#[test]
+fn what_other_tasks_log_is_in_the_table() {
+    for id in LOGGED_BY_THEIR_TASKS {
+        assert!(doctor::table::checks().any(|check| check.id == id), "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_daemon_that_waits_says_for_what() {
     let health = Health::new();

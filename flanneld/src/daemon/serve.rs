@@ -63,7 +63,12 @@ impl Daemon {
         let env = ends.env;
         let underlay = following.underlay.clone();
         let ports = backend.guarded_ports();
-        let mesh = self.settings.probe_port.zip(backend.overlay());
+        // The tunnel needs its port more.
+        let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
+        if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
+            warn!("no probes between nodes: UDP port {port} is the backend's; name another one with --probe-port on all nodes");
+        }
+        let mesh = probe_port.zip(backend.overlay());
         let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
 
         let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;

@@ -63,7 +63,7 @@ node-1 is ready                                                   flanneld 0.1.0
   kernel    2 routes, 2 neighbours, 1 FDB entry, all as wanted; 2 put back in the last hour
   rules     iptables (nf_tables): masquerade, forward; in place
   peers     2, not probed
-  page      http://127.0.0.1:8474/   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
+  api       http://127.0.0.1:8474/api/v1/node   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
     assert_eq!(told(&healthy), want);
     assert!(!is_broken(&healthy));
 }

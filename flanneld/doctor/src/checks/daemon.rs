@@ -7,6 +7,9 @@ use crate::facts::daemon::Launch;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 
+/// The flag whose port is the same on all nodes.
+const PROBE_PORT: &str = "probe-port";
+
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
@@ -97,9 +100,10 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
                 Some(owner) => finding.seen(format!("{owner} has it"), list),
                 None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
             };
-            match port.number.checked_add(100) {
+            // All nodes have to ask each other on one port.
+            match port.number.checked_add(100).filter(|_| port.flag != PROBE_PORT) {
                 Some(other) => finding.run_all(set_option(facts, &port.flag, &other.to_string())),
-                None => finding,
+                None => finding.run(format!("{list} sport = :{}", port.number)),
             }
         })
         .collect()

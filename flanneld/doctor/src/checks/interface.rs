@@ -221,7 +221,8 @@ fn clone(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false)).map(|words| words.text.as_str());
     let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_deref());
-    let signs = ["another machine uses this node's identity", "with this node's identity or address", "with the same identity and address"];
+    // Where it may be the address alone, `duplicate-address` tells.
+    let signs = ["another machine uses this node's identity", "with the same identity and address"];
     for (text, from) in [(words, "the last words of flanneld"), (trouble, "the lease")] {
         let Some(text) = text.filter(|text| signs.iter().any(|sign| text.contains(sign))) else { continue };
         let finding = Finding::new(

@@ -271,7 +271,8 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             format!("the backend is {backend} now and does not use this device; routes through it would lose packets"),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
-        .run(format!("ip link delete {}", word(name)))
+        // Another network's daemon, stopped for a moment, may own it: to delete it is for who knows.
+        .run(format!("ip -details link show dev {}", word(name)))
     })
     .collect()
 }

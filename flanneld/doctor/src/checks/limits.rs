@@ -50,7 +50,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             &device.name,
             "packets through the overlay arrive with wrong checksums",
-            "a network card or its driver computes them wrongly for packets in packets; \"ChecksumOffload\": false in the Backend of the network configuration makes it last",
+            "a network card or its driver computes them wrongly for packets in packets; \"ChecksumOffload\": \"off\" in the Backend of the network configuration makes it last",
         )
         .seen(format!("{} of UDP, {} of TCP since the last look", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
         .seen("a peer answers ping and no UDP through the overlay", "probes")

@@ -59,16 +59,16 @@ fn each(facts: &Facts, is: impl Fn(&Path) -> bool, tell: impl Fn(&Facts, &Path) 
 
 /// What other nodes say of a peer: whether it is the peer, the way, or this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
-    match path.others {
-        Some((0, fail)) if fail > 0 => {
-            finding.seen(format!("none of {fail} other nodes reaches it either: the trouble is at {}", path.node), "other nodes")
-        }
-        Some((reach, 0)) if reach > 0 => finding.seen(format!("{reach} other nodes reach it: the trouble is on the way, or here"), "other nodes"),
-        Some((reach, fail)) if reach > 0 => {
-            finding.seen(format!("{reach} other nodes reach it, {fail} do not: the trouble is on the way"), "other nodes")
-        }
-        _ => finding,
-    }
+    let reached = |reach: u16| if reach == 1 { "1 other node reaches it".to_owned() } else { format!("{reach} other nodes reach it") };
+    let said = match path.others {
+        Some((0, 1)) => format!("the other node that was asked does not reach it either: the trouble is at {}", path.node),
+        Some((0, fail)) if fail > 1 => format!("none of {fail} other nodes reaches it either: the trouble is at {}", path.node),
+        Some((reach, 0)) if reach > 0 => format!("{}: the trouble is on the way, or here", reached(reach)),
+        Some((reach, 1)) if reach > 0 => format!("{}, one does not: the trouble is on the way", reached(reach)),
+        Some((reach, fail)) if reach > 0 => format!("{}, {fail} do not: the trouble is on the way", reached(reach)),
+        _ => return finding,
+    };
+    finding.seen(said, "other nodes")
 }
 
 /// Whether that peer has a finding of its own: its machine is gone.

@@ -131,9 +131,9 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
         for net in &bridge.addresses {
             let family = if net.addr().is_ipv6() { network.own.v6().map(|net| IpNet::V6(*net)) } else { network.own.v4().map(|net| IpNet::V4(*net)) };
             let Some(own) = family.filter(|own| !own.contains(&net.addr())) else { continue };
-            // Docker's bridge may have nothing to do with flannel, and every bridge has a link-local address.
+            // A bridge may be Docker's or another network's, and every bridge has a link-local address.
             let local = matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
-            if local || bridge.name == "docker0" && !network.contains(&IpNet::from(net.addr())) {
+            if local || !network.contains(&IpNet::from(net.addr())) {
                 continue;
             }
             let name = &bridge.name;

@@ -178,13 +178,13 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
-            finding =
-                match gone.is_empty() {
-                    false => finding
-                        .seen(format!("the containers of {} of them are gone", gone.len()), "the container runtime's folder")
-                        .run(format!("cd {} && rm -- {}", word(&folder), gone.join(" "))),
-                    true => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
-                };
+            finding = match gone.is_empty() {
+                false => finding
+                    .seen(format!("the containers of {} of them are gone", gone.len()), "the container runtime's folder")
+                    // A pod that is just being started has no container yet.
+                    .seen("those that are older than some minutes may be removed", gone.join(" ")),
+                true => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
+            };
             findings.push(finding);
         }
     }

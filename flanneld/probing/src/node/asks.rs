@@ -22,6 +22,9 @@ impl Node {
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((way, to)) = self.way_of(&key, what) else { return false };
         let ipv6 = key.addr().is_ipv6();
+        if !(self.can)(way, to.is_ipv6(), what.is_ping()) {
+            return false;
+        }
         let (Some(own), Some(peer)) = (self.itself.who(ipv6), self.peers.get_mut(&key)) else { return false };
         if what != What::Row {
             peer.asked_at = Some(now.at);

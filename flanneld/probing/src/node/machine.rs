@@ -16,6 +16,8 @@ use std::time::Duration;
 /// A node.
 pub struct Node {
     pub(super) itself: Itself,
+    /// Whether there is a socket for a way, a family (IPv6?), and ping or not.
+    pub(super) can: Box<dyn Fn(Way, bool, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
@@ -46,6 +48,7 @@ impl Node {
         let own = itself.who_v4.or(itself.who_v6).unwrap_or(0);
         Self {
             itself,
+            can: Box::new(|_, _, _| true),
             random: Box::new(random),
             began: now,
             own: Own::default(),
@@ -69,6 +72,11 @@ impl Node {
             out: Vec::new(),
             notices: Vec::new(),
         }
+    }
+
+    /// Which ways are open: what cannot be asked proves nothing. By way, family (IPv6?), and ping or not.
+    pub fn set_sockets(&mut self, can: impl Fn(Way, bool, bool) -> bool + std::marker::Send + 'static) {
+        self.can = Box::new(can);
     }
 
     /// What changed of itself: addresses, MTU.
@@ -156,6 +164,7 @@ impl Node {
         let later = |set: &mut BTreeSet<(Duration, IpNet)>| *set = std::mem::take(set).into_iter().map(|(at, key)| (at + by, key)).collect();
         later(&mut self.closes);
         later(&mut self.hunts);
+        self.peers.values_mut().filter_map(|peer| peer.round.as_mut()).for_each(|round| round.closes += by);
         self.forget.iter_mut().for_each(|(until, _)| *until += by);
         self.sessions.values_mut().for_each(|session| session.delay(by));
         self.walk.delay(by);

@@ -126,6 +126,17 @@ pub enum What {
     Row,
 }
 
+impl What {
+    /// Whether it is asked by ping.
+    pub fn is_ping(self) -> bool {
+        match self {
+            What::Ping | What::BridgePing | What::FullPing | What::BesidePing | What::SizePing(_) => true,
+            What::Session(_, kind) => kind.is_ping(),
+            What::Full | What::Small | What::Beside | What::Size(_) | What::Row => false,
+        }
+    }
+}
+
 /// A question whose answer is awaited.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {

@@ -21,7 +21,7 @@ impl Session {
     }
 
     pub fn delay(&mut self, by: Duration) {
-        self.next += by;
+        self.next = self.next.saturating_add(by);
     }
 
     pub fn answered(&mut self, kind: Asked, rtt: Duration) {

@@ -5,7 +5,7 @@ use super::socket::{LARGEST, Registered};
 use crate::node::Send;
 use crate::target::Way;
 use crate::view::Problem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const AT_ONCE: usize = 64;
 
 /// A socket by its way, its family (IPv6?), and whether it is for ping.
-type Place = (Way, bool, bool);
+pub type Place = (Way, bool, bool);
 
 /// What came in.
 pub enum Incoming<'a> {
@@ -40,6 +40,11 @@ impl Sockets {
     /// None yet. `id` is the identifier of pings.
     pub fn new(port: u16, id: u16) -> Self {
         Self { port, id, open: BTreeMap::new(), problems: BTreeMap::new(), buffer: vec![0; LARGEST] }
+    }
+
+    /// Which sockets are open.
+    pub fn places(&self) -> BTreeSet<Place> {
+        self.open.keys().copied().collect()
     }
 
     /// Opens and closes what it takes to have exactly these addresses. `clear` tells whether questions go beside the overlay network.

@@ -111,7 +111,7 @@ async fn the_document_says_what_is_known() {
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
     assert_eq!(describer.node().subnet_env.unwrap().state, FileState::Right);
     // As text it is safe for a terminal, and reads back.
-    let text = describer.text().unwrap();
+    let text = describer.text(true).unwrap();
     assert!(text.chars().all(printable::is_printable), "{text}");
     let read: Node = serde_json::from_str(&text).unwrap();
     assert_eq!(read.peers, describer.node().peers);
