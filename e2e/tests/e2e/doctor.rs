@@ -232,7 +232,8 @@ const FAULTS: &[Fault] = &[
         by_hand: true,
         ..fault("network-overlap", "ip link add other type bridge; ip address add 10.5.253.1/24 dev other", "ip link delete other")
     },
-    fault("leftovers", "ip tuntap add flannel0 mode tun", "true"),
+    // It may be another network's, whose daemon is stopped: who knows it deletes it.
+    Fault { by_hand: true, ..fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0") },
     fault("foreign-route", "ip route replace PEER via 192.168.56.250 dev enp0s8", "ip route delete PEER metric 4096"),
     fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/05-calico.conflist", "rm /etc/cni/net.d/*.aside"),
     fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
