@@ -196,7 +196,9 @@ fn a_guard_knows_the_peers_of_all_networks_on_its_port() {
         for _ in 0..20 {
             assert!(both(), "nftables {nftables}: {}", rules(&hosts[0]));
         }
-        assert_eq!((strangers(&a1), strangers(&b1)), before);
+        // What came from node 3 before its lease was known counts no more once the rules were written anew.
+        let now = (strangers(&a1), strangers(&b1));
+        assert!(now.0 <= before.0 && now.1 <= before.1, "{now:?}, and {before:?} before");
         // A machine that is no node of either is not, by neither guard.
         let knock = || -> std::io::Result<usize> {
             let socket = std::net::UdpSocket::bind("192.168.56.104:0")?;
