@@ -61,6 +61,8 @@ mod tests {
         let shows_no_keys = || !settings().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO);
         for interrupted in [false, true] {
             write(&pty.master, b"typed too early\n").unwrap();
+            // The kernel hands it over a little later.
+            std::thread::sleep(Duration::from_secs(1));
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| wait(&pty.slave).unwrap());
                 lab::eventually(Duration::from_secs(20), "the terminal shows no keys", shows_no_keys).unwrap();

@@ -52,7 +52,8 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.cluster().reachable(true);
     eventually("what changed is published", || public_ip(&bed.cluster().node("one")) == Some("192.168.56.201")).await;
     eventually("what came is seen", || follower.has(&bed.here("10.5.78.0-24")) && follower.has(&peer)).await;
-    assert_eq!(follower.resets(), resets, "it goes on where it stopped");
+    // It goes on where it stopped, or lists anew where the server has forgotten that.
+    assert!(follower.resets() <= resets + 1, "{} resets", follower.resets() - resets);
     assert!(!holding.task.is_finished());
 }
 
