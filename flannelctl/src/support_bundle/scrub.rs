@@ -3,20 +3,11 @@
 //! Go flannel, for example, logs all its flags at the start, etcd's password among them.
 
 /// What announces a secret, in lower case.
-const NAMES: &[&str] = &[
-    "password",
-    "passwd",
-    "token",
-    "secret",
-    "privatekey",
-    "private-key",
-    "private_key",
-    "presharedkey",
-    "preshared-key",
-    "psk",
-    "bearer",
-    "authorization: basic",
-];
+const NAMES: &[&str] =
+    &["password", "passwd", "token", "secret", "privatekey", "private-key", "private_key", "presharedkey", "preshared-key", "psk", "bearer", HEADER];
+
+/// The header with a secret of any kind.
+const HEADER: &str = "authorization";
 
 /// The same text with `***` in the place of values that look like secrets.
 pub fn scrub(text: &str) -> String {
@@ -28,8 +19,10 @@ fn line(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     let mut out = String::new();
     let mut from = 0;
-    while let Some((_, end)) = next(&lower, from) {
-        let Some((value, stop)) = value(line, end) else {
+    while let Some((begin, end)) = next(&lower, from) {
+        // A header's value has several words: `Bearer abc`.
+        let header = lower.get(begin..end) == Some(HEADER);
+        let Some((value, stop)) = value(line, end, header) else {
             out.push_str(line.get(from..end).unwrap_or_default());
             from = end;
             continue;
@@ -51,7 +44,7 @@ fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
 }
 
 /// Where the value behind a name begins and ends; none if nothing is assigned.
-fn value(line: &str, from: usize) -> Option<(usize, usize)> {
+fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
     let (first, blanks) = (rest.get(sign..)?.chars().next()?, rest.get(..sign)?.contains(' '));
@@ -62,10 +55,18 @@ fn value(line: &str, from: usize) -> Option<(usize, usize)> {
         _ => return None,
     };
     let begin = behind + rest.get(behind..)?.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
-    let length = rest
-        .get(begin..)?
-        .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '}' | ')' | ';' | '&' | '\\'))
-        .unwrap_or(rest.len() - begin);
+    // In quotes to their end, else to the end of the word: a secret may contain any other sign.
+    let quoted = rest.get(behind..begin)?.contains(['"', '\'']);
+    let ends = |c: char| {
+        if quoted {
+            matches!(c, '"' | '\'' | '\\' | '\n')
+        } else if header {
+            c == '\n'
+        } else {
+            c.is_whitespace()
+        }
+    };
+    let length = rest.get(begin..)?.find(ends).unwrap_or(rest.len() - begin);
     (length > 0).then_some((from + begin, from + begin + length))
 }
 
@@ -76,7 +77,9 @@ fn user(line: &str) -> String {
     while let Some((before, after)) = rest.split_once("://") {
         out.push_str(before);
         out.push_str("://");
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'')).unwrap_or(after.len());
+        // A password may contain a slash: what counts is the last `@` before the next address.
+        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'')).unwrap_or(after.len());
+        let end = after.get(..end).and_then(|word| word.find("://")).unwrap_or(end);
         let (authority, tail) = after.split_at_checked(end).unwrap_or((after, ""));
         match authority.rsplit_once('@') {
             Some((_, host)) => out.push_str(&format!("***@{host}")),
@@ -96,13 +99,17 @@ mod tests {
     #[test]
     fn secrets_are_taken_out() {
         for (text, want) in [
+            ("etcdPassword:s3,cret) etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
+            (r#""password": "s3, cret""#, r#""password": "***""#),
+            ("https://user:s3/cret@10.0.0.1:2379/x", "https://***@10.0.0.1:2379/x"),
+            (r#""Authorization": "Basic s3cret""#, r#""Authorization": "***""#),
             ("etcdPassword:s3cret etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
             ("--etcd-password=s3cret --x", "--etcd-password=*** --x"),
             ("--etcd-password s3cret", "--etcd-password ***"),
             (r#"{"password": "s3cret", "a": 1}"#, r#"{"password": "***", "a": 1}"#),
             (r#"{\"Token\":\"s3cret\"}"#, r#"{\"Token\":\"***\"}"#),
-            ("Authorization: Bearer s3cret", "Authorization: Bearer ***"),
-            ("authorization: Basic s3cret", "authorization: Basic ***"),
+            ("Authorization: Bearer s3cret", "Authorization: ***"),
+            ("authorization: Basic s3cret\nnext", "authorization: ***\nnext"),
             ("http://user:s3cret@10.0.0.1:2379,http://b", "http://***@10.0.0.1:2379,http://b"),
             ("PSK = s3cret\nnext", "PSK = ***\nnext"),
             ("the password", "the password"),
