@@ -19,6 +19,8 @@ pub const ANSWERS_AN_ADDRESS: Rate = Rate { per_second: 20.0, burst: 20.0 };
 pub const ANSWERS: Rate = Rate { per_second: 2000.0, burst: 2000.0 };
 /// Row answers to one viewer's address.
 pub const ROWS_AN_ADDRESS: Rate = Rate { per_second: 2.0, burst: 2.0 };
+/// Row answers in all: each costs a look at every peer.
+pub const ROWS: Rate = Rate { per_second: 50.0, burst: 50.0 };
 /// Questions that repeat what was not answered.
 pub const RETRIES: Rate = Rate { per_second: 4.0, burst: 12.0 };
 /// Pings: of peers that do not answer questions.

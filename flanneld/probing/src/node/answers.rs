@@ -53,7 +53,7 @@ impl Node {
             self.traffic.strangers += 1;
             return None;
         };
-        if !self.rows_to.take(datagram.from, now.at) || !self.answers.0.take(now.at, 1) {
+        if !self.rows_to.take(datagram.from, now.at) || !self.rows_in_all.take(now.at, 1) {
             self.traffic.limited += 1;
             return None;
         }

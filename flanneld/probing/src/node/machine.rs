@@ -4,7 +4,7 @@ use super::message::{COST, Itself, Notice, Now, Send, Waiting};
 use super::peer::Peer;
 use super::session::Session;
 use super::viewer::Viewer;
-use crate::limits::{ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS_AN_ADDRESS};
+use crate::limits::{ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS, ROWS_AN_ADDRESS};
 use crate::schedule::{FullSize, Walk};
 use crate::target::{Target, Way};
 use crate::view::{Own, Traffic};
@@ -35,6 +35,7 @@ pub struct Node {
     pub(super) typical_us: (Duration, Option<u32>),
     pub(super) answers: (Bucket, Buckets<IpAddr>),
     pub(super) rows_to: Buckets<IpAddr>,
+    pub(super) rows_in_all: Bucket,
     pub(super) viewer: Viewer,
     pub(super) sessions: BTreeMap<u64, Session>,
     pub(super) traffic: Traffic,
@@ -66,6 +67,7 @@ impl Node {
             typical_us: (now, None),
             answers: (Bucket::new(ANSWERS, now), Buckets::new(ANSWERS_AN_ADDRESS)),
             rows_to: Buckets::new(ROWS_AN_ADDRESS),
+            rows_in_all: Bucket::new(ROWS, now),
             viewer: Viewer::new(Bucket::new(ROW_QUESTIONS, now)),
             sessions: BTreeMap::new(),
             traffic: Traffic::default(),
