@@ -87,7 +87,9 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
         seen.ufw |= matches!(chain, "INPUT" | "FORWARD") && target.is_some_and(|target| target.starts_with("ufw"));
         rejects_rest |= own && chain.ends_with("reject-input") && target == Some("REJECT");
         // A rule that accepts everything from a source also accepts the tunnel.
-        seen.port_open |= own && chain.ends_with("-input") && target == Some("ACCEPT") && port.is_some_and(|port| lets_in(rule, port));
+        // In ufw's own chains, or before them: what flannel's remedies insert stands in INPUT.
+        let asked = own && chain.ends_with("-input") || chain == "INPUT";
+        seen.port_open |= asked && target == Some("ACCEPT") && port.is_some_and(|port| lets_in(rule, port));
         if chain != "FORWARD" || seen.accepted {
             continue;
         }
@@ -137,11 +139,16 @@ fn lets_in(rule: &str, port: u16) -> bool {
     let words = conditions(rule);
     let after = |word: &str| words.iter().position(|known| *known == word).and_then(|place| words.get(place + 1)).copied();
     match (after("--dport"), after("--dports"), after("-p")) {
-        (Some(one), ..) => one.parse() == Ok(port),
-        (None, Some(many), _) => many.split(',').any(|one| one.parse() == Ok(port)),
-        (None, None, None) => after("-s").is_some(),
+        (Some(ports), ..) | (None, Some(ports), _) => ports.split(',').any(|ports| within(ports, port)),
+        (None, None, None) => after("-s").is_some() || after("-i").is_some_and(|name| name != "lo"),
         (None, None, Some(_)) => false,
     }
+}
+
+/// Whether a port is that one, or in that range: `8472`, `8000:9000`.
+fn within(ports: &str, port: u16) -> bool {
+    let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
+    first.parse().is_ok_and(|first: u16| first <= port) && last.parse().is_ok_and(|last: u16| port <= last)
 }
 
 /// Parses the output of `nft -j list table inet firewalld`.

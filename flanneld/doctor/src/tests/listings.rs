@@ -141,8 +141,14 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
     assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
     assert_eq!(seen(&network(), &ufw("ACCEPT", "-A ufw-reject-input -j REJECT")), ["ufw"]);
     assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
-    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.168.56.0/24"] {
+    let ranges = ["-p udp -m udp --dport 8000:9000", "-p udp -m multiport --dports 53,8400:8500", "-i eth1"];
+    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.168.56.0/24"].into_iter().chain(ranges) {
         assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))), [""; 0], "{open}");
+    }
+    // What `encap-blocked` inserts.
+    assert_eq!(seen(&network(), &ufw("DROP", "-A INPUT -p udp -m udp --dport 8472 -j ACCEPT")), [""; 0]);
+    for shut in ["-p udp -m udp --dport 8473:9000", "-p udp -m multiport --dports 53,8000:8471", "-i lo", "-m conntrack --ctstate ESTABLISHED"] {
+        assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))), ["ufw"], "{shut}");
     }
     assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
     assert_eq!(seen(&Network { port: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
