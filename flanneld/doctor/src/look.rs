@@ -20,7 +20,7 @@ pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::facts::daemon::Daemon;
+use crate::facts::daemon::{Daemon, Launch};
 use crate::facts::host::{Checksums, Host, WayKind};
 use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
@@ -71,7 +71,11 @@ impl Look {
 
     /// What pods depend on beside the network.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
-        Pods { env: env(&daemon.subnet_file), cni: cni::configurations(&self.places), ipam: cni::kept(&self.places, network, host) }
+        Pods {
+            env: env(&daemon.subnet_file),
+            cni: cni::configurations(&self.places),
+            ipam: cni::kept(&self.places, daemon.launch != Launch::Systemd, network, host),
+        }
     }
 
     /// How many checksum errors there were since the last look; none at the first one.

@@ -44,7 +44,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         last_words: Fact::Absent,
         silent: Fact::Known(health.alive().err().map(|silent| silent.lines().map(str::to_owned).collect()).unwrap_or_default()),
         choice: choice(known, underlay),
-        launch: if known.node.is_some() { Launch::Kubernetes } else { Launch::Systemd },
+        launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace }),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(serving)),
         kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),

@@ -20,6 +20,8 @@ pub struct Known {
     pub store: String,
     /// The store's addresses.
     pub store_addresses: Vec<IpAddr>,
+    /// The namespace of this daemon's pod; none where it runs in no pod.
+    pub namespace: Option<String>,
     /// On Kubernetes, this node's Node.
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
@@ -35,7 +37,9 @@ impl Known {
     pub fn of(store: &options::Store) -> Self {
         // Its name is that of the host until the API tells more.
         let node = matches!(store, options::Store::Kube(_)).then(NodeAddresses::default);
-        Self { store: store.to_string(), node, ..Self::default() }
+        // The DaemonSet sets both.
+        let namespace = std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty() && std::env::var_os("POD_NAME").is_some());
+        Self { store: store.to_string(), namespace, node, ..Self::default() }
     }
 }
 

@@ -47,6 +47,7 @@ fn path(peer: &Peer) -> Path {
         subnet: peer.subnet,
         address: peer.address,
         // What was heard once is not heard for ever: the verdict counts.
+        ever: [peer.answered_age_ms, peer.beside_age_ms, peer.heard_age_ms, peer.heard_beside_age_ms].iter().any(Option::is_some),
         underlay: !matches!(state, State::Cut | State::Unknown),
         ping_only: peer.ping_only && !matches!(state, State::Cut | State::Unknown),
         state,

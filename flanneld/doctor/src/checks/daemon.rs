@@ -52,9 +52,9 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         "flanneld does not run on this node",
         "packets still take the ways that are set, but no change of the network arrives here and the lease of this node runs out",
     );
-    let place = match facts.daemon.launch {
+    let place = match &facts.daemon.launch {
         Launch::Systemd => "journalctl -u flanneld",
-        Launch::Kubernetes => "kubectl logs",
+        Launch::Kubernetes { .. } => "kubectl logs",
     };
     if let Some(words) = facts.daemon.last_words.known() {
         let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
@@ -62,9 +62,9 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     } else {
         finding = finding.seen(format!("no process holds {}.status", facts.daemon.subnet_file.display()), place);
     }
-    vec![match facts.daemon.launch {
+    vec![match &facts.daemon.launch {
         Launch::Systemd => finding.run("systemctl start flanneld"),
-        Launch::Kubernetes => finding.run(restart(facts)),
+        Launch::Kubernetes { .. } => finding.run(restart(facts)),
     }]
 }
 

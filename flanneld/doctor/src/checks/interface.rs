@@ -106,7 +106,8 @@ fn with_our_address(facts: &Facts) -> Vec<&str> {
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else { return Vec::new() };
     let paths = paths(facts);
-    if paths.iter().any(Path::is_heard) {
+    // An interface by which a peer was heard once is the right one: the peer is off, or the way is cut.
+    if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
     }
     let marks = nat_marks(facts, interface);
@@ -271,7 +272,6 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
     });
     let Some((ip, owner, marks)) = behind_nat else { return Vec::new() };
     let Some(right) = choice.address(ip.is_ipv6()) else { return Vec::new() };
-    let line = format!("KUBELET_EXTRA_ARGS=--node-ip={}", right.addr());
     vec![
         Finding::new(
             "node-internal-ip",
@@ -281,7 +281,8 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
         )
         .seen(marks, "ip address, ip route")
-        .run(format!("echo {} >> /etc/default/kubelet", word(&line)))
+        // kubeadm's file: one line, in quotes. It wins over nothing that an operator set elsewhere.
+        .run(format!("sed -i 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env", right.addr()))
         .run("systemctl restart kubelet"),
     ]
 }

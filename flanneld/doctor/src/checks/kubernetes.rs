@@ -1,5 +1,6 @@
 //! Kubernetes: this node's Node, and what the API server allows.
 
+use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
@@ -58,8 +59,8 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     let Some(refusal) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
     let unknown = refusal.contains("401") || refusal.to_lowercase().contains("unauthorized");
     let (what, command) = match unknown {
-        true => ("the API server does not know the credentials of flanneld", "kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds"),
-        false => ("flanneld's ServiceAccount may not do what it has to", "kubectl describe clusterrole flannel"),
+        true => ("the API server does not know the credentials of flanneld", restart(facts)),
+        false => ("flanneld's ServiceAccount may not do what it has to", "kubectl describe clusterrole flannel".to_owned()),
     };
     vec![
         Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")

@@ -197,9 +197,9 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
     gone.filter_map(|peer| {
         let minutes = peer.silent? / 60;
         let subnet = peer.subnets.nets().next()?;
-        let command = match facts.daemon.launch {
+        let command = match &facts.daemon.launch {
             Launch::Systemd => format!("flannelctl release {subnet}"),
-            Launch::Kubernetes => format!("kubectl delete node {}", word(&peer.name)),
+            Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
         };
         Some(
             Finding::new(

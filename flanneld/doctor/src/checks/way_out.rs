@@ -83,15 +83,15 @@ pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
 
 /// The commands that give the daemon an option with a value.
 pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
-    match facts.daemon.launch {
+    match &facts.daemon.launch {
         Launch::Systemd => {
             let line = format!("FLANNELD_{}={}", flag.to_uppercase().replace('-', "_"), value);
             vec![format!("echo {} >> /etc/default/flanneld", word(&line)), "systemctl restart flanneld".to_owned()]
         }
-        Launch::Kubernetes => {
+        Launch::Kubernetes { namespace } => {
             let named = facts.daemon.choice.known().and_then(Choice::flag).filter(|_| flag == "iface");
             let option = format!("--{flag}={value}");
-            let object = "kubectl -n kube-flannel";
+            let object = format!("kubectl -n {}", word(namespace));
             vec![match named {
                 // The first one that fits wins, so another one behind it would change nothing.
                 Some(old) => {
@@ -109,12 +109,12 @@ pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
 
 /// The command that starts the daemon anew.
 pub fn restart(facts: &Facts) -> String {
-    match facts.daemon.launch {
+    match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".to_owned(),
-        Launch::Kubernetes => {
+        Launch::Kubernetes { namespace } => {
             let node =
                 facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty()).unwrap_or(&facts.host.name);
-            format!("kubectl -n kube-flannel delete pod -l app=flannel --field-selector {}", word(&format!("spec.nodeName={node}")))
+            format!("kubectl -n {} delete pod -l app=flannel --field-selector {}", word(namespace), word(&format!("spec.nodeName={node}")))
         }
     }
 }

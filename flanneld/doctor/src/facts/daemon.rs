@@ -38,7 +38,10 @@ pub enum Launch {
     #[default]
     Systemd,
     /// By the DaemonSet of a cluster.
-    Kubernetes,
+    Kubernetes {
+        /// Its namespace.
+        namespace: String,
+    },
 }
 
 /// What a daemon said at its end.

@@ -1,9 +1,9 @@
 //! What can be known of a node on which no daemon answers.
 
 use super::netlink::Target;
-use super::{Look, Options, chosen_in, missing_modules, taken_ports};
+use super::{Look, Options, Places, chosen_in, missing_modules, taken_ports};
 use crate::fact::Fact;
-use crate::facts::daemon::{Choice, Daemon, LastWords};
+use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
 use crate::facts::host::{Interface, WayKind};
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
@@ -25,7 +25,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
     let words = last_words.known().map(|words| words.text.clone()).unwrap_or_default();
-    let mut daemon = Daemon { running, last_words, subnet_file: subnet_file.to_owned(), ..Daemon::default() };
+    let mut daemon = Daemon { running, last_words, subnet_file: subnet_file.to_owned(), launch: launch(&look.places), ..Daemon::default() };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
     let network = env.known().and_then(|env| network(env, &interfaces));
@@ -70,6 +70,15 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     facts.leases.peers = Fact::unavailable(no_daemon);
     facts.leases.refused = Fact::unavailable(no_daemon);
     facts
+}
+
+/// How a daemon would be started here: by the DaemonSet where there is kubelet and no unit. The namespace is that of the manifest.
+fn launch(places: &Places) -> Launch {
+    let unit = places.units.iter().chain([&places.options]).any(|path| path.exists());
+    match !unit && places.kubelet.is_dir() {
+        true => Launch::Kubernetes { namespace: "kube-flannel".to_owned() },
+        false => Launch::Systemd,
+    }
 }
 
 /// What the last daemon said at its end.

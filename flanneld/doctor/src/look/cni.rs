@@ -58,10 +58,11 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
 }
 
 /// The addresses that host-local keeps, network by network.
-pub(super) fn kept(places: &Places, network: Option<&Network>, host: &Host) -> Fact<Vec<Ipam>> {
+pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, host: &Host) -> Fact<Vec<Ipam>> {
     let folder = &places.ipam;
     let networks = match names(folder) {
         Ok(Some(names)) => names,
+        Ok(None) if in_pod => return Fact::unavailable(format!("the pod of flanneld does not see {}", folder.display())),
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::Unavailable(why),
     };
@@ -166,7 +167,7 @@ mod tests {
     fn an_address_is_kept_for_a_container_that_runs_or_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
-        assert_eq!(kept(&places, Some(&network()), &healthy_host()), Fact::Absent);
+        assert_eq!(kept(&places, false, Some(&network()), &healthy_host()), Fact::Absent);
         let folder = places.ipam.join("cbr0");
         std::fs::create_dir_all(&folder).unwrap();
         for (name, text) in
@@ -175,11 +176,11 @@ mod tests {
             std::fs::write(folder.join(name), text).unwrap();
         }
         let gone = || -> Vec<Option<bool>> {
-            kept(&places, Some(&network()), &healthy_host()).known().unwrap()[0].kept.iter().map(|kept| kept.gone).collect()
+            kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].kept.iter().map(|kept| kept.gone).collect()
         };
         assert_eq!(gone(), [None, None, None], "nobody knows what runs");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
-        assert_eq!(kept(&places, Some(&network()), &healthy_host()).known().unwrap()[0].ports, Some(1));
+        assert_eq!(kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].ports, Some(1));
     }
 }

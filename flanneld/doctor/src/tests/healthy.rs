@@ -41,6 +41,7 @@ pub fn path(node: &str, subnet: &str, address: &str) -> Path {
         address: address.parse().unwrap(),
         state: State::Well,
         ping_only: false,
+        ever: false,
         underlay: true,
         carries: Some(1450),
         rtt: Some(400),

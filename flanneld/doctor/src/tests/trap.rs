@@ -125,11 +125,21 @@ fn another_interface_that_leads_to_the_store_is_enough_where_all_are_silent() {
 }
 
 #[test]
+fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
+    let mut facts = trap(&State::Cut, false);
+    assert!(causes(&facts).iter().any(|check| check == "wrong-interface"));
+    if let Fact::Known(mesh) = &mut facts.mesh {
+        mesh.paths[0].ever = true;
+    }
+    assert!(report(&facts).findings.iter().all(|finding| finding.check != "wrong-interface"));
+}
+
+#[test]
 fn in_a_cluster_the_daemonset_is_told() {
     let mut facts = trap(&State::Cut, false);
-    facts.daemon.launch = Launch::Kubernetes;
+    facts.daemon.launch = Launch::Kubernetes { namespace: "flannel-system".to_owned() };
     let command = |facts: &Facts| only(facts, "wrong-interface").remedy.commands.clone();
-    let patch = r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --type=json -p '[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--iface=eth1"}]'"#;
+    let patch = r#"kubectl -n flannel-system patch daemonset kube-flannel-ds --type=json -p '[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--iface=eth1"}]'"#;
     assert_eq!(command(&facts), [patch]);
     // The flag that named the NAT interface has to go: the first one wins.
     facts.daemon.choice =
@@ -137,7 +147,7 @@ fn in_a_cluster_the_daemonset_is_told() {
     assert_eq!(
         command(&facts),
         [
-            r#"kubectl -n kube-flannel get daemonset kube-flannel-ds -o json | sed 's|"--iface=eth0"|"--iface=eth1"|' | kubectl -n kube-flannel replace -f -"#
+            r#"kubectl -n flannel-system get daemonset kube-flannel-ds -o json | sed 's|"--iface=eth0"|"--iface=eth1"|' | kubectl -n flannel-system replace -f -"#
         ]
     );
 }
