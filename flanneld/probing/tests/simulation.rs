@@ -289,11 +289,14 @@ fn a_row_full_of_lies_is_what_one_node_says() {
 }
 
 /// What a cluster costs at rest: questions and bytes of each node, and that each direction is asked once a cycle.
-fn costs(nodes: usize, cycles: u32) {
+fn costs(nodes: usize, cycles: u32, link: Link) {
     let mut world = World::new(nodes);
+    for a in 0..nodes {
+        (0..a).for_each(|b| world.set(b, a, link));
+    }
     let cycle = probing::schedule::cycle(nodes - 1);
-    // The first cycle makes everybody known.
-    world.run(cycle * 12 / 10 + 2 * S);
+    // The first cycle makes everybody known, and five what is filtered: every fourth question goes beside.
+    world.run(cycle * if link.beside == [true; 2] { 12 } else { 60 } / 10 + 2 * S);
     world.count();
     // A peer may be the first of one cycle, and the last of the next.
     let time = cycle * 22 / 10 * cycles;
@@ -310,18 +313,24 @@ fn costs(nodes: usize, cycles: u32) {
 
 #[test]
 fn ten_nodes_at_rest() {
-    costs(10, 5);
+    costs(10, 5, Link::default());
+}
+
+/// A firewall that lets the tunnel in alone is no surprise at each turn.
+#[test]
+fn a_cluster_with_nothing_beside_the_tunnel_costs_no_more() {
+    costs(40, 3, Link { beside: [false; 2], ..Link::default() });
 }
 
 #[test]
 fn hundreds_of_nodes_at_rest() {
-    costs(300, 1);
+    costs(300, 1, Link::default());
 }
 
 #[test]
 #[ignore = "half a minute and half a gigabyte: a part of `make soak`"]
 fn a_thousand_nodes_at_rest() {
-    costs(1000, 1);
+    costs(1000, 1, Link::default());
 }
 
 /// Ten thousand nodes: too many to hold all that they know of each other, so their walks alone are followed through a whole cycle.

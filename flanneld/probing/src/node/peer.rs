@@ -60,6 +60,8 @@ pub struct Peer {
     pub full_done: u32,
     /// Whether its host refuses questions, which says as much as an answer to a ping.
     pub refuses: bool,
+    /// Whether questions beside the overlay network are lost while all is well through it: a firewall that lets the tunnel in alone.
+    pub tunnel_only: bool,
     /// Its address in the overlay network, by its own words.
     pub answers_at: Option<IpAddr>,
 }
@@ -88,6 +90,7 @@ impl Peer {
             turns: 0,
             full_done: 0,
             refuses: false,
+            tunnel_only: false,
             answers_at: None,
         }
     }

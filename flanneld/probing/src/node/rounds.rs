@@ -133,12 +133,18 @@ impl Node {
             if [evidence.full, evidence.full_ping].contains(&Heard::Answered) && !evidence.other {
                 peer.carries = Some(mtu);
             }
+            if evidence.beside == Heard::Answered || round.whole && verdict != Verdict::of(State::Well) {
+                peer.tunnel_only = false;
+            } else if round.whole && evidence.beside == Heard::Lost {
+                peer.tunnel_only = true;
+            }
+            let beside = if peer.tunnel_only && evidence.beside == Heard::Lost { Heard::NotAsked } else { evidence.beside };
             let looked_into = round.whole || present.state == State::Unknown && verdict.state == State::Well;
             let (mut changed, mut again) = (false, false);
             if looked_into {
                 changed = peer.standing.take(verdict, peer.history.lost() >= LOSES);
                 again = peer.standing.is_undecided();
-            } else if !expected(present, &evidence) {
+            } else if !expected(present, &Evidence { beside, ..evidence }) {
                 again = true;
             }
             if changed && verdict.ping_only != present.ping_only || round.refused {
