@@ -205,6 +205,5 @@ stage=$images/root
 rm -rf "$stage"
 make_daemon "$stage/flannel"
 make_plugin "$stage/flannel-cni-plugin"
-# The goal is 16 MiB.
-pack flannel 17408 /opt/bin/flanneld
+pack flannel 16384 /opt/bin/flanneld
 pack flannel-cni-plugin 1024
