@@ -102,7 +102,11 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
             };
             // All nodes have to ask each other on one port.
             match port.number.checked_add(100).filter(|_| port.flag != PROBE_PORT) {
-                Some(other) => finding.run_all(set_option(facts, &port.flag, &other.to_string())),
+                Some(other) => {
+                    let finding = finding.run_all(set_option(facts, &port.flag, &other.to_string()));
+                    // One DaemonSet serves all nodes.
+                    if facts.daemon.launch == Launch::Systemd { finding } else { finding.on(crate::finding::EVERYWHERE) }
+                }
                 None => finding.run(format!("{list} sport = :{}", port.number)),
             }
         })

@@ -281,7 +281,7 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
         )
         .seen(marks, "ip address, ip route")
-        // kubeadm's file: one line, in quotes. It wins over nothing that an operator set elsewhere.
+        // kubeadm's file: one line, in quotes.
         .run(format!("sed -i 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env", right.addr()))
         .run("systemctl restart kubelet"),
     ]
