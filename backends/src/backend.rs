@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use netstate::kernel::KernelError;
 use netstate::names::LinkName;
 use netstate::plan::Announced;
+use netstate::reconcile::questions::Inspector;
 use netstate::reconcile::{Inputs, Options};
 use netstate::scope::{FormerNetworks, Scope};
 use netstate::underlay::Underlay;
@@ -153,4 +154,7 @@ pub trait Network: Send {
 
     /// Provides the network's status while it runs.
     fn observer(&self) -> Observer;
+
+    /// Looks at the kernel while it runs.
+    fn inspector(&self) -> Inspector;
 }

@@ -5,6 +5,7 @@ use crate::status::Observer;
 use async_trait::async_trait;
 use netstate::kernel::Kernel;
 use netstate::plan::{Announced, Plan};
+use netstate::reconcile::questions::Inspector;
 use netstate::reconcile::{Inputs, Reconciler};
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
@@ -43,5 +44,9 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
 
     fn observer(&self) -> Observer {
         self.observer.clone()
+    }
+
+    fn inspector(&self) -> Inspector {
+        self.reconciler.inspector()
     }
 }

@@ -11,6 +11,7 @@ use netstate::link::LinkKind;
 use netstate::names::LinkName;
 use netstate::object::{KernelState, Key, Op, Value};
 use netstate::scope::Scope;
+use netstate::survey::Survey;
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
@@ -194,6 +195,10 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             }
         }
         Ok(found)
+    }
+
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+        self.kernel.survey(scope).await
     }
 
     async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {

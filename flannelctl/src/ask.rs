@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::rights;
 use doctor::Report;
 use node_api::Node;
+use node_api::routes::{self, Routes};
 use run_dir::{api_socket, instance, status_file};
 use serde::de::DeserializeOwned;
 
@@ -37,6 +38,9 @@ pub enum Silence {
     /// It does not answer in time.
     #[error("flanneld is there and does not answer on {} within {PATIENCE:?}: it hangs, or has more clients than it serves", .0.display())]
     Hangs(PathBuf),
+    /// It cannot say it now.
+    #[error("{0}")]
+    NotNow(String),
     /// The answer is none.
     #[error("flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())]
     Strange {
@@ -68,6 +72,20 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     let answer = get(subnet_file, &path, node_api::FINDINGS)?;
     let named = |report: &Report| report.schema.clone();
     document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+}
+
+/// What the kernel has beside what the daemon wants.
+///
+/// # Errors
+/// Says why there is no comparison.
+pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
+    let path = api_socket::path(subnet_file);
+    let answer = get(subnet_file, &path, node_api::ROUTES)?;
+    if let Some(why) = not_now(&answer) {
+        return Err(Silence::NotNow(why));
+    }
+    let named = |routes: &Routes| routes.schema.clone();
+    document(&answer, routes::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
 
 /// What the daemon answers to a request, whatever it says.
@@ -147,6 +165,12 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), &'static str> {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(NONE)?;
     let (head, body) = answer.split_at_checked(end + 4).ok_or(NONE)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
+}
+
+/// Why the daemon has no document now (code 503).
+fn not_now(answer: &[u8]) -> Option<String> {
+    let (head, body) = split(answer).ok()?;
+    (head.split(' ').nth(1) == Some("503")).then(|| String::from_utf8_lossy(body).trim().to_owned())
 }
 
 /// The document in an answer, of this schema.

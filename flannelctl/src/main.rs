@@ -16,6 +16,7 @@ mod place;
 mod release;
 mod reserve;
 mod rights;
+mod routes;
 mod screen;
 mod status;
 mod store;
@@ -39,6 +40,8 @@ enum Command {
     Status(status::Args),
     /// List the other nodes, and whether packets reach them.
     Peers(peers::Args),
+    /// List what flanneld wants in this node's kernel, whether it is there, and what others have in its way.
+    Routes(routes::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
     /// Give a node a fixed subnet, or keep a lease for good.
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Status(args) => status::run(&args).map(|found| code = found),
         Command::Peers(args) => peers::run(&args).map(|found| code = found),
+        Command::Routes(args) => routes::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
         Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),

@@ -5,6 +5,7 @@
 pub mod connections;
 pub mod health;
 pub mod host;
+mod kernel;
 mod listen;
 pub mod node;
 mod routes;

@@ -8,6 +8,7 @@ use crate::link::LinkSpec;
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{BOOT, RouteKind, RouteSpec};
+use crate::text::Words;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
@@ -172,24 +173,10 @@ fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Rout
     }
 }
 
-/// A route in the syntax of `ip route`.
+/// A route in the syntax of `ip route`. Marks are numbers: a name is one host's.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
-    let mut out = match route.kind {
-        RouteKind::Blackhole => format!("blackhole {net}"),
-        _ => net.to_string(),
-    };
-    if let Some(via) = route.via {
-        out.push_str(&format!(" via {via}"));
-    }
-    if route.dev != LinkName::default() {
-        out.push_str(&format!(" dev {}", route.dev));
-    }
-    let protocol = if route.protocol == BOOT { "boot".to_owned() } else { route.protocol.to_string() };
-    out.push_str(&format!(" proto {protocol}"));
-    if metric != 0 {
-        out.push_str(&format!(" metric {metric}"));
-    }
-    out
+    let protocol = |number: u8| if number == BOOT { "boot".to_owned() } else { number.to_string() };
+    Words { protocol: &protocol, interface: &|_| None }.route(net, metric, route)
 }
 
 #[cfg(test)]

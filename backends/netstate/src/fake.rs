@@ -5,6 +5,7 @@ use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::RouteSpec;
 use crate::scope::Scope;
+use crate::survey::{Made, Seen, Survey};
 use crate::underlay::Underlay;
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -137,6 +138,12 @@ impl Kernel for FakeKernel {
         let mut world = self.answer("read")?;
         world.reads += 1;
         Ok(ExistingState { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
+    }
+
+    async fn survey(&mut self, _scope: &Scope) -> Result<Survey, KernelError> {
+        let world = self.answer("survey")?;
+        let seen = |(key, value): (&Key, &Value)| Seen { key: *key, value: value.clone(), made: Made::Set };
+        Ok(Survey { links: Vec::new(), objects: world.state.0.iter().map(seen).collect() })
     }
 
     async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {

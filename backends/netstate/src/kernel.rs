@@ -5,6 +5,7 @@ use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Op};
 use crate::route::RouteSpec;
 use crate::scope::Scope;
+use crate::survey::Survey;
 use crate::underlay::Underlay;
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,12 @@ pub trait Kernel: Send {
     /// # Errors
     /// Any part could not be read completely. A partial state would be mistaken for removals.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
+
+    /// What is in our networks and on the devices that were ours at the last [`Kernel::read`], whoever made it.
+    ///
+    /// # Errors
+    /// Any part could not be read completely.
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError>;
 
     /// The underlay, and which of the queried addresses are on-link. A failed lookup repeats the last answer.
     ///

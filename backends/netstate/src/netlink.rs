@@ -7,6 +7,7 @@ mod header;
 mod links;
 mod read;
 mod socket;
+mod survey;
 pub mod tunnels;
 mod uapi;
 mod vxlan;
@@ -19,6 +20,7 @@ use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
 use crate::scope::Scope;
+use crate::survey::Survey;
 use crate::underlay::Underlay;
 use async_trait::async_trait;
 use socket::{Notices, Requests};
@@ -100,6 +102,10 @@ impl NetlinkKernel {
 impl Kernel for NetlinkKernel {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         self.read_all(scope).await
+    }
+
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+        self.survey_all(scope).await
     }
 
     async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {

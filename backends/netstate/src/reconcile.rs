@@ -6,6 +6,7 @@
 mod adopt;
 mod mac_conflicts;
 pub mod progress;
+pub mod questions;
 mod repairs;
 mod report;
 
@@ -17,17 +18,19 @@ use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
 use crate::route::RouteKind;
 use crate::scope::Scope;
+use crate::sighting::{Sighting, holders};
 use crate::underlay::Underlay;
 use adopt::adopt;
 use mac_conflicts::MacConflicts;
 use progress::Progress;
+use questions::{Inspector, Question};
 use rand::Rng;
 use report::Report;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
 use subnet_lease::{LeaseTable, Subnets};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +86,9 @@ pub struct Reconciler<P, K> {
     mac_conflicts: MacConflicts,
     /// Our objects in the kernel, as long as they are known without reading it.
     known: Option<Known>,
+    /// What failed in the last pass, and whether it delayed deletions.
+    failed: (Vec<OpError>, bool),
+    questions: (Inspector, mpsc::Receiver<Question>),
     /// The earliest times for the next full pass and the next change, so that frequent events cannot use up a CPU.
     pass_after: Instant,
     changes_after: Instant,
@@ -139,6 +145,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             guard: DeletionGuard::Armed,
             mac_conflicts: MacConflicts::default(),
             known: None,
+            failed: Default::default(),
+            questions: questions::channel(),
             pass_after: Instant::now(),
             changes_after: Instant::now(),
         };
@@ -330,6 +338,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
+        let (_inspector, mut questions) = std::mem::replace(&mut self.questions, questions::channel());
         let mut failures = 0;
         // Inputs may have changed since `join`.
         let mut woken = Woken { fresh: true, full_pass: true };
@@ -356,8 +365,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                     wake = wake.into_iter().chain(pass.held).min();
                     // Objects of an unreadable lease are in the kernel but do not follow from any lease.
                     let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
-                    self.known = known.then_some(Known { desired: pass.desired, leases });
-                    !pass.errors.is_empty()
+                    self.known = known.then_some(Known { desired: pass.desired, leases: leases.clone() });
+                    self.failed = (pass.errors, pass.held.is_some());
+                    !self.failed.0.is_empty()
                 }
                 Err(error) => {
                     self.report.unreadable(&error);
@@ -369,15 +379,50 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             if retry {
                 wake = wake.into_iter().chain([Instant::now() + backoff(failures)]).min();
             }
-            woken = tokio::select! {
-                () = stop.cancelled() => return,
-                woken = self.woken(&mut inputs, wake) => woken,
+            // Who asks while somebody else keeps changing things is answered, too.
+            if let Ok(question) = questions.try_recv() {
+                self.answer(question, &leases).await;
+            }
+            woken = loop {
+                // What is to be done comes first: an answer tells of what was finished.
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    woken = self.woken(&mut inputs, wake) => break woken,
+                    Some(question) = questions.recv() => self.answer(question, &leases).await,
+                }
             };
             self.settle(&mut inputs, &mut woken).await;
             if stop.is_cancelled() {
                 return;
             }
         }
+    }
+
+    /// Reads the kernel for somebody who asks, and changes nothing.
+    async fn answer(&mut self, question: Question, leases: &LeaseTable) {
+        if !question.is_closed() {
+            let _ = question.send(self.look(leases).await);
+        }
+    }
+
+    /// What follows from the leases and the facts of the last pass, and what is there now.
+    async fn look(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
+        let Some(facts) = &self.facts else {
+            return Err(KernelError { what: "compare with the kernel".to_owned(), why: "it could not be read so far".to_owned() });
+        };
+        let mut want = self.desired(leases, facts).state;
+        let (holders, owners) = holders(&self.plan, leases, facts);
+        let have = self.kernel.read(&self.scope).await?.ours;
+        preserve(&mut want, &have, leases.unreadable());
+        let survey = self.kernel.survey(&self.scope).await?;
+        let (errors, held) = self.failed.clone();
+        Ok(Sighting { want, have, errors, held, survey, own: *self.plan.own(), holders, owners })
+    }
+
+    /// Asks the loop while it runs.
+    pub fn inspector(&self) -> Inspector {
+        self.questions.0.clone()
     }
 
     /// The progress of the loop, which can be read while it runs.

@@ -2,6 +2,9 @@
 
 use backends::status::Observer;
 use backends::{Announced, Inputs, Options, Setup, Status, Underlay};
+use netstate::inspect::{Inspection, inspect};
+use netstate::protocols::Protocols;
+use netstate::reconcile::questions::Inspector;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -168,6 +171,7 @@ pub struct Node {
     pub underlay: watch::Sender<Underlay>,
     pub out: watch::Receiver<Announced>,
     observer: Observer,
+    inspector: Inspector,
     stop: CancellationToken,
     task: JoinHandle<Result<(), backends::Error>>,
 }
@@ -191,14 +195,14 @@ impl Node {
         let own = lease(&setup, 1);
         let announced = backend.announce(&under, None).await.unwrap();
         let network = backend.join(own, &under, &table).await.unwrap();
-        let observer = network.observer();
+        let (observer, inspector) = (network.observer(), network.inspector());
         let (leases, leases_seen) = watch::channel(Arc::new(table));
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
         let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
         let task = tokio::spawn(network.run(inputs, out_tell));
-        Self { setup, announced, leases, underlay, out, observer, stop, task }
+        Self { setup, announced, leases, underlay, out, observer, inspector, stop, task }
     }
 
     /// Sets the node's peers.
@@ -208,6 +212,11 @@ impl Node {
 
     pub fn status(&self) -> Status {
         self.observer.status()
+    }
+
+    /// What the kernel has beside what is wanted.
+    pub async fn inspect(&self) -> Inspection {
+        inspect(&self.inspector.look().await.unwrap(), &Protocols::default())
     }
 
     pub fn writes(&self) -> u64 {

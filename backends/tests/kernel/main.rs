@@ -7,5 +7,6 @@ mod bed;
 mod blackhole;
 mod foreign;
 mod golden;
+mod inspect;
 mod repair;
 mod scale;

@@ -62,6 +62,7 @@ pub const WANTED: &[Item] = &[
     daemon("flanneld/status.json", "/status"),
     daemon("flanneld/metrics.txt", "/metrics"),
     daemon("flanneld/readyz.txt", "/readyz"),
+    daemon("flanneld/routes.json", node_api::ROUTES),
     Item { name: "flanneld/subnet.env", source: Source::Beside("") },
     Item { name: "flanneld/subnet.env.status", source: Source::Beside(".status") },
     Item { name: "flanneld/subnet.env.ended", source: Source::Beside(".ended") },

@@ -6,6 +6,7 @@ mod answers;
 mod kernel;
 mod node;
 mod peer;
+pub mod routes;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use kernel::{Kernel, Rules};
@@ -16,5 +17,7 @@ pub use peer::{Peer, Unused};
 pub const SCHEMA: &str = "flannel.node/1";
 /// The path of the document.
 pub const NODE: &str = "/api/v1/node";
+/// The path of the comparison with the kernel, [`routes::Routes`]: on the socket alone.
+pub const ROUTES: &str = "/api/v1/routes";
 /// The path of the doctor's report, [`doctor::Report`].
 pub const FINDINGS: &str = "/api/v1/findings";

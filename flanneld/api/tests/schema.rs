@@ -4,6 +4,7 @@
 
 use doctor::finding::{self, Unknown as Unmade};
 use doctor::{Finding, Report, Severity};
+use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::{
     File, FileState, Kernel, Lease, Node, Notice, PEERS, Peer, Peers, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay, Unused,
 };
@@ -210,6 +211,41 @@ fn the_schemas_of_flannelctl_describe_what_it_prints() {
         assert_eq!(schema["title"], title);
         compare(&schema, &schema, &value, true, name);
     }
+}
+
+#[test]
+fn the_schema_of_routes_describes_the_document() {
+    let schema = schema("routes");
+    let holder = Holder { node: Some(String::new()), subnet: "10.244.2.0/24".parse().unwrap(), address: "192.0.2.2".parse().unwrap() };
+    let object = Object {
+        kind: Kind::Route,
+        text: String::new(),
+        holder: Some(holder),
+        state: routes::State::Refused,
+        found: Some(String::new()),
+        why: Some(String::new()),
+    };
+    let foreign = Foreign { kind: Kind::Route, text: String::new(), by: String::new(), own_subnet: true, in_the_way_of: vec![String::new()] };
+    let full = Routes {
+        schema: routes::SCHEMA.to_owned(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        node: String::new(),
+        objects: vec![object],
+        foreign: vec![foreign],
+        rules: self::full().rules,
+    };
+    assert_eq!(schema["title"], routes::SCHEMA);
+    compare(&schema, &schema, &serde_json::to_value(&full).unwrap(), true, "routes");
+    compare(&schema, &schema, &serde_json::to_value(Routes::default()).unwrap(), false, "routes");
+    let described = |of: &str, field: &str| schema["$defs"][of]["properties"][field]["enum"].as_array().unwrap().clone();
+    for kind in [Kind::Link, Kind::Address, Kind::Fdb, Kind::Neighbour, Kind::Route, Kind::Blackhole] {
+        let kind = serde_json::to_value(kind).unwrap();
+        assert!(described("object", "kind").contains(&kind) && described("foreign", "kind").contains(&kind));
+    }
+    for state in [routes::State::AsWanted, routes::State::Missing, routes::State::Different, routes::State::Refused] {
+        assert!(described("object", "state").contains(&serde_json::to_value(state).unwrap()));
+    }
+    assert_eq!(serde_json::from_value::<Routes>(serde_json::to_value(&full).unwrap()).unwrap(), full);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! `GET /api/v1/node`: the document, put together from what the daemon's tasks know.
 
+use super::kernel;
 use crate::health::Health;
 use doctor::Report;
+use netstate::reconcile::questions::Inspector;
+use node_api::routes::Routes;
 use node_api::{File, FileState, Lease, Node, Peer};
 use probing::view::Mesh;
 use run_dir::subnet_env::{self, SubnetEnv};
@@ -41,6 +44,7 @@ pub struct Describer {
 struct State {
     live: Option<Live>,
     mesh: Option<MeshView>,
+    inspector: Option<Inspector>,
 }
 
 /// Gives what probes tell of the peers.
@@ -83,10 +87,24 @@ impl Describer {
         self.state().mesh = Some(view);
     }
 
+    /// Looks at the kernel through this network's loop.
+    pub fn look_through(&self, inspector: Inspector) {
+        self.state().inspector = Some(inspector);
+    }
+
+    /// What the kernel has beside what it should have, read now.
+    ///
+    /// # Errors
+    /// There is no network yet, or the kernel cannot be read in time.
+    pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
+        let inspector = self.state().inspector.clone();
+        let document = self.health.document();
+        kernel::routes(inspector, document.node, document.rules).await
+    }
+
     /// The network is gone, and with it what was known of it.
     pub fn forget(&self) {
-        let mut state = self.state();
-        (state.live, state.mesh) = (None, None);
+        *self.state() = State::default();
     }
 
     /// The doctor's report of a round that begins now.

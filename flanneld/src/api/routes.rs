@@ -25,7 +25,8 @@ pub fn of_the_page(describer: Describer) -> Router {
 
 /// What the socket answers.
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
-    api(describer, get(fresh_findings)).merge(health::routes(health)).layer(from_fn(read_only))
+    let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(describer.clone());
+    api(describer, get(fresh_findings)).merge(kernel).merge(health::routes(health)).layer(from_fn(read_only))
 }
 
 fn api(describer: Describer, findings: MethodRouter<Describer>) -> Router {
@@ -54,6 +55,17 @@ async fn findings(State(describer): State<Describer>) -> Response {
 
 async fn fresh_findings(State(describer): State<Describer>) -> Response {
     report(describer.fresh_report().await)
+}
+
+/// The comparison with the kernel. Each reads all of flannel's objects, so that not everybody who reaches the page's port may ask.
+async fn routes(State(describer): State<Describer>) -> Response {
+    match describer.routes().await {
+        Ok(routes) => {
+            let _turn = ONE.acquire().await;
+            document(safe(&routes))
+        }
+        Err(silence) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silence}\n")).into_response(),
+    }
 }
 
 fn report(report: Option<Arc<Report>>) -> Response {

@@ -141,6 +141,7 @@ impl Daemon {
             own: lease.subnets,
         };
         self.describer.follow(live);
+        self.describer.look_through(running.inspector());
         if let Some(mesh) = mesh {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));

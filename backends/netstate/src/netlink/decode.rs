@@ -79,13 +79,27 @@ pub(super) struct SeenNeighbor {
     pub family: u8,
     pub index: u32,
     state: u16,
+    flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
+    /// Who made it, if that program says so.
+    pub protocol: Option<u8>,
 }
 
 impl SeenNeighbor {
     pub fn permanent(&self) -> bool {
         self.state & NUD_PERMANENT != 0
+    }
+
+    /// Whether a program learned it in the kernel's place.
+    pub fn fed(&self) -> bool {
+        self.flags & NTF_EXT_LEARNED != 0
+    }
+
+    /// Whether it leads somewhere, and is not what every interface has (multicast, loopback).
+    pub fn says_something(&self) -> bool {
+        // FDB entries that are set for good without being permanent are NOARP, too.
+        self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0 && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 }
 
@@ -94,12 +108,13 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
         return None;
     }
     let body = message.body;
-    let (family, index, state) = (wire::u8_at(body, 0)?, wire::u32_at(body, 4)?, wire::u16_at(body, 8)?);
-    let mut seen = SeenNeighbor { family, index, state, dst: None, mac: None };
+    let (family, index, state, flags) = (wire::u8_at(body, 0)?, wire::u32_at(body, 4)?, wire::u16_at(body, 8)?, wire::u8_at(body, 10)?);
+    let mut seen = SeenNeighbor { family, index, state, flags, dst: None, mac: None, protocol: None };
     for (kind, value) in wire::attrs(body, NDMSG) {
         match kind {
             NDA_DST => seen.dst = wire::ip(value),
             NDA_LLADDR => seen.mac = value.try_into().ok().map(Mac),
+            NDA_PROTOCOL => seen.protocol = wire::u8_at(value, 0),
             _ => {}
         }
     }

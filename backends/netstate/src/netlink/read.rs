@@ -237,7 +237,7 @@ impl NetlinkKernel {
     }
 }
 
-fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
+pub(super) fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
     let (v4, v6) = (scope.networks.v4().is_some() || scope.former.0.is_some(), scope.networks.v6().is_some() || scope.former.1.is_some());
     v4.then_some(AF_INET).into_iter().chain(v6.then_some(AF_INET6))
 }

@@ -77,8 +77,13 @@ pub const IFA_F_NODAD: u8 = 2;
 pub const NDA_DST: u16 = 1;
 pub const NDA_LLADDR: u16 = 2;
 pub const NDA_IFINDEX: u16 = 8;
+pub const NDA_PROTOCOL: u16 = 12;
+pub const NUD_INCOMPLETE: u16 = 0x01;
+pub const NUD_FAILED: u16 = 0x20;
+pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
 pub const NTF_SELF: u8 = 2;
+pub const NTF_EXT_LEARNED: u8 = 0x10;
 
 /// linux/rtnetlink.h: route attributes.
 pub const RTA_DST: u16 = 1;

@@ -414,3 +414,79 @@ fn an_unreadable_kernel_fails_the_start() {
         assert!(!error.what.is_empty() && !error.why.is_empty(), "{error}");
     });
 }
+
+#[test]
+fn who_asks_is_told_what_is_there_now() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let options = Options { audit: None, blackhole: false };
+        let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2), (3, 3)]), options).await.unwrap();
+        let inspector = reconciler.inspector();
+        let (leases, leases_seen) = watch::channel(Arc::new(table([(2, 2), (3, 3)])));
+        let (_underlay, underlay_seen) = watch::channel(underlay());
+        let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(reconciler.run(Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() }, tell));
+        let seen = inspector.look().await.unwrap();
+        assert_eq!((seen.want.len(), &seen.want, seen.holders.len(), seen.owners[&key(3)]), (2, &seen.have, 2, 1));
+        sleep(Duration::from_secs(30)).await;
+        // Nobody was told of this change, so only a reading finds it. Asking repairs nothing.
+        let writes = {
+            let mut world = kernel.world();
+            world.state.0.remove(&key(2));
+            world.writes
+        };
+        for _ in 0..2 {
+            let seen = inspector.look().await.unwrap();
+            assert_eq!((seen.want.len(), seen.have.len(), kernel.world().writes), (2, 1, writes));
+        }
+        // New leases are applied before a question is answered.
+        leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        let seen = inspector.look().await.unwrap();
+        assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
+        // What the kernel cannot tell is no answer, and an unreadable kernel is asked again.
+        kernel.world().faults = [true].into();
+        assert!(inspector.look().await.is_err());
+        assert!(inspector.look().await.is_ok());
+        // Who gave up costs no reading.
+        let reads = kernel.world().reads;
+        drop(tokio::time::timeout(Duration::ZERO, inspector.look()).await);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(kernel.world().reads, reads);
+        stop.cancel();
+        task.await.unwrap();
+        assert!(inspector.look().await.unwrap_err().to_string().contains("stopped"));
+    });
+}
+
+/// Somebody who changes the kernel all the time leaves no quiet moment.
+#[test]
+fn who_asks_in_the_middle_of_a_war_is_answered() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let options = Options { audit: None, blackhole: false };
+        let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2)]), options).await.unwrap();
+        let inspector = reconciler.inspector();
+        let (_leases, leases_seen) = watch::channel(Arc::new(table([(2, 2)])));
+        let (_underlay, underlay_seen) = watch::channel(underlay());
+        let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(reconciler.run(Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() }, tell));
+        let vandal = tokio::spawn({
+            let kernel = kernel.clone();
+            async move {
+                loop {
+                    kernel.modify(|world| drop(world.state.0.remove(&key(2))));
+                    sleep(Duration::from_millis(3)).await;
+                }
+            }
+        });
+        sleep(Duration::from_secs(30)).await;
+        for _ in 0..20 {
+            tokio::time::timeout(Duration::from_secs(2), inspector.look()).await.unwrap().unwrap();
+        }
+        vandal.abort();
+        stop.cancel();
+        task.await.unwrap();
+    });
+}

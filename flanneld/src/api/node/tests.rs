@@ -158,7 +158,7 @@ async fn the_page_answers_to_names_of_this_node_alone() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         assert_eq!(get(method, node_api::NODE, "Host: localhost\r\n").await.0, 405, "{method}");
     }
-    for path in ["/status", "/metrics", "/healthz", "/api/v1/", "/api/v1/node/x"] {
+    for path in [node_api::ROUTES, "/status", "/metrics", "/healthz", "/api/v1/", "/api/v1/node/x"] {
         assert_eq!(get("GET", path, "Host: localhost\r\n").await.0, 404, "{path}");
     }
     stop.cancel();
@@ -179,9 +179,16 @@ async fn the_socket_carries_everything_and_comes_back() {
     for _ in 0..2 {
         until("the socket is there", || path.exists()).await;
         assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        for (target, code) in
-            [("/api/v1/node", 200), ("/healthz", 200), ("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/status", 200), ("/", 404)]
-        {
+        for (target, code) in [
+            ("/api/v1/node", 200),
+            (node_api::ROUTES, 503),
+            ("/healthz", 200),
+            ("/livez", 200),
+            ("/readyz", 503),
+            ("/metrics", 200),
+            ("/status", 200),
+            ("/", 404),
+        ] {
             let (got, body) = ask_socket(&path, &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n")).await;
             assert_eq!(got, code, "{target}: {body}");
         }

@@ -1,0 +1,265 @@
+//! Judges a [`Sighting`]: which wanted objects are there, and what others have in their place or beside them. Pure.
+
+mod shadow;
+#[cfg(test)]
+mod tests;
+
+use crate::fit::Fit;
+use crate::kernel::OpError;
+use crate::link::LinkKind;
+use crate::link::vxlan::{PORT, VxlanSpec};
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Value};
+use crate::protocols::Protocols;
+use crate::route::RouteKind;
+use crate::sighting::{Holder, Sighting};
+use crate::survey::{Made, Seen};
+use crate::text::{self, Words};
+use shadow::Shadows;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A kind of object, as an operator tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An interface.
+    Link,
+    /// An address on one.
+    Address,
+    /// The destination of frames to a MAC.
+    Fdb,
+    /// The MAC of an address.
+    Neighbour,
+    /// A route that forwards.
+    Route,
+    /// A route that drops.
+    Blackhole,
+}
+
+/// Whether a wanted object is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is.
+    AsWanted,
+    /// It is not.
+    Missing,
+    /// Something else is there in its place.
+    Different,
+    /// The kernel refused it, for this reason.
+    Refused(String),
+}
+
+/// A wanted object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its text, as `ip` and `bridge` print it.
+    pub text: String,
+    /// The node that it is for; this one's own otherwise.
+    pub holder: Option<Holder>,
+    /// Whether it is there.
+    pub state: State,
+    /// What is there in its place.
+    pub found: Option<String>,
+}
+
+/// An object of somebody else, or one of ours that is not wanted any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its text.
+    pub text: String,
+    /// Who made it.
+    pub by: String,
+    /// Whether it is a route inside this node's own subnets, as those to its pods are.
+    pub own_subnet: bool,
+    /// What it is in the way of: subnets with their nodes, devices. Nothing, usually.
+    pub in_the_way_of: Vec<String>,
+}
+
+/// What an inspection found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// The wanted objects: links, addresses, FDB entries, neighbours, routes.
+    pub objects: Vec<Object>,
+    /// What others have.
+    pub foreign: Vec<Foreign>,
+}
+
+/// Compares what is wanted with what is there.
+pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
+    let names: BTreeMap<u32, LinkName> = sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
+    let protocol = |number| protocols.name(number);
+    let interface = |index| names.get(&index).map(LinkName::to_string);
+    let words = Words { protocol: &protocol, interface: &interface };
+    // The kernel takes the first of several.
+    let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
+    for seen in &sighting.survey.objects {
+        first.entry(seen.key).or_insert(seen);
+    }
+    let errors: BTreeMap<Key, &OpError> = sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
+    let judge = Judge { sighting, words: &words, first: &first, errors: &errors };
+    let objects = sighting.want.0.iter().map(|(key, wanted)| judge.object(key, wanted)).collect();
+    let mut foreign: Vec<Foreign> = sighting.have.0.iter().filter_map(|(key, value)| judge.left_over(key, value)).collect();
+    foreign.extend(judge.devices());
+    let shadows = Shadows::of(sighting, |key, wanted| judge.is_there(key, wanted));
+    foreign.extend(sighting.survey.objects.iter().filter_map(|seen| judge.stranger(seen, protocols, &shadows)));
+    Inspection { objects, foreign }
+}
+
+struct Judge<'a> {
+    sighting: &'a Sighting,
+    words: &'a Words<'a>,
+    /// What is there in our networks and on our devices.
+    first: &'a BTreeMap<Key, &'a Seen>,
+    errors: &'a BTreeMap<Key, &'a OpError>,
+}
+
+impl Judge<'_> {
+    /// What is there in the place of an object, and how it came there.
+    fn found(&self, key: &Key) -> Option<(&Value, Made)> {
+        let ours = self.sighting.have.0.get(key).map(|value| (value, Made::Set));
+        ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.made)))
+    }
+
+    fn is_there(&self, key: &Key, wanted: &Value) -> bool {
+        self.found(key).is_some_and(|(found, _)| fits(wanted, found))
+    }
+
+    /// Whether a link is one of those that are told of as ours.
+    fn is_named_ours(&self, name: LinkName) -> bool {
+        [&self.sighting.want, &self.sighting.have].iter().any(|state| state.link(name).is_some())
+    }
+
+    fn object(&self, key: &Key, wanted: &Value) -> Object {
+        let found = self.found(key);
+        let (state, found) = match (found, self.errors.get(key)) {
+            (Some((found, _)), _) if fits(wanted, found) => (State::AsWanted, None),
+            (found, Some(error)) => (State::Refused(error.why.clone()), found),
+            (Some(found), None) => (State::Different, Some(found)),
+            (None, None) => (State::Missing, None),
+        };
+        let found = found.map(|(found, made)| match (key, wanted, found) {
+            (Key::Link(name), Value::Link(wanted), Value::Link(found)) => self.words.link_instead(*name, wanted, found),
+            _ => self.text(key, found, made),
+        });
+        let holder = self.sighting.owners.get(key).and_then(|place| self.sighting.holders.get(*place)).cloned();
+        Object { kind: kind(key, wanted), text: self.words.object(key, wanted), holder, state, found }
+    }
+
+    /// The text of an object that somebody else may have made.
+    fn text(&self, key: &Key, value: &Value, made: Made) -> String {
+        match (key, value) {
+            (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(made)),
+            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => text::neighbour(*name, *ip, *mac, &state(made).to_uppercase()),
+            (key, value) => self.words.object(key, value),
+        }
+    }
+
+    /// What is ours by where it is or how it is marked, and not wanted: flanneld removes it, usually before anybody sees it.
+    fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
+        let is_others = matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
+        if self.sighting.want.0.contains_key(key) || is_others {
+            return None;
+        }
+        let by = match self.errors.get(key) {
+            Some(error) => format!("left over: flanneld cannot remove it: {}", error.why),
+            None if self.sighting.held => "left over: flanneld keeps it for a minute, in case the store is incomplete".to_owned(),
+            None => "left over: flanneld removes it".to_owned(),
+        };
+        Some(Foreign { kind: kind(key, value), text: self.words.object(key, value), by, own_subnet: false, in_the_way_of: Vec::new() })
+    }
+
+    /// Others' vxlan devices on the ports of ours.
+    fn devices(&self) -> Vec<Foreign> {
+        let (wanted, missing) = tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
+        let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port.unwrap_or(PORT)).collect();
+        let others = self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
+            LinkKind::Vxlan(vxlan) if ports.contains(&vxlan.port.unwrap_or(PORT)) && !self.is_named_ours(*name) => Some((name, spec, vxlan)),
+            _ => None,
+        });
+        let told = others.map(|(name, spec, theirs)| Foreign {
+            kind: Kind::Link,
+            text: self.words.link(*name, spec),
+            by: "an operator or another program: it has the UDP port of flannel's device".to_owned(),
+            own_subnet: false,
+            // The other family's tunnel has the same port and may have the same VNI.
+            in_the_way_of: missing.iter().filter(|(_, ours)| ours.is_same_tunnel(theirs)).map(|(name, _)| name.to_string()).collect(),
+        });
+        told.collect()
+    }
+
+    /// What is in our networks or on our devices, and neither ours nor in the place of what is ours, unless it is a route: of one in our place it
+    /// has to be known who made it.
+    fn stranger(&self, seen: &Seen, protocols: &Protocols, shadows: &Shadows<'_>) -> Option<Foreign> {
+        let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
+        let is_wanted = self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
+        if is_ours || is_wanted {
+            return None;
+        }
+        let text = self.text(&seen.key, &seen.value, seen.made);
+        let (by, own_subnet) = match (&seen.key, &seen.value) {
+            (Key::Route(net, _), Value::Route(route)) => {
+                (protocols.maker(route.protocol, route.dev), self.sighting.own.nets().any(|own| own.contains(net)))
+            }
+            _ => (maker(seen.made, protocols), false),
+        };
+        Some(Foreign { kind: kind(&seen.key, &seen.value), text, by, own_subnet, in_the_way_of: shadows.cast_by(seen) })
+    }
+}
+
+/// Whether a found object is what is wanted.
+fn fits(wanted: &Value, found: &Value) -> bool {
+    match (wanted, found) {
+        (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
+        (wanted, found) => wanted == found,
+    }
+}
+
+fn kind(key: &Key, value: &Value) -> Kind {
+    match (key, value) {
+        (Key::Link(_), _) => Kind::Link,
+        (Key::Address(..), _) => Kind::Address,
+        (Key::Fdb(..), _) => Kind::Fdb,
+        (Key::Neighbor(..), _) => Kind::Neighbour,
+        (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => Kind::Blackhole,
+        (Key::Route(..), _) => Kind::Route,
+    }
+}
+
+/// A device that is wanted, and its tunnel.
+type Tunnel<'a> = (LinkName, &'a VxlanSpec);
+
+/// The tunnels that are wanted, and those among them that are not there.
+fn tunnels(want: &KernelState, is_there: impl Fn(&Key, &Value) -> bool) -> (Vec<Tunnel<'_>>, Vec<Tunnel<'_>>) {
+    let all = want.0.iter().filter_map(|(key, value)| match (key, value) {
+        (Key::Link(name), Value::Link(spec)) => match &spec.kind {
+            LinkKind::Vxlan(vxlan) => Some((*name, vxlan, is_there(key, value))),
+            _ => None,
+        },
+        _ => None,
+    });
+    let all: Vec<_> = all.collect();
+    let missing = all.iter().filter(|(.., there)| !there).map(|(name, vxlan, _)| (*name, *vxlan)).collect();
+    (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
+}
+
+/// How an entry lasts, in the words of `ip` and `bridge`.
+fn state(made: Made) -> &'static str {
+    match made {
+        Made::Set => "permanent",
+        Made::Fed => "extern_learn",
+        Made::Learned | Made::By(_) => "",
+    }
+}
+
+/// Who made a neighbour or an FDB entry.
+fn maker(made: Made, protocols: &Protocols) -> String {
+    match made {
+        Made::Set => "an operator or another program".to_owned(),
+        Made::Learned => "the kernel, which learned it, or an operator".to_owned(),
+        Made::Fed => "a program that feeds the kernel what it learned (extern_learn)".to_owned(),
+        Made::By(protocol) => protocols.maker(protocol, LinkName::default()),
+    }
+}

@@ -1,0 +1,78 @@
+//! Reads what is in our networks and on our devices, whoever made it.
+
+use super::NetlinkKernel;
+use super::decode::{SeenNeighbor, SeenRoute, neighbor, route};
+use super::header::{neighbor_header, route_header};
+use super::read::families;
+use super::uapi::*;
+use super::wire::Message;
+use crate::kernel::KernelError;
+use crate::names::LinkName;
+use crate::object::{Key, Value};
+use crate::route::RouteKind;
+use crate::scope::Scope;
+use crate::survey::{Made, Seen, Survey};
+use std::collections::BTreeMap;
+
+impl NetlinkKernel {
+    pub(super) async fn survey_all(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+        let links = self.all_links().await?;
+        let names: BTreeMap<u32, LinkName> = links.iter().map(|link| (link.index, link.name)).collect();
+        let ours = self.links.clone();
+        let mut found = Survey::default();
+        for family in families(scope) {
+            for (name, index) in &ours {
+                self.entries(*name, *index, family, &mut found.objects).await?;
+            }
+            self.routes_inside(scope, family, &names, &mut found.objects).await?;
+        }
+        for (name, index) in ours {
+            self.entries(name, index, AF_BRIDGE, &mut found.objects).await?;
+        }
+        found.links = links.into_iter().map(|link| (link.index, link.name, link.spec)).collect();
+        Ok(found)
+    }
+
+    async fn routes_inside(&mut self, scope: &Scope, family: u8, names: &BTreeMap<u32, LinkName>, into: &mut Vec<Seen>) -> Result<(), KernelError> {
+        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
+        let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+            list.extend(route(message).filter(|seen| seen.plain && scope.covers(&seen.net)));
+        });
+        into.extend(all.await?.into_iter().map(|mut seen| {
+            // For IPv6 the kernel shows blackhole routes on `lo`.
+            let nowhere = seen.spec.kind == RouteKind::Blackhole;
+            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
+            Seen { key: Key::Route(seen.net, seen.metric), value: Value::Route(seen.spec), made: Made::By(seen.spec.protocol) }
+        }));
+        Ok(())
+    }
+
+    /// Neighbours of a family, or FDB entries.
+    async fn entries(&mut self, name: LinkName, index: u32, family: u8, into: &mut Vec<Seen>) -> Result<(), KernelError> {
+        let request = || match family {
+            AF_BRIDGE => Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0)),
+            _ => Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index),
+        };
+        let all = self.requests.dump("list neighbours and FDB entries", request, Vec::new, |list: &mut Vec<Seen>, message| {
+            let seen = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.says_something());
+            list.extend(seen.and_then(|seen| entry(name, &seen)));
+        });
+        into.extend(all.await?);
+        Ok(())
+    }
+}
+
+fn entry(name: LinkName, seen: &SeenNeighbor) -> Option<Seen> {
+    let (ip, mac) = seen.dst.zip(seen.mac)?;
+    let (key, value) = match seen.family {
+        AF_BRIDGE => (Key::Fdb(name, mac), Value::Fdb(ip)),
+        _ => (Key::Neighbor(name, ip), Value::Neighbor(mac)),
+    };
+    let made = match (seen.protocol, seen.fed(), seen.permanent()) {
+        (Some(protocol), ..) if protocol != 0 => Made::By(protocol),
+        (_, true, _) => Made::Fed,
+        (_, false, true) => Made::Set,
+        (_, false, false) => Made::Learned,
+    };
+    Some(Seen { key, value, made })
+}

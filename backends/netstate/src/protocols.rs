@@ -1,0 +1,133 @@
+//! Who makes routes: the protocol numbers that programs mark theirs with, and the names that this host has for them.
+
+use crate::names::LinkName;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The number that flannel-rs uses unless it is told otherwise.
+const FLANNEL: u8 = 241;
+/// The number of routes that follow from addresses (RTPROT_KERNEL).
+const KERNEL: u8 = 2;
+
+/// Numbers that have a name everywhere (linux/rtnetlink.h, and what iproute2 has compiled in).
+const WELL_KNOWN: &[(u8, &str)] = &[
+    (0, "unspec"),
+    (1, "redirect"),
+    (KERNEL, "kernel"),
+    (3, "boot"),
+    (4, "static"),
+    (8, "gated"),
+    (9, "ra"),
+    (10, "mrt"),
+    (11, "zebra"),
+    (12, "bird"),
+    (13, "dnrouted"),
+    (14, "xorp"),
+    (15, "ntk"),
+    (16, "dhcp"),
+    (17, "mrouted"),
+    (18, "keepalived"),
+    (42, "babel"),
+    (84, "ovn"),
+    (99, "openr"),
+    (186, "bgp"),
+    (187, "isis"),
+    (188, "ospf"),
+    (189, "rip"),
+    (192, "eigrp"),
+];
+
+/// Where names are defined, the files of distributions first.
+const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
+/// Where packages add theirs.
+const FOLDERS: [&str; 2] = ["/usr/share/iproute2/rt_protos.d", "/etc/iproute2/rt_protos.d"];
+/// A longer file is none of iproute2's.
+const LIMIT: usize = 64 * 1024;
+
+/// The names of protocol numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocols(BTreeMap<u8, String>);
+
+impl Default for Protocols {
+    fn default() -> Self {
+        Self(WELL_KNOWN.iter().map(|(number, name)| (*number, (*name).to_owned())).collect())
+    }
+}
+
+impl Protocols {
+    /// The names that this host has.
+    pub fn of_this_host() -> Self {
+        let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
+        for folder in FOLDERS {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let mut added: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "conf")).collect();
+            added.sort();
+            files.extend(added);
+        }
+        let mut names = Self::default();
+        // Where there is no iproute2, its compiled-in names do.
+        files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).filter(|text| text.len() <= LIMIT).for_each(|text| names.read(&text));
+        names
+    }
+
+    /// Adds the names of a file: a number and a name a line.
+    pub fn read(&mut self, text: &str) {
+        for line in text.lines() {
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let number = words.next().and_then(|word| match word.strip_prefix("0x") {
+                Some(digits) => u8::from_str_radix(digits, 16).ok(),
+                None => word.parse().ok(),
+            });
+            if let Some((number, name)) = number.zip(words.next()) {
+                self.0.insert(number, name.to_owned());
+            }
+        }
+    }
+
+    /// The number as `ip route` prints it.
+    pub fn name(&self, number: u8) -> String {
+        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
+    }
+
+    /// Who makes routes with this number. `dev` is the device of such a route.
+    pub fn maker(&self, number: u8, dev: LinkName) -> String {
+        match (number, self.0.get(&number)) {
+            (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),
+            (KERNEL, _) => format!("the kernel, for an address of {dev}"),
+            (0 | 3, _) => "ip route without a protocol, or a program that names none (Go flannel, CNI plugins)".to_owned(),
+            (4, _) => "an operator, NetworkManager or systemd-networkd".to_owned(),
+            (9, _) => "the kernel, by a router advertisement".to_owned(),
+            (16, _) => "a DHCP client".to_owned(),
+            (FLANNEL, None) => "another flanneld".to_owned(),
+            (_, Some(name)) => name.clone(),
+            (_, None) => format!("protocol {number}, which has no name here"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_names_of_the_host() {
+        let mut names = Protocols::default();
+        names.read("#\n# Reserved protocols.\n#\n12\tbird\n 0x50  felix # calico\n241 mine\n300 large\n7\nx y\n\n12 bird2\n");
+        assert_eq!((names.name(4), names.name(12), names.name(0x50), names.name(7)), ("static".into(), "bird2".into(), "felix".into(), "7".into()));
+        assert_eq!(names.maker(241, LinkName::default()), "mine");
+        let known = Protocols::default();
+        let dev = LinkName::parse("cni0").unwrap();
+        for (number, maker) in [
+            (2, "the kernel, for an address of cni0"),
+            (4, "an operator, NetworkManager or systemd-networkd"),
+            (12, "bird"),
+            (16, "a DHCP client"),
+            (241, "another flanneld"),
+            (77, "protocol 77, which has no name here"),
+        ] {
+            assert_eq!(known.maker(number, dev), maker);
+        }
+        // Whatever this host has, the well-known ones stay known.
+        assert_eq!(Protocols::of_this_host().name(4), "static");
+    }
+}

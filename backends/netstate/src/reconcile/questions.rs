@@ -1,0 +1,34 @@
+//! Questions to the running loop: what the kernel has, read now.
+
+use crate::kernel::KernelError;
+use crate::sighting::Sighting;
+use tokio::sync::{mpsc, oneshot};
+
+/// Where an answer goes. Who asked may have given up.
+pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
+
+/// Asks a running reconciler.
+#[derive(Clone, Debug)]
+pub struct Inspector(mpsc::Sender<Question>);
+
+/// The questions that wait: one at a time, because each reads everything.
+pub(super) fn channel() -> (Inspector, mpsc::Receiver<Question>) {
+    let (sender, receiver) = mpsc::channel(1);
+    (Inspector(sender), receiver)
+}
+
+impl Inspector {
+    /// What is wanted and what the kernel has, read between two passes.
+    ///
+    /// # Errors
+    /// The kernel cannot be read, or the loop has ended.
+    ///
+    /// # Cancel safety
+    /// A question whose future was dropped is not answered.
+    pub async fn look(&self) -> Result<Sighting, KernelError> {
+        let ended = || KernelError { what: "look at the kernel".to_owned(), why: "the network is being stopped".to_owned() };
+        let (sender, answer) = oneshot::channel();
+        self.0.send(sender).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}

@@ -1,0 +1,58 @@
+//! What a node should have in the kernel, what it has, and whose each object is: read at one moment, judged by [`inspect`](crate::inspect).
+
+use crate::kernel::{Facts, OpError};
+use crate::object::{KernelState, Key};
+use crate::peers::peers;
+use crate::plan::Plan;
+use crate::survey::Survey;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use subnet_lease::{LeaseTable, Peer, Subnets};
+
+/// Another node that objects are for, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name, as its lease says it. Go flannel writes none.
+    pub node: Option<String>,
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// The wanted and the actual state at one moment.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// What is wanted.
+    pub want: KernelState,
+    /// What is there of it, and what is ours and not wanted.
+    pub have: KernelState,
+    /// What failed when both were made equal last.
+    pub errors: Vec<OpError>,
+    /// Whether objects that are not wanted stay for a while, because many leases vanished at once.
+    pub held: bool,
+    /// What is there beside it.
+    pub survey: Survey,
+    /// This node's own subnets.
+    pub own: Subnets,
+    /// The other nodes.
+    pub holders: Vec<Holder>,
+    /// Whose objects these are, as places in `holders`. The others are this node's own.
+    pub owners: BTreeMap<Key, usize>,
+}
+
+/// The other nodes, and the objects that each needs. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
+pub fn holders<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> (Vec<Holder>, BTreeMap<Key, usize>) {
+    let mut all: Vec<Peer<'_>> = peers(leases, plan.own(), plan.kinds(), plan.scope(), &facts.underlay).collect();
+    all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
+    let (mut holders, mut owners) = (Vec::with_capacity(all.len()), BTreeMap::new());
+    for (place, peer) in all.iter().enumerate() {
+        let node = peer.lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
+        holders.push(Holder { node, subnet: peer.subnet, address: peer.public_ip });
+        for (key, _) in plan.of_peer(peer, facts) {
+            owners.entry(key).or_insert(place);
+        }
+    }
+    (holders, owners)
+}

@@ -1,0 +1,199 @@
+//! Objects as `ip` and `bridge` print them.
+
+use crate::link::vxlan::PORT;
+use crate::link::{LinkKind, LinkSpec};
+use crate::names::{LinkName, Mac};
+use crate::object::{Key, Value};
+use crate::route::{RouteKind, RouteSpec};
+use ipnet::IpNet;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+/// RT_SCOPE_*, as far as routes of the main table have them.
+const SCOPES: [(u8, &str); 3] = [(200, "site"), (253, "link"), (254, "host")];
+/// RTN_*, as far as routes of the main table have them.
+const TYPES: [(u8, &str); 9] = [
+    (2, "local"),
+    (3, "broadcast"),
+    (4, "anycast"),
+    (5, "multicast"),
+    (6, "blackhole"),
+    (7, "unreachable"),
+    (8, "prohibit"),
+    (9, "throw"),
+    (10, "nat"),
+];
+
+/// What texts of objects depend on beside the objects.
+pub struct Words<'a> {
+    /// The names of routes' protocol numbers.
+    pub protocol: &'a dyn Fn(u8) -> String,
+    /// The names of interfaces by their index.
+    pub interface: &'a dyn Fn(u32) -> Option<String>,
+}
+
+impl Words<'_> {
+    /// An object, as the program that shows its kind prints it.
+    pub fn object(&self, key: &Key, value: &Value) -> String {
+        match (key, value) {
+            (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
+            (Key::Address(name, net), _) => format!("{net} dev {name}"),
+            (Key::Fdb(name, mac), Value::Fdb(ip)) => fdb(*name, *mac, *ip, "permanent"),
+            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => neighbour(*name, *ip, *mac, "PERMANENT"),
+            (Key::Route(net, metric), Value::Route(route)) => self.route(net, *metric, route),
+            _ => key.to_string(),
+        }
+    }
+
+    /// A route, as `ip route` prints it.
+    pub fn route(&self, net: &IpNet, metric: u32, route: &RouteSpec) -> String {
+        let mut out = String::new();
+        let kind = match route.kind {
+            RouteKind::Unicast => None,
+            RouteKind::Blackhole => Some(6),
+            RouteKind::Other(kind) => Some(kind),
+        };
+        if let Some(kind) = kind {
+            let name = TYPES.iter().find(|(number, _)| *number == kind).map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned());
+            let _ = write!(out, "{name} ");
+        }
+        let _ = write!(out, "{net}");
+        if let Some(via) = route.via {
+            let _ = write!(out, " via {via}");
+        }
+        if route.dev != LinkName::default() {
+            let _ = write!(out, " dev {}", route.dev);
+        }
+        let _ = write!(out, " proto {}", (self.protocol)(route.protocol));
+        if let Some((_, scope)) = SCOPES.iter().find(|(number, _)| *number == route.scope) {
+            let _ = write!(out, " scope {scope}");
+        }
+        if metric != 0 {
+            let _ = write!(out, " metric {metric}");
+        }
+        if route.onlink {
+            out.push_str(" onlink");
+        }
+        out
+    }
+
+    /// An interface, in the words of `ip -d link`.
+    pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
+        let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
+        if let Some(mac) = spec.mac {
+            let _ = write!(out, " address {mac}");
+        }
+        let _ = write!(out, " {}", spec.kind.name());
+        match &spec.kind {
+            LinkKind::Vxlan(vxlan) => {
+                let _ = write!(out, " id {}", vxlan.vni);
+                if let Some(local) = vxlan.local {
+                    let _ = write!(out, " local {local}");
+                }
+                if vxlan.lower != 0 {
+                    let lower = (self.interface)(vxlan.lower).unwrap_or_else(|| format!("if{}", vxlan.lower));
+                    let _ = write!(out, " dev {lower}");
+                }
+                let learning = if vxlan.learning { "learning" } else { "nolearning" };
+                let _ = write!(out, " dstport {} {learning}{}", vxlan.port.unwrap_or(PORT), if vxlan.gbp { " gbp" } else { "" });
+            }
+            LinkKind::Tun(tun) if !tun.held => out.push_str(", and no flanneld has it open"),
+            LinkKind::Tun(_) | LinkKind::Other(_) => {}
+        }
+        out
+    }
+
+    /// A link that was found in place of a wanted one: what is left alone is left out, and what `ip link` does not show is said if it differs.
+    pub fn link_instead(&self, name: LinkName, wanted: &LinkSpec, found: &LinkSpec) -> String {
+        let mut shown = found.clone();
+        shown.mac = found.mac.filter(|_| wanted.mac.is_some());
+        let mut out = self.link(name, &shown);
+        if let (Some(wanted), Some(found)) = (wanted.accept_ra, found.accept_ra)
+            && wanted != found
+        {
+            let _ = write!(out, ", accept_ra {}", u8::from(found));
+        }
+        if let (Some(wanted), Some(found)) = (wanted.checksum_offload, found.checksum_offload)
+            && wanted != found
+        {
+            let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
+        }
+        out
+    }
+}
+
+/// A neighbour, as `ip neighbour` prints it.
+pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
+    format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
+}
+
+/// An FDB entry, as `bridge fdb` prints it.
+pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
+    format!("{mac} dev {name} dst {ip} self {state}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::tun::TunSpec;
+    use crate::link::vxlan::VxlanSpec;
+    use crate::protocols::Protocols;
+
+    fn with_words<T>(run: impl FnOnce(Words<'_>) -> T) -> T {
+        let protocols = Protocols::default();
+        let protocol = |number| protocols.name(number);
+        run(Words { protocol: &protocol, interface: &|index| (index == 2).then(|| "eth1".to_owned()) })
+    }
+
+    #[test]
+    fn objects_read_as_their_programs_print_them() {
+        let name = LinkName::parse("flannel.1").unwrap();
+        let eth = LinkName::parse("eth1").unwrap();
+        let via: IpAddr = "10.244.3.0".parse().unwrap();
+        let mac = Mac([2, 0, 0, 0, 0, 3]);
+        let none = LinkName::default();
+        let route = RouteSpec { via: Some(via), dev: name, onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let vxlan = VxlanSpec { vni: 1, port: None, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
+        let link = LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
+        let tun = LinkSpec { kind: LinkKind::Tun(TunSpec { held: true }), mac: None, ..link.clone() };
+        with_words(|words| {
+            for (key, value, text) in [
+                (
+                    Key::Link(name),
+                    Value::Link(Box::new(link.clone())),
+                    "flannel.1 mtu 1450 up address 02:00:00:00:00:03 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
+                ),
+                (Key::Link(name), Value::Link(Box::new(tun)), "flannel.1 mtu 1450 up tun"),
+                (Key::Address(name, net("10.244.1.0/32")), Value::Address, "10.244.1.0/32 dev flannel.1"),
+                (Key::Fdb(name, mac), Value::Fdb("192.0.2.3".parse().unwrap()), "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent"),
+                (Key::Neighbor(name, via), Value::Neighbor(mac), "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT"),
+                (Key::Route(net("10.244.3.0/24"), 0), Value::Route(route), "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"),
+                (
+                    Key::Route(net("fd00::/64"), 1024),
+                    Value::Route(RouteSpec { via: None, dev: eth, onlink: false, scope: 253, protocol: 4, ..route }),
+                    "fd00::/64 dev eth1 proto static scope link metric 1024",
+                ),
+                (
+                    Key::Route(net("10.244.1.0/24"), 65_535),
+                    Value::Route(RouteSpec { via: None, dev: none, onlink: false, kind: RouteKind::Blackhole, ..route }),
+                    "blackhole 10.244.1.0/24 proto 241 metric 65535",
+                ),
+                (
+                    Key::Route(net("10.244.1.0/24"), 0),
+                    Value::Route(RouteSpec { via: None, dev: none, onlink: false, kind: RouteKind::Other(7), protocol: 12, ..route }),
+                    "unreachable 10.244.1.0/24 proto bird",
+                ),
+            ] {
+                assert_eq!(words.object(&key, &value), text);
+            }
+            let mut found = link.clone();
+            (found.mtu, found.up, found.accept_ra, found.checksum_offload) = (1400, false, Some(true), Some(false));
+            let wanted = LinkSpec { mac: None, ..link };
+            assert_eq!(
+                words.link_instead(name, &wanted, &found),
+                "flannel.1 mtu 1400 down vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning, accept_ra 1"
+            );
+        });
+    }
+}

@@ -1,0 +1,150 @@
+//! What `flannelctl routes` says, as text: a pure function of the document. What is not as wanted comes first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use node_api::Rules;
+use node_api::routes::{Foreign, Holder, Kind, Object, Routes, State};
+use subnet_lease::printable;
+
+use crate::columns::{Cell, plain, table};
+use crate::screen::{Screen, Style};
+
+const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
+const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
+/// How many objects are listed that are as wanted; more are counted.
+const LISTED: usize = 30;
+/// How many reasons are told for what the kernel refused.
+const REASONS: usize = 5;
+
+/// The whole text.
+pub fn text(routes: &Routes, all: bool, screen: Screen) -> String {
+    let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes.objects.iter().partition(|object| object.state == State::AsWanted);
+    let counted = !all && well.len() > LISTED;
+    let mut out = Vec::new();
+    let mut rows: Vec<Vec<Cell>> = wrong.iter().map(|object| exception(object, screen)).collect();
+    if counted {
+        rows.extend(counts(&well, if wrong.is_empty() { "" } else { " more" }));
+    } else {
+        rows.extend(well.iter().map(|object| vec![plain(word(object.kind)), plain(&object.text), plain(holder(object)), plain("as wanted")]));
+    }
+    if !rows.is_empty() {
+        out.push(table(&HEADINGS, &rows, screen));
+    }
+    out.extend(reasons(&wrong));
+    out.extend(foreign(&routes.foreign, all, screen));
+    out.extend(routes.rules.as_ref().map(|rules| format!("rules: {}", said(rules))));
+    out.push(summary(routes, screen));
+    out.join("\n\n")
+}
+
+/// An object that is not as wanted, with what is there in its place.
+fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
+    let sign = if screen.is_terminal() { "✗ " } else { "" };
+    let state = match object.state {
+        State::AsWanted => "as wanted",
+        State::Missing => "missing",
+        State::Different => "different",
+        State::Refused => "refused",
+    };
+    let found = object.found.as_ref().map(|found| format!("there is {found}")).unwrap_or_default();
+    vec![plain(word(object.kind)), plain(&object.text), plain(holder(object)), (format!("{sign}{state}"), Some(Style::Bad)), faint(found)]
+}
+
+/// Why the kernel refused objects: too long for a table, and often the same for many.
+fn reasons(wrong: &[&Object]) -> Option<String> {
+    let all: BTreeSet<&str> = wrong.iter().filter_map(|object| object.why.as_deref()).collect();
+    let mut lines: Vec<String> = all.iter().take(REASONS).map(|why| format!("refused: {}", printable::line(why))).collect();
+    if all.len() > REASONS {
+        lines.push(format!("and for {} more reasons (-o json has them)", all.len() - REASONS));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// How many of each kind are as wanted.
+fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
+    let mut counts: BTreeMap<Kind, usize> = BTreeMap::new();
+    for object in well {
+        *counts.entry(object.kind).or_default() += 1;
+    }
+    counts.into_iter().map(|(kind, count)| vec![plain(word(kind)), faint(format!("{count}{more}")), plain(""), plain("as wanted")]).collect()
+}
+
+/// What others have; routes to this node's own pods are only counted, unless all are wanted.
+fn foreign(all_of_them: &[Foreign], all: bool, screen: Screen) -> Option<String> {
+    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = all_of_them.iter().partition(|other| other.in_the_way_of.is_empty());
+    let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless.into_iter().partition(|other| other.own_subnet && !all);
+    let sign = if screen.is_terminal() { "✗ " } else { "" };
+    let harm = |other: &Foreign| (format!("{sign}in the way of {}", other.in_the_way_of.join(", ")), Some(Style::Bad));
+    let row = |other: &Foreign| vec![plain(word(other.kind)), plain(&other.text), plain(&other.by)];
+    let harmful = harmful.iter().map(|other| row(other).into_iter().chain([harm(other)]).collect());
+    let rows: Vec<Vec<Cell>> = harmful.chain(others.iter().map(|other| row(other))).collect();
+    let own = (!own.is_empty()).then(|| format!("{} more inside this node's own subnet, as its pods' are (--all)", routes(own.len())));
+    let table = (!rows.is_empty()).then(|| table(&FOREIGN, &rows, screen));
+    let parts: Vec<String> = table.into_iter().chain(own).collect();
+    (!parts.is_empty()).then(|| parts.join("\n"))
+}
+
+fn routes(count: usize) -> String {
+    format!("{count} route{}", if count == 1 { "" } else { "s" })
+}
+
+fn said(rules: &Rules) -> String {
+    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
+    let state = if rules.in_place { "in place".into() } else { printable::value(&rules.trouble) };
+    format!("{}: {what}; {state}", rules.with)
+}
+
+/// The last line: whether all is well, and how much is not.
+fn summary(routes: &Routes, screen: Screen) -> String {
+    let count = |state: State| routes.objects.iter().filter(|object| object.state == state).count();
+    let all = routes.objects.len();
+    let objects = format!("{all} object{}", if all == 1 { "" } else { "s" });
+    let mut wrong: Vec<String> = [(State::Missing, "missing"), (State::Different, "different"), (State::Refused, "refused")]
+        .into_iter()
+        .map(|(state, word)| (count(state), word))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let right = match (wrong.is_empty(), all) {
+        (true, 0) => "nothing is wanted in the kernel".to_owned(),
+        (true, 1) => format!("{objects}, as wanted"),
+        (true, _) => format!("{objects}, all as wanted"),
+        (false, _) => {
+            wrong.insert(0, format!("{} as wanted", count(State::AsWanted)));
+            format!("{objects}: {}", wrong.join(", "))
+        }
+    };
+    let mut parts = vec![right];
+    match routes.foreign.iter().filter(|other| !other.in_the_way_of.is_empty()).count() {
+        0 => {}
+        1 => parts.push("one of somebody else's is in the way".to_owned()),
+        count => parts.push(format!("{count} of somebody else's are in the way")),
+    }
+    if routes.rules.as_ref().is_some_and(|rules| !rules.in_place) {
+        parts.push("the rules are not in place".to_owned());
+    }
+    let style = if routes.is_broken() { Style::Bad } else { Style::Good };
+    screen.styled(style, parts.join("; "))
+}
+
+fn holder(object: &Object) -> String {
+    object.holder.as_ref().map_or_else(|| "this node".to_owned(), Holder::title)
+}
+
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Link => "link",
+        Kind::Address => "address",
+        Kind::Fdb => "FDB",
+        Kind::Neighbour => "neighbour",
+        Kind::Route => "route",
+        Kind::Blackhole => "blackhole",
+    }
+}
+
+fn faint(text: String) -> Cell {
+    (text, Some(Style::Faint))
+}
+
+#[cfg(test)]
+mod tests;
