@@ -8,8 +8,8 @@ use lab::{Bed, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What a command may take that cannot be answered.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// Ten times what a command may take that cannot be answered.
+const AT_ONCE: Duration = Duration::from_secs(30);
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
 
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
@@ -219,7 +219,7 @@ fn what_is_in_the_way_is_told_with_its_maker_until_it_is_gone() {
     .unwrap();
 }
 
-/// Runs it where it cannot answer: one line, exit code 1, within three seconds.
+/// Runs it where it cannot answer: one line, exit code 1, soon.
 fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let begun = Instant::now();
     let output = flannelctl(host, &["routes"])?;
