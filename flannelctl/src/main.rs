@@ -13,6 +13,7 @@ mod leases;
 mod out;
 mod peers;
 mod place;
+mod probe;
 mod release;
 mod reserve;
 mod rights;
@@ -39,6 +40,8 @@ enum Command {
     Status(status::Args),
     /// List the other nodes, and whether packets reach them.
     Peers(peers::Args),
+    /// Ask a peer or a pod now: the way there step by step, and where it ends.
+    Probe(probe::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
     /// Give a node a fixed subnet, or keep a lease for good.
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Status(args) => status::run(&args).map(|found| code = found),
         Command::Peers(args) => peers::run(&args).map(|found| code = found),
+        Command::Probe(args) => probe::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
         Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),

@@ -7,6 +7,7 @@ pub mod health;
 pub mod host;
 mod listen;
 pub mod node;
+mod probe;
 mod routes;
 mod slots;
 pub mod ways;

@@ -1,6 +1,7 @@
 //! `GET /api/v1/node`: the document, put together from what the daemon's tasks know.
 
 use crate::health::Health;
+use crate::probe::Inquirer;
 use doctor::Report;
 use node_api::{File, FileState, Lease, Node, Peer};
 use probing::view::Mesh;
@@ -41,6 +42,7 @@ pub struct Describer {
 struct State {
     live: Option<Live>,
     mesh: Option<MeshView>,
+    inquirer: Option<Inquirer>,
 }
 
 /// Gives what probes tell of the peers.
@@ -83,10 +85,20 @@ impl Describer {
         self.state().mesh = Some(view);
     }
 
+    /// Asks this network's peers at once, for whoever wants that.
+    pub fn ask_by(&self, inquirer: Inquirer) {
+        self.state().inquirer = Some(inquirer);
+    }
+
+    /// Who asks peers at once; none while there is no network.
+    pub fn inquirer(&self) -> Option<Inquirer> {
+        self.state().inquirer.clone()
+    }
+
     /// The network is gone, and with it what was known of it.
     pub fn forget(&self) {
         let mut state = self.state();
-        (state.live, state.mesh) = (None, None);
+        *state = State::default();
     }
 
     /// The doctor's report of a round that begins now.

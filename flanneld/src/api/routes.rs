@@ -3,6 +3,7 @@
 use super::health;
 use super::host::is_ours;
 use super::node::{Describer, safe};
+use super::probe::probe;
 use crate::health::Health;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -25,7 +26,8 @@ pub fn of_the_page(describer: Describer) -> Router {
 
 /// What the socket answers.
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
-    api(describer, get(fresh_findings)).merge(health::routes(health)).layer(from_fn(read_only))
+    let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(describer.clone());
+    api(describer, get(fresh_findings)).merge(probe).merge(health::routes(health)).layer(from_fn(read_only))
 }
 
 fn api(describer: Describer, findings: MethodRouter<Describer>) -> Router {
