@@ -1,9 +1,10 @@
 //! A running network: a reconciler and the engines of its devices.
 
 use crate::backend::{Error, Network, Setup};
-use crate::status::Observer;
+use crate::status::{Needs, Observer};
 use async_trait::async_trait;
 use netstate::kernel::Kernel;
+use netstate::object::Key;
 use netstate::plan::{Announced, Plan};
 use netstate::reconcile::questions::Inspector;
 use netstate::reconcile::{Inputs, Reconciler};
@@ -30,9 +31,20 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     leases: &LeaseTable,
     setup: &Setup,
 ) -> Result<Box<dyn Network>, Error> {
+    let plan = Arc::new(plan);
+    let needs = needs(plan.clone());
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
-    let observer = Observer::of(reconciler.progress(), engines);
+    let observer = Observer::of(reconciler.progress(), engines).with_needs(needs);
     Ok(Box::new(Running { reconciler, observer }))
+}
+
+/// What a peer needs in the kernel: its own objects, and the node's routes to its subnet.
+fn needs<P: Plan + 'static>(plan: Arc<P>) -> Needs {
+    Arc::new(move |peer, facts| {
+        let leads_there = |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));
+        let shared = plan.base(facts).0.into_iter().filter(|(key, _)| leads_there(key));
+        plan.of_peer(peer, facts).into_iter().chain(shared).collect()
+    })
 }
 
 #[async_trait]

@@ -1,11 +1,14 @@
 //! The status of a running network, as numbers and words. It shares nothing with the threads that count.
 
+use netstate::kernel::Facts;
+use netstate::object::{Key, Value};
 use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::reason::Reason;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
+use subnet_lease::Peer;
 
 /// The status of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,14 +53,26 @@ pub struct Traffic {
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Provides the status of a network.
+/// Tells what the network needs in the kernel for one family of a peer.
+pub type Needs = Arc<dyn Fn(&Peer<'_>, &Facts) -> Vec<(Key, Value)> + Send + Sync>;
+
+/// Provides the status of a network, and what it needs for a peer.
 #[derive(Clone)]
-pub struct Observer(Arc<dyn Fn() -> Status + Send + Sync>);
+pub struct Observer {
+    status: Arc<dyn Fn() -> Status + Send + Sync>,
+    needs: Needs,
+}
 
 impl Observer {
     /// Gets the status by calling `status`.
     pub fn new(status: impl Fn() -> Status + Send + Sync + 'static) -> Self {
-        Self(Arc::new(status))
+        Self { status: Arc::new(status), needs: Arc::new(|_, _| Vec::new()) }
+    }
+
+    /// The same for a network with a plan.
+    #[must_use]
+    pub(crate) fn with_needs(self, needs: Needs) -> Self {
+        Self { needs, ..self }
     }
 
     /// Combines a reconciler and the engines, by device.
@@ -67,7 +82,12 @@ impl Observer {
 
     /// The current status.
     pub fn status(&self) -> Status {
-        (self.0)()
+        (self.status)()
+    }
+
+    /// The kernel objects that the network needs for one family of a peer. Pure: nothing is read.
+    pub fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        (self.needs)(peer, facts)
     }
 }
 

@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::rights;
 use doctor::Report;
-use node_api::Node;
 use node_api::routes::{self, Routes};
+use node_api::{Node, Probe};
 use run_dir::{api_socket, instance, status_file};
 use serde::de::DeserializeOwned;
 
 /// How long the daemon may take, from the first word to the last.
 const PATIENCE: Duration = Duration::from_millis(2900);
+/// How long it may take for a probe, which waits for others and for answers.
+const PROBE: Duration = Duration::from_secs(11);
+/// What it answers at once.
+const ALIVE: &str = "/livez";
 /// The pause before another attempt.
 const RETRY: Duration = Duration::from_millis(20);
 /// A longer answer is not a daemon's.
@@ -36,11 +40,11 @@ pub enum Silence {
     #[error("only root may ask flanneld: permission denied on {}; use sudo", .0.display())]
     Denied(PathBuf),
     /// It does not answer in time.
-    #[error("flanneld is there and does not answer on {} within {PATIENCE:?}: it hangs, or has more clients than it serves", .0.display())]
-    Hangs(PathBuf),
-    /// It cannot say it now.
+    #[error("flanneld is there and does not answer on {} within {:?}: it hangs, or has more clients than it serves", .0.display(), .1)]
+    Hangs(PathBuf, Duration),
+    /// It answers that it cannot.
     #[error("{0}")]
-    NotNow(String),
+    Refused(String),
     /// The answer is none.
     #[error("flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())]
     Strange {
@@ -58,7 +62,7 @@ pub enum Silence {
 pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     let path = api_socket::path(subnet_file);
     let target = if rows { format!("{}?rows", node_api::NODE) } else { node_api::NODE.to_owned() };
-    let answer = get(subnet_file, &path, &target)?;
+    let answer = get(subnet_file, &path, &target, PATIENCE)?;
     let named = |node: &Node| node.schema.clone();
     document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
@@ -69,7 +73,7 @@ pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
 /// Says why there is no report.
 pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, node_api::FINDINGS)?;
+    let answer = get(subnet_file, &path, node_api::FINDINGS, PATIENCE)?;
     let named = |report: &Report| report.schema.clone();
     document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
@@ -80,12 +84,24 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
 /// Says why there is no comparison.
 pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, node_api::ROUTES)?;
-    if let Some(why) = not_now(&answer) {
-        return Err(Silence::NotNow(why));
-    }
+    let answer = get(subnet_file, &path, node_api::ROUTES, PATIENCE)?;
+    refused(&answer)?;
     let named = |routes: &Routes| routes.schema.clone();
     document(&answer, routes::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+}
+
+/// What comes of asking a peer or a pod at once.
+///
+/// # Errors
+/// Says why there is nothing: nobody is meant, it cannot be asked now, or the daemon does not answer.
+pub fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
+    let path = api_socket::path(subnet_file);
+    // A daemon that hangs is noticed at once.
+    get(subnet_file, &path, ALIVE, PATIENCE)?;
+    let answer = get(subnet_file, &path, &node_api::probe::request(peer), PROBE)?;
+    refused(&answer)?;
+    let named = |probe: &Probe| probe.schema.clone();
+    document(&answer, node_api::PROBE, named).map_err(|what| Silence::Strange { path, what })
 }
 
 /// What the daemon answers to a request, whatever it says.
@@ -94,15 +110,15 @@ pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
 /// Says why there is no answer.
 pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, target)?;
+    let answer = get(subnet_file, &path, target, PATIENCE)?;
     match split(&answer) {
         Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
         Err(what) => Err(Silence::Strange { path, what: what.to_owned() }),
     }
 }
 
-fn get(subnet_file: &Path, path: &Path, target: &str) -> Result<Vec<u8>, Silence> {
-    let end = Instant::now() + PATIENCE;
+fn get(subnet_file: &Path, path: &Path, target: &str, patience: Duration) -> Result<Vec<u8>, Silence> {
+    let end = Instant::now() + patience;
     loop {
         let error = match attempt(path, target, end) {
             Ok(answer) => return Ok(answer),
@@ -114,7 +130,7 @@ fn get(subnet_file: &Path, path: &Path, target: &str) -> Result<Vec<u8>, Silence
             // Too many clients at once: the next attempt may be luckier.
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
                 if Instant::now() + RETRY >= end {
-                    return Err(Silence::Hangs(path.to_owned()));
+                    return Err(Silence::Hangs(path.to_owned(), patience));
                 }
                 std::thread::sleep(RETRY);
             }
@@ -150,7 +166,7 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
 /// Nobody listens: no daemon, or another one.
 fn absent(subnet_file: &Path, path: &Path) -> Silence {
     if status_file::lives(subnet_file) {
-        return Silence::Hangs(path.to_owned());
+        return Silence::Hangs(path.to_owned(), PATIENCE);
     }
     // Who is not root cannot tell this host's daemon from those of others.
     match instance::running::running(subnet_file) {
@@ -167,16 +183,23 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), &'static str> {
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
-/// Why the daemon has no document now (code 503).
-fn not_now(answer: &[u8]) -> Option<String> {
-    let (head, body) = split(answer).ok()?;
-    (head.split(' ').nth(1) == Some("503")).then(|| String::from_utf8_lossy(body).trim().to_owned())
+/// Whether the daemon answers that it cannot, and why.
+fn refused(answer: &[u8]) -> Result<(), Silence> {
+    match split(answer) {
+        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(Silence::Refused(String::from_utf8_lossy(body).trim_end().to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// The code in the head of an answer.
+fn code(head: &str) -> &str {
+    head.split(' ').nth(1).unwrap_or_default()
 }
 
 /// The document in an answer, of this schema.
 fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, String> {
     let (head, body) = split(answer)?;
-    let code = head.split(' ').nth(1).unwrap_or_default();
+    let code = code(&head);
     if code != "200" {
         return Err(format!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default()));
     }

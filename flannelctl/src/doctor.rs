@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
         // What does not run or hangs is looked at from outside.
-        Err(Silence::Stopped(_) | Silence::Hangs(_)) => look(args)?,
+        Err(Silence::Stopped(_) | Silence::Hangs(..)) => look(args)?,
         Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {

@@ -13,6 +13,7 @@ mod leases;
 mod out;
 mod peers;
 mod place;
+mod probe;
 mod release;
 mod reserve;
 mod rights;
@@ -42,6 +43,8 @@ enum Command {
     Peers(peers::Args),
     /// List what flanneld wants in this node's kernel, whether it is there, and what others have in its way.
     Routes(routes::Args),
+    /// Ask a peer or a pod now: the way there step by step, and where it ends.
+    Probe(probe::Args),
     /// List the leases in the store: who holds which subnet, and any problems with it.
     Leases(leases::Args),
     /// Give a node a fixed subnet, or keep a lease for good.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args).map(|found| code = found),
         Command::Peers(args) => peers::run(&args).map(|found| code = found),
         Command::Routes(args) => routes::run(&args).map(|found| code = found),
+        Command::Probe(args) => probe::run(&args).map(|found| code = found),
         Command::Leases(args) => leases::run(&args),
         Command::Reserve(args) => reserve::run(&args),
         Command::Release(args) => release::run(&args),

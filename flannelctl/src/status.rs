@@ -50,8 +50,8 @@ fn find_out(args: &Args) -> Result<Status> {
     let mut status = Status { schema: STATUS.to_owned(), host, daemon: DaemonState::Running, trouble: None, last_words: None, node: None };
     match ask::node(file, false) {
         Ok(node) => status.node = Some(node),
-        Err(silence @ (Silence::Denied(_) | Silence::Strange { .. } | Silence::Foreign { .. } | Silence::NotNow(_))) => bail!(silence),
-        Err(silence @ Silence::Hangs(_)) => {
+        Err(silence @ (Silence::Denied(_) | Silence::Strange { .. } | Silence::Foreign { .. } | Silence::Refused(_))) => bail!(silence),
+        Err(silence @ Silence::Hangs(..)) => {
             status.daemon = DaemonState::Hanging;
             status.trouble = Some(silence.to_string());
         }

@@ -11,6 +11,7 @@ pub mod health;
 pub mod identity;
 pub mod logging;
 pub mod mesh;
+pub mod probe;
 pub mod status_keeper;
 pub mod store;
 pub mod subnet_env_keeper;

@@ -5,6 +5,7 @@ mod errno;
 mod ethtool;
 mod header;
 mod links;
+pub mod lookup;
 mod read;
 mod socket;
 mod survey;

@@ -4,6 +4,7 @@ use crate::forwarding::Forwarding;
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
 use crate::scope::Scope;
+use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson, Subnets};
 
 /// What the node announces: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
@@ -48,4 +49,39 @@ pub trait Plan: Send + Sync {
 
     /// The current announcement.
     fn announced(&self, facts: &Facts) -> Announced;
+}
+
+/// A plan that others look at, too.
+impl<P: Plan + ?Sized> Plan for Arc<P> {
+    fn scope(&self) -> &Scope {
+        (**self).scope()
+    }
+
+    fn own(&self) -> &Subnets {
+        (**self).own()
+    }
+
+    fn kinds(&self) -> Kinds {
+        (**self).kinds()
+    }
+
+    fn needs_on_link(&self) -> bool {
+        (**self).needs_on_link()
+    }
+
+    fn base(&self, facts: &Facts) -> KernelState {
+        (**self).base(facts)
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        (**self).of_peer(peer, facts)
+    }
+
+    fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
+        (**self).forwarding(leases, facts)
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        (**self).announced(facts)
+    }
 }

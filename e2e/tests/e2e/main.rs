@@ -30,6 +30,7 @@ mod lab;
 mod lab_killed;
 mod lease;
 mod mesh;
+mod probe;
 mod routes;
 mod rules;
 mod traffic;

@@ -6,12 +6,14 @@ mod answers;
 mod kernel;
 mod node;
 mod peer;
+pub mod probe;
 pub mod routes;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use kernel::{Kernel, Rules};
 pub use node::{File, FileState, Lease, Node, Notice, Reason, Store, Underlay};
 pub use peer::{Peer, Unused};
+pub use probe::{PROBE, PROBE_PATH, Probe};
 
 /// The schema of [`Node`].
 pub const SCHEMA: &str = "flannel.node/1";

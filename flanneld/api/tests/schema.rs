@@ -5,8 +5,10 @@
 use doctor::finding::{self, Unknown as Unmade};
 use doctor::{Finding, Report, Severity};
 use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
+use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
 use node_api::{
-    File, FileState, Kernel, Lease, Node, Notice, PEERS, Peer, Peers, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay, Unused,
+    File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
+    Unused,
 };
 use probing::state::State;
 use probing::view::{self, Mesh};
@@ -246,6 +248,37 @@ fn the_schema_of_routes_describes_the_document() {
         assert!(described("object", "state").contains(&serde_json::to_value(state).unwrap()));
     }
     assert_eq!(serde_json::from_value::<Routes>(serde_json::to_value(&full).unwrap()).unwrap(), full);
+}
+
+#[test]
+fn the_schema_of_probes_describes_them() {
+    let questions = QuestionKind::ALL.map(|kind| Questions { kind, asked: 5, answered: 5, rtt_us: Some(1) });
+    let step = |name| Step { name, outcome: Outcome::Ok, text: String::new(), questions: questions.to_vec() };
+    let probe = Probe {
+        schema: PROBE.to_owned(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        node: String::new(),
+        target: Target {
+            node: Some(String::new()),
+            subnet: "10.244.2.0/24".parse().ok(),
+            address: "192.0.2.2".parse().ok(),
+            pod: "10.244.2.7".parse().ok(),
+            here: false,
+        },
+        steps: StepName::ALL.map(step).to_vec(),
+        ends_at: Some(StepName::Overlay),
+        sentence: String::new(),
+        next: vec![Next { on: Some(String::new()), command: String::new() }],
+    };
+    let schema = schema("probe");
+    assert_eq!(schema["title"], PROBE);
+    compare(&schema, &schema, &serde_json::to_value(&probe).unwrap(), true, "probe");
+    let outcomes = &schema["$defs"]["step"]["properties"]["outcome"]["enum"];
+    assert_eq!(*outcomes, json!(Outcome::ALL));
+    let least =
+        Probe { target: Target::default(), steps: Vec::new(), ends_at: None, next: vec![Next { on: None, command: String::new() }], ..probe.clone() };
+    compare(&schema, &schema, &serde_json::to_value(least).unwrap(), false, "probe");
+    assert_eq!(serde_json::from_str::<Probe>(&serde_json::to_string(&probe).unwrap()).unwrap(), probe);
 }
 
 #[test]

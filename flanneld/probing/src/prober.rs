@@ -1,5 +1,6 @@
 //! The prober: a [`Node`] on the sockets of this host.
 
+pub mod echo;
 mod log;
 mod option;
 mod ping;
@@ -154,6 +155,11 @@ impl Prober {
             }
         }
         None
+    }
+
+    /// The address from which this node asks through the overlay network, if it has one now.
+    pub fn source(&self, ipv6: bool) -> Option<IpAddr> {
+        self.inner().node.source(ipv6)
     }
 
     /// Asks and answers until `stop`.

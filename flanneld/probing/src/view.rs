@@ -188,14 +188,20 @@ pub struct Cell {
 pub struct Probe {
     /// The peer, as it stands now.
     pub peer: Peer,
-    /// Full and small questions through the overlay network.
-    pub overlay: Tally,
+    /// Small questions through the overlay network.
+    pub small: Tally,
+    /// Questions as long as the MTU.
+    pub full: Tally,
     /// Questions beside the overlay network.
     pub beside: Tally,
-    /// Ping of the overlay address.
-    pub overlay_ping: Tally,
-    /// Ping of the peer's address.
+    /// Small pings of the overlay address.
+    pub ping: Tally,
+    /// Pings as long as the MTU.
+    pub full_ping: Tally,
+    /// Pings of the peer's address.
     pub beside_ping: Tally,
+    /// Who answered in its place: a node's name if it is known, else its number.
+    pub answered_by: Option<String>,
 }
 
 /// Asked and answered.
@@ -205,6 +211,8 @@ pub struct Tally {
     pub asked: u8,
     /// How often it answered.
     pub answered: u8,
+    /// How often its host refused: it was reached, and its port is closed or its firewall says no.
+    pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
 }

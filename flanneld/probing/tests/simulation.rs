@@ -17,6 +17,7 @@ use probing::node::Datagram;
 use probing::schedule::Walk;
 use probing::state::State;
 use probing::target::Way;
+use probing::view::Probe;
 use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
 use simulation::world::{Link, World};
 use std::collections::BTreeSet;
@@ -363,4 +364,55 @@ fn ten_thousand_nodes_ask_everybody_once_a_cycle_and_nobody_at_once() {
     }
     let most = heard.iter().copied().max().unwrap_or(0);
     assert!(most <= 10, "a node was asked {most} times in one second by a tenth of the others; the mean is 0.4");
+}
+
+/// Whoever asks at once gets an answer by each way, whatever the cycle, and costs what it costs.
+#[test]
+fn one_peer_is_asked_at_once() {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    let tally = |asked: u8, answered: u8| (asked, answered);
+    let seen = |probe: &Probe| {
+        [probe.small, probe.full, probe.beside, probe.ping, probe.full_ping, probe.beside_ping].map(|tally| (tally.asked, tally.answered))
+    };
+    let began = world.now.at;
+    let well = world.ask(0, 1).unwrap();
+    assert_eq!(seen(&well), [tally(5, 5); 6], "{well:?}");
+    assert!(world.now.at - began < S, "nothing is left to wait for");
+    assert!(well.small.rtt_us.is_some_and(|us| (900..1100).contains(&us)) && well.answered_by.is_none(), "{well:?}");
+    assert!(well.peer.hears_us_age_ms.is_some_and(|ms| ms < 1000), "{well:?}");
+
+    // What it says beside the overlay tells which direction is cut.
+    world.set(0, 1, Link { overlay: [false, true], ..Link::default() });
+    world.run(10 * S);
+    let cut = world.ask(0, 1).unwrap();
+    assert_eq!(seen(&cut), [tally(5, 0), tally(5, 0), tally(5, 5), tally(5, 0), tally(5, 0), tally(5, 5)], "{cut:?}");
+    assert!(cut.peer.hears_us_age_ms.is_some_and(|ms| ms > 5_000), "{cut:?}");
+    let one_way = world.ask(1, 0).unwrap();
+    assert_eq!(seen(&one_way)[..3], [tally(5, 0), tally(5, 0), tally(5, 5)], "{one_way:?}");
+    assert!(one_way.peer.hears_us_age_ms.is_some_and(|ms| ms < 2_500), "{one_way:?}");
+
+    world.set(0, 1, Link { mtu: [1400; 2], ..Link::default() });
+    let small = world.ask(0, 1).unwrap();
+    assert_eq!(seen(&small), [tally(5, 5), tally(5, 0), tally(5, 5), tally(5, 5), tally(5, 0), tally(5, 5)], "{small:?}");
+
+    // An answer to a probe that is over belongs to nobody, however long it takes.
+    world.set(0, 1, Link { delay: Duration::from_millis(1100), ..Link::default() });
+    let late = world.ask(0, 1).unwrap();
+    let again = world.ask(0, 1).unwrap();
+    for probe in [late, again] {
+        assert!(seen(&probe).iter().all(|(asked, answered)| *asked == 5 && answered <= asked), "{probe:?}");
+    }
+    assert!(world.ask(0, 2).is_some_and(|probe| probe.small.answered == 5), "another peer is asked by itself");
+}
+
+/// Another node in a peer's place is named, to whoever asks at once.
+#[test]
+fn another_node_is_named_at_once() {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    world.takes_over(1, 2);
+    let probe = world.ask(0, 1).unwrap();
+    assert_eq!(probe.answered_by.as_deref(), Some("node-2"), "{probe:?}");
+    assert_eq!((probe.small.answered, probe.beside.answered), (0, 0), "{probe:?}");
 }

@@ -2,6 +2,7 @@
 
 use super::kernel;
 use crate::health::Health;
+use crate::probe::Inquirer;
 use doctor::Report;
 use netstate::reconcile::questions::Inspector;
 use node_api::routes::Routes;
@@ -45,6 +46,7 @@ struct State {
     live: Option<Live>,
     mesh: Option<MeshView>,
     inspector: Option<Inspector>,
+    inquirer: Option<Inquirer>,
 }
 
 /// Gives what probes tell of the peers.
@@ -100,6 +102,16 @@ impl Describer {
         let inspector = self.state().inspector.clone();
         let document = self.health.document();
         kernel::routes(inspector, document.node, document.rules).await
+    }
+
+    /// Asks this network's peers at once, for whoever wants that.
+    pub fn ask_by(&self, inquirer: Inquirer) {
+        self.state().inquirer = Some(inquirer);
+    }
+
+    /// Who asks peers at once; none while there is no network.
+    pub fn inquirer(&self) -> Option<Inquirer> {
+        self.state().inquirer.clone()
     }
 
     /// The network is gone, and with it what was known of it.

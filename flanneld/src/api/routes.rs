@@ -3,6 +3,7 @@
 use super::health;
 use super::host::is_ours;
 use super::node::{Describer, safe};
+use super::probe::probe;
 use crate::health::Health;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -26,7 +27,8 @@ pub fn of_the_page(describer: Describer) -> Router {
 /// What the socket answers.
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
     let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(describer.clone());
-    api(describer, get(fresh_findings)).merge(kernel).merge(health::routes(health)).layer(from_fn(read_only))
+    let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(describer.clone());
+    api(describer, get(fresh_findings)).merge(kernel).merge(probe).merge(health::routes(health)).layer(from_fn(read_only))
 }
 
 fn api(describer: Describer, findings: MethodRouter<Describer>) -> Router {

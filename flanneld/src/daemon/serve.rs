@@ -11,6 +11,7 @@ use crate::checks::network;
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
+use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
@@ -68,7 +69,8 @@ impl Daemon {
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
             warn!("no probes between nodes: UDP port {port} is the backend's; name another one with --probe-port on all nodes");
         }
-        let mesh = probe_port.zip(backend.overlay());
+        let overlay = backend.overlay();
+        let mesh = probe_port.zip(overlay.clone());
         let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
 
         let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
@@ -119,6 +121,16 @@ impl Daemon {
             // Before the first pods, and without waiting.
             self.sysctls.apply(&serving.network, &underlay.borrow().name);
         }
+        let inquirer = overlay.map(|overlay| Inquirer {
+            network: serving.network.clone(),
+            overlay,
+            prober: mesh.as_ref().map(|mesh| mesh.prober.clone()),
+            port: probe_port.unwrap_or_default(),
+            leases: leases.table.clone(),
+            underlay: underlay.clone(),
+            observer: running.observer(),
+            health: self.health.clone(),
+        });
         self.known.send_modify(|known| known.serving = Some(serving));
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
@@ -142,6 +154,9 @@ impl Daemon {
         };
         self.describer.follow(live);
         self.describer.look_through(running.inspector());
+        if let Some(inquirer) = inquirer {
+            self.describer.ask_by(inquirer);
+        }
         if let Some(mesh) = mesh {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));

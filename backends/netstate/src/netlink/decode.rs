@@ -22,6 +22,9 @@ pub(super) struct SeenRoute {
     pub net: IpNet,
     pub metric: u32,
     pub oif: u32,
+    pub table: u32,
+    /// The address from which this host sends by it.
+    pub source: Option<IpAddr>,
     /// Whether it is an ordinary route of the main table.
     pub plain: bool,
     pub spec: RouteSpec,
@@ -101,6 +104,11 @@ impl SeenNeighbor {
         // FDB entries that are set for good without being permanent are NOARP, too.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0 && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
+
+    /// Whether the kernel asks for its hardware address, and nobody has answered.
+    pub fn unanswered(&self) -> bool {
+        self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
+    }
 }
 
 pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
@@ -140,7 +148,7 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
         other => RouteKind::Other(other),
     };
     let mut spec = RouteSpec { via: None, dev: LinkName::default(), onlink: flags & RTNH_F_ONLINK != 0, kind, scope, protocol };
-    let (mut dst, mut oif, mut metric, mut table) = (unspecified, 0, 0, u32::from(header_table));
+    let (mut dst, mut oif, mut metric, mut table, mut source) = (unspecified, 0, 0, u32::from(header_table), None);
     for (kind, value) in wire::attrs(body, RTMSG) {
         match kind {
             RTA_DST => dst = wire::ip(value)?,
@@ -148,6 +156,7 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
             RTA_GATEWAY => spec.via = wire::ip(value),
             RTA_PRIORITY => metric = wire::u32_at(value, 0)?,
             RTA_TABLE => table = wire::u32_at(value, 0)?,
+            RTA_PREFSRC => source = wire::ip(value),
             // A gateway of the other family. Our routes have none, but others may.
             RTA_VIA => spec.via = wire::ip(value.get(RTVIA_ADDR..)?),
             _ => {}
@@ -155,5 +164,5 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     }
     // Our routes have no type of service, and a cached copy is not a route.
     let plain = tos == 0 && table == u32::from(RT_TABLE_MAIN) && flags & RTM_F_CLONED == 0;
-    Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, plain, spec })
+    Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, table, source, plain, spec })
 }

@@ -24,3 +24,9 @@ pub fn neighbor_header(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12
 pub fn route_header(family: u8, len: u8, protocol: u8, scope: u8, kind: u8, table: u8) -> [u8; 12] {
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
+
+/// struct rtmsg of a look-up, with its flags.
+pub fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
+    let [a, b, c, d] = flags.to_ne_bytes();
+    [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
+}

@@ -90,6 +90,7 @@ pub const RTA_DST: u16 = 1;
 pub const RTA_OIF: u16 = 4;
 pub const RTA_GATEWAY: u16 = 5;
 pub const RTA_PRIORITY: u16 = 6;
+pub const RTA_PREFSRC: u16 = 7;
 pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
 /// struct rtvia: the family comes before the address.
@@ -99,9 +100,14 @@ pub const RTPROT_KERNEL: u8 = 2;
 pub const RTN_UNSPEC: u8 = 0;
 pub const RTN_UNICAST: u8 = 1;
 pub const RTN_BLACKHOLE: u8 = 6;
+pub const RTN_UNREACHABLE: u8 = 7;
+pub const RTN_PROHIBIT: u8 = 8;
 pub const RT_SCOPE_NOWHERE: u8 = 255;
 pub const RTNH_F_ONLINK: u32 = 4;
 pub const RTM_F_CLONED: u32 = 0x200;
+/// linux/rtnetlink.h: a look-up tells the table it used, and the route instead of the way.
+pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
+pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 
 /// linux/rtnetlink.h and others: the lengths of the fixed headers.
 pub const IFINFOMSG: usize = 16;

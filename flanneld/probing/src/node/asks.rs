@@ -11,6 +11,11 @@ use std::net::IpAddr;
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
+    /// The address from which it asks through the overlay network.
+    pub fn source(&self, ipv6: bool) -> Option<IpAddr> {
+        self.itself.overlay(ipv6)
+    }
+
     /// Whether a peer can be asked through the overlay network, and where.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.itself.overlay(key.addr().is_ipv6())?;
@@ -45,9 +50,10 @@ impl Node {
             What::Size(length) => datagram(length),
             What::Small | What::Beside => datagram(0),
             What::Session(_, kind) if !kind.is_ping() => datagram(if kind.is_full() { mtu } else { 0 }),
+            What::Session(_, kind) => ping(if kind.is_full() { mtu } else { 0 }),
             What::FullPing => ping(mtu),
             What::SizePing(length) => ping(length),
-            What::Ping | What::BridgePing | What::BesidePing | What::Session(..) => ping(0),
+            What::Ping | What::BridgePing | What::BesidePing => ping(0),
             What::Row => {
                 let length = u16::try_from(ROW).unwrap_or(u16::MAX);
                 let header = Header { kind: Kind::RowQuestion, length, nonce, from: own, to: meant };

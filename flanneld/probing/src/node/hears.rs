@@ -59,6 +59,11 @@ impl Node {
                 return;
             }
             peer.answered_by = Some(header.from);
+            if let What::Session(number, _) = waiting.what
+                && let Some(session) = self.sessions.get_mut(&number)
+            {
+                session.other = Some(header.from);
+            }
             if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) {
                 round.evidence.other = true;
             }
@@ -107,6 +112,13 @@ impl Node {
             What::Full => What::FullPing,
             What::Small => What::Ping,
             What::Beside => What::BesidePing,
+            What::Session(number, kind) if !kind.is_ping() => {
+                if let Some(session) = self.sessions.get_mut(&number) {
+                    session.refused(kind);
+                }
+                self.waiting.remove(&nonce);
+                return;
+            }
             _ => return,
         };
         self.waiting.remove(&nonce);

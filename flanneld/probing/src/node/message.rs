@@ -154,29 +154,34 @@ pub struct Waiting {
 pub enum Asked {
     Overlay { full: bool },
     Beside,
-    OverlayPing,
+    OverlayPing { full: bool },
     BesidePing,
 }
 
 impl Asked {
+    /// All kinds, each at its place.
+    pub const ALL: [Asked; 6] = [
+        Asked::Overlay { full: false },
+        Asked::Overlay { full: true },
+        Asked::Beside,
+        Asked::OverlayPing { full: false },
+        Asked::OverlayPing { full: true },
+        Asked::BesidePing,
+    ];
+
     pub fn is_ping(self) -> bool {
-        matches!(self, Asked::OverlayPing | Asked::BesidePing)
+        matches!(self, Asked::OverlayPing { .. } | Asked::BesidePing)
     }
 
     pub fn is_full(self) -> bool {
-        self == Asked::Overlay { full: true }
+        matches!(self, Asked::Overlay { full: true } | Asked::OverlayPing { full: true })
     }
 
     pub fn is_overlay(self) -> bool {
-        matches!(self, Asked::Overlay { .. } | Asked::OverlayPing)
+        matches!(self, Asked::Overlay { .. } | Asked::OverlayPing { .. })
     }
 
     pub fn place(self) -> usize {
-        match self {
-            Asked::Overlay { .. } => 0,
-            Asked::Beside => 1,
-            Asked::OverlayPing => 2,
-            Asked::BesidePing => 3,
-        }
+        Self::ALL.iter().position(|kind| *kind == self).unwrap_or(0)
     }
 }

@@ -5,35 +5,60 @@ use crate::view::Tally;
 use ipnet::IpNet;
 use std::time::Duration;
 
+/// What came of one kind of question.
+#[derive(Clone, Debug, Default)]
+struct Count {
+    asked: u8,
+    refused: u8,
+    rtts: Vec<u32>,
+}
+
 /// Asking one peer.
 #[derive(Debug)]
 pub struct Session {
     pub key: IpNet,
     pub next: Duration,
     pub done: u8,
-    pub asked: [u8; 4],
-    pub answered: [Vec<u32>; 4],
+    /// Who answered in the peer's place.
+    pub other: Option<u64>,
+    counts: [Count; Asked::ALL.len()],
 }
 
 impl Session {
     pub fn new(key: IpNet, next: Duration) -> Self {
-        Self { key, next, done: 0, asked: [0; 4], answered: Default::default() }
+        Self { key, next, done: 0, other: None, counts: Default::default() }
     }
 
     pub fn delay(&mut self, by: Duration) {
         self.next = self.next.saturating_add(by);
     }
 
-    pub fn answered(&mut self, kind: Asked, rtt: Duration) {
-        if let Some(list) = self.answered.get_mut(kind.place()) {
-            list.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
+    fn count(&mut self, kind: Asked, change: impl FnOnce(&mut Count)) {
+        if let Some(count) = self.counts.get_mut(kind.place()) {
+            change(count);
         }
     }
 
+    pub fn asked(&mut self, kind: Asked) {
+        self.count(kind, |count| count.asked += 1);
+    }
+
+    pub fn answered(&mut self, kind: Asked, rtt: Duration) {
+        self.count(kind, |count| count.rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX)));
+    }
+
+    pub fn refused(&mut self, kind: Asked) {
+        self.count(kind, |count| count.refused += 1);
+    }
+
+    /// Whether there is nothing to wait for any more.
+    pub fn is_complete(&self) -> bool {
+        self.counts.iter().all(|count| usize::from(count.asked) <= count.rtts.len() + usize::from(count.refused))
+    }
+
     pub fn tally(&self, kind: Asked) -> Tally {
-        let mut rtts = self.answered.get(kind.place()).cloned().unwrap_or_default();
+        let Some(Count { asked, refused, mut rtts }) = self.counts.get(kind.place()).cloned() else { return Tally::default() };
         rtts.sort_unstable();
-        let asked = self.asked.get(kind.place()).copied().unwrap_or(0);
-        Tally { asked, answered: u8::try_from(rtts.len()).unwrap_or(u8::MAX), rtt_us: rtts.get(rtts.len() / 2).copied() }
+        Tally { asked, answered: u8::try_from(rtts.len()).unwrap_or(u8::MAX), refused, rtt_us: rtts.get(rtts.len() / 2).copied() }
     }
 }

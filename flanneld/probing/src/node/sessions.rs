@@ -20,23 +20,29 @@ impl Node {
         if !self.peers.contains_key(&key) || self.sessions.len() >= SESSIONS {
             return None;
         }
-        let number = self.sessions.last_key_value().map_or(0, |(last, _)| last + 1);
+        // Never one that was: an answer that comes late belongs to nobody.
+        let number = self.sessions_begun;
+        self.sessions_begun += 1;
         self.sessions.insert(number, Session::new(key, now.at));
         Some(number)
     }
 
     /// The result, once it is there; the session is over then.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
-        if self.sessions.get(&number).is_none_or(|session| session.done <= TIMES) {
+        let is_over = |session: &Session| session.done > TIMES || session.done == TIMES && session.is_complete();
+        if !self.sessions.get(&number).is_some_and(is_over) {
             return None;
         }
         let session = self.sessions.remove(&number)?;
         Some(Probe {
             peer: self.show_peer(now, &session.key)?,
-            overlay: session.tally(Asked::Overlay { full: false }),
+            small: session.tally(Asked::Overlay { full: false }),
+            full: session.tally(Asked::Overlay { full: true }),
             beside: session.tally(Asked::Beside),
-            overlay_ping: session.tally(Asked::OverlayPing),
+            ping: session.tally(Asked::OverlayPing { full: false }),
+            full_ping: session.tally(Asked::OverlayPing { full: true }),
             beside_ping: session.tally(Asked::BesidePing),
+            answered_by: session.other.map(|who| self.name_of(who)),
         })
     }
 
@@ -65,10 +71,11 @@ impl Node {
             if step >= TIMES {
                 continue;
             }
-            for kind in [Asked::Overlay { full: step % 2 == 0 }, Asked::Beside, Asked::OverlayPing, Asked::BesidePing] {
-                let sent = self.ask(now, key, What::Session(number, kind), 0);
-                if let Some(asked) = self.sessions.get_mut(&number).and_then(|session| session.asked.get_mut(kind.place())) {
-                    *asked += u8::from(sent);
+            for kind in Asked::ALL {
+                if self.ask(now, key, What::Session(number, kind), 0)
+                    && let Some(session) = self.sessions.get_mut(&number)
+                {
+                    session.asked(kind);
                 }
             }
         }

@@ -97,7 +97,7 @@ impl Node {
     }
 
     /// A node by its number: its name, else the number.
-    fn name_of(&self, who: u64) -> String {
+    pub(super) fn name_of(&self, who: u64) -> String {
         let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
             Some(peer) => peer.target.name.clone().unwrap_or_else(|| peer.target.subnet.to_string()),

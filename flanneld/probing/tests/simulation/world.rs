@@ -3,7 +3,7 @@
 use probing::node::{Datagram, Itself, Node, Notice, Now, Send};
 use probing::state::State;
 use probing::target::{Target, Way};
-use probing::view::{Mesh, Own};
+use probing::view::{Mesh, Own, Probe};
 use probing::who::{mix, who};
 use probing::wire::{Header, Kind, Message, parse, row_answer};
 use std::cmp::Reverse;
@@ -185,6 +185,20 @@ impl World {
     pub fn look(&mut self, node: usize) {
         self.nodes[node].look(self.now);
         self.wake(node);
+    }
+
+    /// Asks a node at once.
+    pub fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
+        let number = self.nodes[node].begin_session(self.now, subnet(of))?;
+        self.wake(node);
+        for _ in 0..50 {
+            self.run(Duration::from_millis(50));
+            let now = self.now;
+            if let Some(probe) = self.nodes[node].end_session(now, number) {
+                return Some(probe);
+            }
+        }
+        panic!("it does not end")
     }
 
     pub fn view(&self, node: usize) -> Mesh {

@@ -1,0 +1,226 @@
+//! Single questions to the kernel about one way: where a packet leaves, and what is known of the next hop. Nothing is kept in between.
+
+use super::decode::{SeenRoute, link, neighbor, route};
+use super::header::{link_header, lookup_header, neighbor_header, route_header};
+use super::socket::{Answer, Requests};
+use super::uapi::*;
+use super::wire::Message;
+use crate::kernel::KernelError;
+use crate::names::{LinkName, Mac};
+use crate::route::RouteKind;
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// A connection to the kernel of the network namespace in which it was opened.
+pub struct Lookup {
+    requests: Requests,
+}
+
+/// A route that counts for an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its destination.
+    pub net: IpNet,
+    /// The gateway.
+    pub via: Option<IpAddr>,
+    /// The interface; empty if there is none.
+    pub dev: LinkName,
+    /// The index of the interface.
+    pub index: u32,
+    /// The address from which this host sends.
+    pub source: Option<IpAddr>,
+    /// What it does with packets.
+    pub kind: RouteKind,
+    /// The protocol number: who made it.
+    pub protocol: u8,
+    /// The metric.
+    pub metric: u32,
+    /// The table.
+    pub table: u32,
+}
+
+/// What the kernel does with a packet of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It leaves.
+    Sent(Hop),
+    /// It is dropped by a route, if that could be found.
+    Dropped(Option<Hop>),
+    /// No route leads there.
+    NoRoute,
+}
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// It has this hardware address.
+    Known(Mac),
+    /// It is asked for its address and does not answer.
+    Silent,
+    /// The kernel has no entry.
+    Absent,
+}
+
+impl Lookup {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel provides no socket.
+    pub fn open() -> Result<Self, KernelError> {
+        Ok(Self { requests: Requests::open()? })
+    }
+
+    /// What becomes of a packet to an address, as `ip route get` tells.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
+        let failed = |why: String| KernelError { what: format!("look up the route to {to}"), why };
+        let (family, len) = family(to);
+        // IPv6 always tells the table, and refuses to be asked for it.
+        let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+        let query = |flags| Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags)).ip(RTA_DST, to);
+        // The way of the packet, and the route from which it follows.
+        let mut seen: [Option<SeenRoute>; 2] = [None, None];
+        let answers = self.requests.batch(vec![query(0), query(RTM_F_FIB_MATCH)], 2, |which, message| {
+            if let Some(place) = seen.get_mut(which) {
+                *place = route(message);
+            }
+        });
+        let answers = answers.await;
+        match answers.first() {
+            Some(Answer::Done) => {}
+            Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
+            // What these routes of IPv4 do; those of IPv6 are told.
+            Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => return Ok(Fate::Dropped(self.obstacle(to).await?)),
+            Some(Answer::Refused(code, _)) => return Err(failed(std::io::Error::from_raw_os_error(*code).to_string())),
+            Some(Answer::Lost) | None => return Err(failed("the kernel does not answer".to_owned())),
+        }
+        let [Some(way), matched] = seen else { return Err(failed("the kernel's answer has no route".to_owned())) };
+        // Kernels before 4.13 tell the way alone.
+        let from = matched.as_ref().unwrap_or(&way);
+        let hop = Hop {
+            net: from.net,
+            via: way.spec.via,
+            dev: self.name(way.oif).await,
+            index: way.oif,
+            source: way.source,
+            kind: way.spec.kind,
+            protocol: from.spec.protocol,
+            metric: from.metric,
+            table: from.table,
+        };
+        Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
+    }
+
+    /// The route that drops packets to an address: the most specific one of those that do not send.
+    async fn obstacle(&mut self, to: IpAddr) -> Result<Option<Hop>, KernelError> {
+        let (family, _) = family(to);
+        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
+        let counts = |seen: &SeenRoute| seen.net.contains(&to) && drops(seen.spec.kind);
+        let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+            list.extend(route(message).filter(counts));
+        });
+        let best = all.await?.into_iter().max_by_key(|seen| (seen.net.prefix_len(), std::cmp::Reverse(seen.metric)));
+        let hop = |seen: SeenRoute| Hop {
+            net: seen.net,
+            via: seen.spec.via,
+            dev: LinkName::default(),
+            index: seen.oif,
+            source: seen.source,
+            kind: seen.spec.kind,
+            protocol: seen.spec.protocol,
+            metric: seen.metric,
+            table: seen.table,
+        };
+        Ok(best.map(hop))
+    }
+
+    /// What is known of a neighbour on an interface.
+    ///
+    /// # Errors
+    /// The list is incomplete.
+    pub async fn neighbour(&mut self, dev: LinkName, ip: IpAddr) -> Result<Neighbour, KernelError> {
+        let Some(index) = self.index(dev).await else { return Ok(Neighbour::Absent) };
+        let (family, _) = family(ip);
+        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
+        let found = self.requests.dump(
+            "list neighbours",
+            request,
+            || Neighbour::Absent,
+            |found: &mut Neighbour, message| {
+                let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.dst == Some(ip)) else {
+                    return;
+                };
+                *found = match seen.mac.filter(|_| !seen.unanswered()) {
+                    Some(mac) => Neighbour::Known(mac),
+                    None => Neighbour::Silent,
+                };
+            },
+        );
+        found.await
+    }
+
+    /// Where frames to a hardware address go on a vxlan interface.
+    ///
+    /// # Errors
+    /// The list is incomplete.
+    pub async fn fdb(&mut self, dev: LinkName, mac: Mac) -> Result<Option<IpAddr>, KernelError> {
+        let Some(index) = self.index(dev).await else { return Ok(None) };
+        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
+        let found = self.requests.dump(
+            "list FDB entries",
+            request,
+            || None,
+            |found: &mut Option<IpAddr>, message| {
+                let seen = neighbor(message).filter(|seen| seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac));
+                *found = found.or(seen.and_then(|seen| seen.dst));
+            },
+        );
+        found.await
+    }
+
+    async fn index(&mut self, name: LinkName) -> Option<u32> {
+        let request = Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
+        let mut found = None;
+        self.requests.batch(vec![request], 1, |_, message| found = link(message).map(|link| link.index).or(found)).await;
+        found
+    }
+
+    /// The name of an interface; empty if there is none.
+    async fn name(&mut self, index: u32) -> LinkName {
+        let mut found = LinkName::default();
+        if index != 0 {
+            let request = Message::new(RTM_GETLINK, 0, &link_header(index));
+            self.requests.batch(vec![request], 1, |_, message| found = link(message).map_or(found, |link| link.name)).await;
+        }
+        found
+    }
+}
+
+/// Whether a route drops packets, with a word to the sender or without.
+fn drops(kind: RouteKind) -> bool {
+    matches!(kind, RouteKind::Blackhole | RouteKind::Other(RTN_UNREACHABLE | RTN_PROHIBIT))
+}
+
+/// The address family, and the length of a whole address.
+fn family(ip: IpAddr) -> (u8, u8) {
+    if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn this_host_reaches_itself() {
+        for to in ["127.0.0.1", "::1"] {
+            let mut kernel = Lookup::open().unwrap();
+            let Ok(Fate::Sent(hop)) = kernel.fate(to.parse().unwrap()).await else { continue };
+            assert_eq!((hop.dev.as_str(), hop.via, hop.kind), ("lo", None, RouteKind::Other(libc::RTN_LOCAL)), "{hop:?}");
+            assert_eq!(kernel.neighbour(hop.dev, "192.0.2.77".parse().unwrap()).await.unwrap(), Neighbour::Absent);
+            assert_eq!(kernel.fdb(hop.dev, Mac([2; 6])).await.unwrap(), None);
+            assert_eq!(kernel.index(LinkName::parse("no-such-link").unwrap()).await, None);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `flannelctl probe`: the way to a peer or a pod, step by step, and where it ends.
+
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::ask;
+use crate::form::{self, Form};
+use crate::place::Place;
+use crate::screen::Screen;
+use crate::status::BROKEN;
+
+/// Whom, and the form of the output.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A peer by its name, subnet or address, or the address of a pod.
+    #[arg(value_name = "PEER|POD-IP")]
+    peer: String,
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Prints where the way ends.
+///
+/// # Errors
+/// The daemon cannot be asked, or it cannot ask.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let probe = ask::probe(&args.place.subnet_file, &args.peer)?;
+    match args.output {
+        Form::Json => form::print(&probe)?,
+        Form::Text => {
+            let screen = Screen::open();
+            screen.say(text::text(&probe, screen));
+        }
+    }
+    Ok(if probe.ends_at.is_some() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,246 @@
+//! `GET /api/v1/probe?peer=…`: the way to a peer or a pod, step by step.
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// The schema of [`Probe`].
+pub const PROBE: &str = "flannel.probe/1";
+/// The path of the document, on the socket alone.
+pub const PROBE_PATH: &str = "/api/v1/probe";
+
+/// What came of asking a peer or a pod at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// [`PROBE`].
+    pub schema: String,
+    /// When it was asked, by this node's clock.
+    pub at: Timestamp,
+    /// This node's name.
+    pub node: String,
+    /// Whom.
+    pub target: Target,
+    /// The steps, in the order in which a packet takes them.
+    pub steps: Vec<Step>,
+    /// The first step that failed; absent if none did.
+    pub ends_at: Option<StepName>,
+    /// Where it ends, in one sentence.
+    pub sentence: String,
+    /// What to type next.
+    pub next: Vec<Next>,
+}
+
+/// Whom a probe asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The peer's name; Go flannel writes none into the store.
+    pub node: Option<String>,
+    /// The subnet.
+    pub subnet: Option<IpNet>,
+    /// The address at which nodes reach the peer; absent for this node.
+    pub address: Option<IpAddr>,
+    /// The pod, if one was meant.
+    pub pod: Option<IpAddr>,
+    /// Whether it is on this node.
+    pub here: bool,
+}
+
+/// A part of the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepName {
+    /// Where the kernel sends packets.
+    Route,
+    /// The hardware address of the next hop.
+    Neighbour,
+    /// The node behind that hardware address.
+    Fdb,
+    /// The peer's address, beside the overlay network.
+    Underlay,
+    /// The firewalls and sysctls of this node.
+    Rules,
+    /// The overlay network.
+    Overlay,
+    /// The pods' bridge, for pods of this node.
+    Bridge,
+    /// The pod.
+    Pod,
+}
+
+impl StepName {
+    /// All of them.
+    pub const ALL: [StepName; 8] = [
+        StepName::Route,
+        StepName::Neighbour,
+        StepName::Fdb,
+        StepName::Underlay,
+        StepName::Rules,
+        StepName::Overlay,
+        StepName::Bridge,
+        StepName::Pod,
+    ];
+
+    /// The words for a reader.
+    pub const fn words(self) -> &'static str {
+        match self {
+            StepName::Route => "route",
+            StepName::Neighbour => "neighbour",
+            StepName::Fdb => "FDB",
+            StepName::Underlay => "underlay",
+            StepName::Rules => "rules here",
+            StepName::Overlay => "overlay",
+            StepName::Bridge => "bridge",
+            StepName::Pod => "pod",
+        }
+    }
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// Packets get no further.
+    Failed,
+    /// It was not asked, or its silence proves nothing: the text says why.
+    NotAsked,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
+
+    /// The words for a reader.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::Failed => "failed",
+            Outcome::NotAsked => "not asked",
+        }
+    }
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Which.
+    pub name: StepName,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What was seen.
+    pub text: String,
+    /// What was asked, and how often it was answered.
+    pub questions: Vec<Questions>,
+}
+
+/// Questions of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Questions {
+    /// The kind.
+    pub kind: QuestionKind,
+    /// How often it was asked.
+    pub asked: u8,
+    /// How often it was answered.
+    pub answered: u8,
+    /// Median round trip in microseconds.
+    pub rtt_us: Option<u32>,
+}
+
+/// A kind of question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QuestionKind {
+    /// A small question on the probes' port.
+    Question,
+    /// One as long as the MTU.
+    LongQuestion,
+    /// A small ping.
+    Ping,
+    /// One as long as the MTU.
+    LongPing,
+}
+
+impl QuestionKind {
+    /// All of them.
+    pub const ALL: [QuestionKind; 4] = [QuestionKind::Question, QuestionKind::LongQuestion, QuestionKind::Ping, QuestionKind::LongPing];
+}
+
+/// A command for an operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Next {
+    /// The node on which it is typed; absent for this one.
+    pub on: Option<String>,
+    /// The command, as it is typed.
+    pub command: String,
+}
+
+/// The target of a request that asks for this peer or pod, whatever was typed.
+pub fn request(peer: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    let mut out = format!("{PROBE_PATH}?peer=");
+    for byte in peer.bytes() {
+        if plain(byte) {
+            out.push(byte.into());
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Which peer or pod a request asks for, from its query.
+pub fn asked(query: Option<&str>) -> Option<String> {
+    let encoded = query?.split('&').find_map(|part| part.strip_prefix("peer="))?;
+    let mut bytes = encoded.bytes();
+    let mut out = Vec::new();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(out).ok().filter(|peer| !peer.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_request_names_whom_it_asks() {
+        assert_eq!(request("fd00:10:2::/64"), "/api/v1/probe?peer=fd00:10:2::/64");
+        assert_eq!(request("node 2&x=\u{e9}"), "/api/v1/probe?peer=node%202%26x%3D%C3%A9");
+        for (query, peer) in [
+            (None, None),
+            (Some(""), None),
+            (Some("peer="), None),
+            (Some("rows"), None),
+            (Some("peer=node-2"), Some("node-2")),
+            (Some("x=1&peer=10.244.2.0%2F24"), Some("10.244.2.0/24")),
+            (Some("peer=%"), None),
+            (Some("peer=%4"), None),
+            (Some("peer=%zz"), None),
+            (Some("peer=%ff"), None),
+        ] {
+            assert_eq!(asked(query).as_deref(), peer, "{query:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn whatever_is_typed_arrives(peer in "\\PC{1,40}|[ -~]{1,40}") {
+            let request = request(&peer);
+            prop_assert!(request.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(asked(request.split_once('?').map(|(_, query)| query)), Some(peer));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Pings of an address that is no node's: a pod's. They share nothing with the prober's own.
+
+use super::ping;
+use super::socket::Registered;
+use crate::view::Tally;
+use rand::Rng;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// The time between two.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long the last answer is waited for.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Pings an address some times, from an address of this host or from the one that the route names.
+///
+/// # Errors
+/// There is no socket for it: it needs CAP_NET_RAW.
+pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
+    let ipv6 = to.is_ipv6();
+    let any = if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    let id = rand::rng().random();
+    let socket = Registered::pings(from.unwrap_or(any), id)?;
+    let mut buffer = [0; 2048];
+    let mut open: HashMap<u64, Instant> = HashMap::new();
+    let mut tally = Tally::default();
+    let mut rtts: Vec<u32> = Vec::new();
+    let mut next = Instant::now();
+    loop {
+        let now = Instant::now();
+        if next <= now {
+            if tally.asked == times {
+                break;
+            }
+            let nonce = rand::rng().random();
+            open.insert(nonce, now);
+            tally.asked += 1;
+            socket.send(SocketAddr::new(to, 0), &ping::request(ipv6, id, nonce, 0));
+            next = now + if tally.asked == times { WAIT } else { PAUSE };
+        }
+        tokio::select! {
+            _ = std::future::poll_fn(|context| socket.poll_readable(context)) => {}
+            () = sleep_until(next) => {}
+        }
+        while let Some(read) = socket.read(&mut buffer) {
+            let nonce = buffer.get(..read.length).filter(|_| read.from == to).and_then(|bytes| ping::reply(ipv6, id, bytes));
+            if let Some(sent) = nonce.and_then(|nonce| open.remove(&nonce)) {
+                let rtt = sent.elapsed().saturating_sub(read.age);
+                rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
+            }
+        }
+        if tally.asked == times && open.is_empty() {
+            break;
+        }
+    }
+    rtts.sort_unstable();
+    tally.answered = u8::try_from(rtts.len()).unwrap_or(u8::MAX);
+    tally.rtt_us = rtts.get(rtts.len() / 2).copied();
+    Ok(tally)
+}

@@ -1,0 +1,263 @@
+//! Asking a peer or a pod at once: what `flannelctl probe` shows. The facts are gathered here, and judged by pure functions.
+
+mod end;
+mod here;
+mod seen;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod whom;
+mod words;
+
+use crate::health::Health;
+use backends::status::Observer;
+use backends::{Overlay, Underlay};
+use doctor::facts::Network;
+use ipnet::IpNet;
+use netstate::kernel::Facts;
+use netstate::netlink::lookup::{Fate, Lookup, Neighbour};
+use node_api::probe::{Probe, Target as Shown};
+use probing::prober::Prober;
+use probing::prober::echo::echo;
+use probing::target::{Target, overlay_addresses, targets};
+use seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::LeaseTable;
+use tokio::sync::{Semaphore, watch};
+use whom::{Around, Whom, whom};
+
+/// How often a pod is pinged.
+const PINGS: u8 = 3;
+/// How often a peer is pinged where this node asks no questions.
+const QUESTIONS: u8 = 5;
+/// How long a probe may wait for the one before it.
+const TURN: Duration = Duration::from_millis(3_500);
+/// How long a probe may take; with the turn it ends before its connection does.
+const WORK: Duration = Duration::from_millis(6_000);
+
+/// Probes are made one after the other: nobody can make this node send more than one of them does.
+static ONE: Semaphore = Semaphore::const_new(1);
+
+/// Why there is no probe.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody is meant.
+    #[error("{0}")]
+    Nobody(String),
+    /// It cannot be made now.
+    #[error("{0}")]
+    NotNow(String),
+}
+
+/// Makes probes of a running network. Clones are the same one.
+#[derive(Clone)]
+pub struct Inquirer {
+    /// The network.
+    pub network: Network,
+    /// How peers are asked.
+    pub overlay: Overlay,
+    /// Asks questions; `None` where `--probe-port` is 0 or taken by the tunnel.
+    pub prober: Option<Prober>,
+    /// The UDP port of probes.
+    pub port: u16,
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// The underlay.
+    pub underlay: watch::Receiver<Underlay>,
+    /// What the backend needs in the kernel.
+    pub observer: Observer,
+    /// What the doctor says.
+    pub health: Health,
+}
+
+impl std::fmt::Debug for Inquirer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inquirer")
+    }
+}
+
+impl Inquirer {
+    /// Asks a peer or a pod at once. Whoever stops waiting does not shorten the turn: the next one waits for its end.
+    ///
+    /// # Errors
+    /// Nobody is meant, or it cannot be made now.
+    pub async fn probe(self, asked: String) -> Result<Probe, Refusal> {
+        let whom = self.whom(&asked)?;
+        let task = async move {
+            let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
+                return Err(Refusal::NotNow("other probes are under way on this node: try again in a few seconds".to_owned()));
+            };
+            match tokio::time::timeout(WORK, self.work(whom)).await {
+                Ok(probe) => probe,
+                Err(_) => {
+                    Err(Refusal::NotNow(format!("the probe was not over within {WORK:?}: this node is overloaded, or its kernel does not answer")))
+                }
+            }
+        };
+        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::NotNow(format!("the probe failed: {error}"))))
+    }
+
+    fn whom(&self, asked: &str) -> Result<Whom, Refusal> {
+        let local: Vec<IpAddr> = self.underlay.borrow().local.iter().map(IpNet::addr).collect();
+        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
+        let around = Around {
+            targets: &targets(&self.leases.borrow(), &self.network.own, self.overlay.kinds, &local, self.overlay.outer_ipv6),
+            own: &self.network.own,
+            names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
+            local: &local,
+            unused: &unused,
+        };
+        whom(asked, &around).map_err(Refusal::Nobody)
+    }
+
+    async fn work(&self, whom: Whom) -> Result<Probe, Refusal> {
+        let (target, steps, end) = match whom {
+            Whom::Peer { target, pod } => {
+                let seen = self.there(target, pod).await?;
+                let steps = steps::steps(&seen);
+                let end = end::end(&seen, &steps);
+                let Target { name, subnet, address, .. } = seen.target;
+                (Shown { node: name, subnet: Some(subnet), address: Some(address), pod, here: false }, steps, end)
+            }
+            Whom::Here { pod, subnet } => {
+                let local = here(pod, subnet).await?;
+                let steps = here::steps(&local);
+                let end = here::end(&local, &steps);
+                let name = self.health.name();
+                (Shown { node: Some(name), subnet: Some(subnet), address: None, pod: Some(pod), here: true }, steps, end)
+            }
+        };
+        Ok(Probe {
+            schema: node_api::PROBE.to_owned(),
+            at: jiff::Timestamp::now(),
+            node: self.health.name(),
+            target,
+            steps,
+            ends_at: end.at,
+            sentence: end.sentence,
+            next: end.next,
+        })
+    }
+
+    /// Gathers what is to be known of the way to a peer.
+    async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
+        let ipv6 = target.subnet.addr().is_ipv6();
+        let underlay = self.underlay.borrow().clone();
+        let [device, bridge] = overlay_addresses(&target.subnet);
+        let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
+        let (kernel, heard, report) = tokio::join!(self.kernel(&target, to, &underlay), self.ask(&target, device), self.health.fresh_report());
+        let kernel = kernel.map_err(|why| Refusal::NotNow(format!("the kernel cannot be asked: {why}")))?;
+        let heard = heard?;
+        let overlay = self.prober.as_ref().and_then(|prober| prober.source(ipv6));
+        let pinged = match pod {
+            Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(|error| no_ping(&error))),
+            _ => None,
+        };
+        let networks = &self.network.networks;
+        let network = networks.nets().find(|net| net.addr().is_ipv6() == ipv6).unwrap_or(target.subnet);
+        Ok(Seen {
+            own: Own {
+                network,
+                tunnel: self.network.port,
+                probes: self.port,
+                interface: underlay.name.clone(),
+                address: underlay.tunnel_source(target.address.is_ipv6()),
+                overlay,
+            },
+            target,
+            pod,
+            to,
+            wanted: kernel.wanted,
+            fate: kernel.fate,
+            neighbour: kernel.neighbour,
+            fdb: kernel.fdb,
+            beside: kernel.beside,
+            heard,
+            rules: Rules::of(report.as_deref(), ipv6),
+            pinged,
+        })
+    }
+
+    /// What the kernel has, beside what the lease wants.
+    async fn kernel(&self, target: &Target, to: IpAddr, underlay: &Underlay) -> Result<InKernel, String> {
+        let mut kernel = Lookup::open().map_err(|error| error.to_string())?;
+        let beside = kernel.fate(target.address).await.map_err(|error| error.to_string());
+        let direct = matches!(&beside, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
+        let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
+        let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
+        let wanted = {
+            let leases = self.leases.borrow();
+            let peer = leases.peers(&self.network.own, self.overlay.kinds).find(|peer| peer.subnet == target.subnet);
+            peer.map(|peer| Wanted::of(&self.observer.needs(&peer, &facts))).unwrap_or_default()
+        };
+        let neighbour = match wanted.neighbour {
+            Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await.map_err(|error| error.to_string())),
+            None => None,
+        };
+        let fdb = match wanted.fdb {
+            Some((dev, mac, _)) => Some(kernel.fdb(dev, mac).await.map_err(|error| error.to_string())),
+            None => None,
+        };
+        let fate = kernel.fate(to).await.map_err(|error| error.to_string());
+        Ok(InKernel { wanted, fate, neighbour, fdb, beside })
+    }
+
+    /// Asks the peer, by questions and pings; by pings alone where this node asks no questions. `device` is the address of its overlay device.
+    async fn ask(&self, target: &Target, device: IpAddr) -> Result<Heard, Refusal> {
+        let Some(prober) = &self.prober else {
+            let beside = echo(None, target.address, QUESTIONS);
+            let ping = async { if self.overlay.device { echo(None, device, QUESTIONS).await } else { Ok(Default::default()) } };
+            let (beside_ping, ping) = tokio::join!(beside, ping);
+            let silenced = match beside_ping.as_ref().err().or(ping.as_ref().err()) {
+                Some(error) => no_ping(error),
+                None => "this node does not probe (--probe-port=0)".to_owned(),
+            };
+            let [beside_ping, ping] = [beside_ping, ping].map(Result::unwrap_or_default);
+            return Ok(Heard { overlay: self.overlay.device, silenced: Some(silenced), beside_ping, ping, ..Heard::default() });
+        };
+        let probe = prober.ask(target.subnet).await;
+        let probe = probe.ok_or_else(|| Refusal::NotNow(format!("the lease of {} ended meanwhile, or this node stops", target.subnet)))?;
+        Ok(Heard {
+            overlay: probe.peer.overlay.is_some(),
+            silenced: None,
+            mtu: probe.peer.mtu,
+            small: probe.small,
+            full: probe.full,
+            beside: probe.beside,
+            ping: probe.ping,
+            full_ping: probe.full_ping,
+            beside_ping: probe.beside_ping,
+            hears_us: probe.peer.hears_us_age_ms,
+            hears_us_beside: probe.peer.hears_us_beside_age_ms,
+            answered_by: probe.answered_by,
+        })
+    }
+}
+
+/// What the kernel has.
+struct InKernel {
+    wanted: Wanted,
+    fate: Result<Fate, String>,
+    neighbour: Option<Result<Neighbour, String>>,
+    fdb: Option<Result<Option<IpAddr>, String>>,
+    beside: Result<Fate, String>,
+}
+
+/// Gathers what is to be known of an address in a subnet of this node.
+async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
+    let mut kernel = Lookup::open().map_err(|error| Refusal::NotNow(format!("the kernel cannot be asked: {error}")))?;
+    let fate = kernel.fate(pod).await.map_err(|error| error.to_string());
+    let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
+    let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else { return Ok(local) };
+    local.pinged = Some(echo(None, pod, PINGS).await.map_err(|error| no_ping(&error)));
+    local.neighbour = kernel.neighbour(dev, pod).await.map_err(|error| error.to_string());
+    Ok(local)
+}
+
+fn no_ping(error: &std::io::Error) -> String {
+    format!("this node cannot ping: {error}")
+}

@@ -1,0 +1,134 @@
+//! Where a way ends, in one sentence, and what to type next: a pure function of what was seen and of the steps.
+
+use super::seen::Seen;
+use super::steps::hears_us;
+use super::whom::title;
+use netstate::netlink::lookup::Fate;
+use node_api::probe::{Next, Outcome, Step, StepName};
+use std::net::IpAddr;
+
+/// The end of a way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The step at which it ends, if it does.
+    pub at: Option<StepName>,
+    /// One sentence.
+    pub sentence: String,
+    /// What to type next.
+    pub next: Vec<Next>,
+}
+
+/// Where the way to a peer ends.
+pub fn end(seen: &Seen, steps: &[Step]) -> End {
+    let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
+    let peer = title(&seen.target);
+    let here = |command: String| Next { on: None, command };
+    let there = |command: String| Next { on: Some(peer.clone()), command };
+    let doctor = || "flannelctl doctor".to_owned();
+    let address = seen.target.address;
+    let (sentence, next) = match at {
+        None => (well(seen, steps), Vec::new()),
+        Some(StepName::Route) => {
+            let next = vec![here(format!("ip route get {}", seen.to)), here(doctor())];
+            (format!("It ends here: packets to {} do not take flannel's way.", seen.to), next)
+        }
+        Some(StepName::Neighbour | StepName::Fdb) => {
+            let dev = seen.wanted.neighbour.map(|(dev, ..)| dev.to_string()).unwrap_or_default();
+            let next = vec![here(format!("ip neighbour show dev {dev}")), here(format!("bridge fdb show dev {dev}")), here(doctor())];
+            (format!("It ends here: the kernel's entries for {peer} are not what its lease says."), next)
+        }
+        Some(StepName::Underlay) => {
+            let next = vec![here(format!("ip route get {address}")), here(tcpdump(&device(seen), None, address)), here(doctor()), there(doctor())];
+            (beside(seen, &peer), next)
+        }
+        Some(StepName::Rules) => ("It ends here: this node's own rules drop packets of pods.".to_owned(), vec![here(doctor())]),
+        Some(StepName::Overlay) => {
+            let (sentence, back) = over(seen, &peer);
+            let look = match back {
+                // What comes back from the peer, on this node.
+                true => seen.own.tunnel.map(|port| here(tcpdump(&device(seen), Some(port), address))),
+                // What this node sends, on the peer.
+                false => source(seen).map(|source| there(tcpdump("any", seen.own.tunnel, source))),
+            };
+            (sentence, [there(doctor())].into_iter().chain(look).collect())
+        }
+        Some(StepName::Bridge | StepName::Pod) => ("It ends at the pod.".to_owned(), vec![there(doctor())]),
+    };
+    End { at, sentence, next }
+}
+
+/// The interface by which packets to the peer leave.
+fn device(seen: &Seen) -> String {
+    match &seen.beside {
+        Ok(Fate::Sent(hop)) if !hop.dev.as_str().is_empty() => hop.dev.to_string(),
+        _ => seen.own.interface.clone(),
+    }
+}
+
+/// The address from which the peer sees what this node sends: the tunnel's, or without a tunnel the packet's own.
+fn source(seen: &Seen) -> Option<IpAddr> {
+    let by_route = match &seen.beside {
+        Ok(Fate::Sent(hop)) => hop.source,
+        _ => None,
+    };
+    if seen.own.tunnel.is_some() { seen.own.address.or(by_route) } else { seen.own.overlay.or(seen.own.address) }
+}
+
+fn tcpdump(device: &str, port: Option<u16>, host: IpAddr) -> String {
+    let port = port.map(|port| format!("udp port {port} and ")).unwrap_or_default();
+    format!("tcpdump -c 5 -ni {} {port}host {host}", doctor::shell::word(device))
+}
+
+fn well(seen: &Seen, steps: &[Step]) -> String {
+    let peer = title(&seen.target);
+    let outcome = |name| steps.iter().find(|step| step.name == name).map(|step| step.outcome);
+    match (outcome(StepName::Pod), outcome(StepName::Overlay)) {
+        (Some(Outcome::Ok), _) => {
+            format!("All is well: packets reach the pod {} on {peer}.", seen.pod.map(|pod| pod.to_string()).unwrap_or_default())
+        }
+        (Some(_), Some(Outcome::Ok)) => {
+            format!("All is well as far as {peer}; whether {} is there is not known.", seen.pod.map(|pod| pod.to_string()).unwrap_or_default())
+        }
+        (_, Some(Outcome::Ok)) => format!("All is well: packets of pods reach {peer}, large ones too."),
+        _ => format!("Nothing is wrong as far as {peer} could be asked."),
+    }
+}
+
+fn beside(seen: &Seen, peer: &str) -> String {
+    let address = seen.target.address;
+    let heard = &seen.heard;
+    match &seen.beside {
+        Ok(Fate::NoRoute | Fate::Dropped(_)) => format!("It ends here: packets to {peer} at {address} do not leave this node."),
+        _ if heard.beside.answered + heard.beside_ping.answered > 0 => format!("The network between this node and {peer} loses packets."),
+        _ => format!("It ends on the way to {peer} at {address}, or there: nothing answers, ping neither."),
+    }
+}
+
+/// The sentence, and whether it is the way back.
+fn over(seen: &Seen, peer: &str) -> (String, bool) {
+    let heard = &seen.heard;
+    let port = seen.own.tunnel;
+    if heard.answered_by.is_some() {
+        return (
+            format!("It ends at another node: two machines have the address {}, or a lease is left of one that is gone.", seen.target.address),
+            false,
+        );
+    }
+    let small = heard.small.answered.max(heard.ping.answered);
+    let full = heard.full.answered.max(heard.full_ping.answered);
+    if small > 0 && full == 0 {
+        return (format!("It ends for large packets on the way to {peer}: {} bytes do not arrive.", heard.mtu), false);
+    }
+    if small > 0 || full > 0 {
+        return (format!("The way to {peer} through the overlay loses packets."), false);
+    }
+    if hears_us(seen) {
+        let from = port.map(|port| format!(" from its UDP port {port}")).unwrap_or_default();
+        return (format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive."), true);
+    }
+    let sentence = match port {
+        Some(port) => format!("It ends on the way to {peer}'s UDP port {port}: what this node sends does not arrive."),
+        None => format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them."),
+    };
+    (sentence, false)
+}

@@ -1,0 +1,224 @@
+//! The steps of a way to a peer: a pure function of what was seen.
+
+use super::seen::{Rules, Seen};
+use super::whom::title;
+use super::words::{by_rule, count, lost, place, questions, route as shown, rtt, spec};
+use netstate::netlink::lookup::{Fate, Neighbour};
+use node_api::probe::{Outcome, QuestionKind, Step, StepName};
+use probing::view::Tally;
+use std::time::Duration;
+
+/// So many lost questions are more than chance.
+const LOSES: u8 = 2;
+/// The peer heard the questions through the overlay network as lately as those beside it, in milliseconds.
+const JUST_NOW: u64 = 2_500;
+
+/// All steps, in the order in which a packet takes them.
+pub fn steps(seen: &Seen) -> Vec<Step> {
+    let overlay = overlay(seen);
+    let mut steps = vec![route(seen)];
+    steps.extend(neighbour(seen));
+    steps.extend(fdb(seen));
+    steps.push(underlay(seen, overlay.outcome == Outcome::Ok));
+    steps.push(rules(seen));
+    steps.push(overlay);
+    steps.extend(pod(seen));
+    steps
+}
+
+fn step(name: StepName, (outcome, text): (Outcome, String)) -> Step {
+    Step { name, outcome, text, questions: Vec::new() }
+}
+
+fn route(seen: &Seen) -> Step {
+    let to = seen.to;
+    let wanted = seen.wanted.route.as_ref();
+    let wants = wanted.map(|(_, route)| format!("; the lease wants {}", spec(route))).unwrap_or_default();
+    let found = match (&seen.fate, wanted) {
+        (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
+        (Ok(Fate::NoRoute), _) => (Outcome::Failed, format!("no route leads to {to}{wants}")),
+        (Ok(Fate::Dropped(Some(hop))), _) => (Outcome::Failed, format!("packets to {to} are dropped by the route {}{wants}", shown(hop))),
+        (Ok(Fate::Dropped(None)), _) => (Outcome::Failed, format!("packets to {to} are dropped by a rule or a route{wants}")),
+        (Ok(Fate::Sent(hop)), None) => (
+            Outcome::Failed,
+            format!("{to} leaves by {}; this node wants no route to {}: the lease does not fit its network", shown(hop), seen.target.subnet),
+        ),
+        (Ok(Fate::Sent(hop)), Some((net, route))) if hop.dev == route.dev && hop.via == route.via => (Outcome::Ok, format!("{net} {}", spec(route))),
+        (Ok(Fate::Sent(hop)), Some((net, _))) => {
+            let why = match hop.net.prefix_len() {
+                _ if by_rule(hop) => format!(": a rule leads to table {}", hop.table),
+                0 => format!(": there is no route to {net}"),
+                _ => String::new(),
+            };
+            (Outcome::Failed, format!("{to} leaves by {}{why}{wants}", shown(hop)))
+        }
+    };
+    step(StepName::Route, found)
+}
+
+fn neighbour(seen: &Seen) -> Option<Step> {
+    let (dev, ip, mac) = seen.wanted.neighbour?;
+    let found = match seen.neighbour.as_ref()? {
+        Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
+        Ok(Neighbour::Known(known)) if *known == mac => (Outcome::Ok, format!("{ip} is {mac}, as leased")),
+        Ok(Neighbour::Known(other)) => (Outcome::Failed, format!("{ip} is {other} on {dev}; the lease says {mac}")),
+        Ok(Neighbour::Silent | Neighbour::Absent) => (Outcome::Failed, format!("{ip} is not known on {dev}; the lease says {mac}")),
+    };
+    Some(step(StepName::Neighbour, found))
+}
+
+fn fdb(seen: &Seen) -> Option<Step> {
+    let (dev, mac, ip) = seen.wanted.fdb?;
+    let found = match seen.fdb.as_ref()? {
+        Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
+        Ok(Some(known)) if *known == ip => (Outcome::Ok, format!("{mac} is behind {ip}, as leased")),
+        Ok(Some(other)) => (Outcome::Failed, format!("{mac} is behind {other} on {dev}; the lease says {ip}")),
+        Ok(None) => (Outcome::Failed, format!("{mac} is not known on {dev}; the lease says that it is behind {ip}")),
+    };
+    Some(step(StepName::Fdb, found))
+}
+
+/// `works`: whether answers come through the overlay network.
+fn underlay(seen: &Seen, works: bool) -> Step {
+    let heard = &seen.heard;
+    let (asked, ping) = (heard.beside, heard.beside_ping);
+    let kinds = [(QuestionKind::Question, asked), (QuestionKind::Ping, ping)];
+    let place = place(seen.target.address, &seen.beside);
+    let port = seen.own.probes;
+    let found = match &seen.beside {
+        Ok(Fate::NoRoute) if !works => (Outcome::Failed, format!("no route leads to {place}")),
+        Ok(Fate::Dropped(hop)) if !works => {
+            let by = hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
+            (Outcome::Failed, format!("packets to {place} are dropped{by}"))
+        }
+        _ if asked.answered > 0 && lost(asked) >= LOSES => (Outcome::Failed, format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))),
+        _ if asked.answered > 0 => (Outcome::Ok, format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))),
+        _ if ping.answered > 0 => {
+            let loses = if lost(ping) >= LOSES { Outcome::Failed } else { Outcome::Ok };
+            (loses, format!("{place}: {} pings answered{}{}", count(ping), rtt(ping.rtt_us), unanswered(asked, port)))
+        }
+        _ if asked.refused > 0 => (Outcome::Ok, format!("{place} refuses UDP {port}, so packets get there")),
+        _ if asked.asked + ping.asked == 0 => (Outcome::NotAsked, format!("{place}: not asked{}", because(heard.silenced.as_deref()))),
+        _ if works => (
+            Outcome::NotAsked,
+            format!("{place}: nothing answers beside the overlay, and through it all is well: a firewall lets the tunnel in alone"),
+        ),
+        _ if ping.asked == 0 => {
+            (Outcome::NotAsked, format!("{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered", count(asked)))
+        }
+        _ if asked.asked == 0 => (Outcome::Failed, format!("{place}: {} pings answered", count(ping))),
+        _ => (Outcome::Failed, format!("{place}: {} answered, ping neither", count(asked))),
+    };
+    Step { questions: questions(&kinds), ..step(StepName::Underlay, found) }
+}
+
+/// Why ping alone is answered.
+fn unanswered(asked: Tally, port: u16) -> String {
+    if asked.asked > 0 { format!("; UDP {port} is not: Go flannel, or the port is filtered") } else { String::new() }
+}
+
+fn because(why: Option<&str>) -> String {
+    why.map(|why| format!(": {why}")).unwrap_or_default()
+}
+
+fn rules(seen: &Seen) -> Step {
+    let found = match &seen.rules {
+        Rules::Clear => {
+            let port = seen.own.tunnel.map(|port| format!("nothing refuses UDP {port}; ")).unwrap_or_default();
+            (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
+        }
+        Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),
+        Rules::Unknown(why) => (Outcome::NotAsked, format!("not looked at: {why}")),
+    };
+    step(StepName::Rules, found)
+}
+
+fn overlay(seen: &Seen) -> Step {
+    use QuestionKind::{LongPing, LongQuestion, Ping, Question};
+    let heard = &seen.heard;
+    let kinds = [(Question, heard.small), (LongQuestion, heard.full), (Ping, heard.ping), (LongPing, heard.full_ping)];
+    Step { questions: questions(&kinds), ..step(StepName::Overlay, through(seen)) }
+}
+
+/// What came back through the overlay network.
+fn through(seen: &Seen) -> (Outcome, String) {
+    let heard = &seen.heard;
+    let (small, full, ping, mtu) = (heard.small, heard.full, heard.ping, heard.mtu);
+    let peer = title(&seen.target);
+    if let Some(other) = &heard.answered_by {
+        return (Outcome::Failed, format!("{} answers in the place of {peer}", subnet_lease::printable::value(other)));
+    }
+    if !heard.asked_through() {
+        let why = match &heard.silenced {
+            Some(why) => why.clone(),
+            None if !heard.overlay => format!("host-gw has an address to ask there once pods run on this node and on {peer}"),
+            None => "there is no socket to ask from".to_owned(),
+        };
+        return (Outcome::NotAsked, format!("not asked: {why}"));
+    }
+    if small.answered > 0 || full.answered > 0 {
+        let both = format!("{} answered, {} of {mtu} bytes{}", count(small), count(full), rtt(small.rtt_us));
+        let fails = full.answered == 0 || lost(small) + lost(full) >= LOSES;
+        return (if fails { Outcome::Failed } else { Outcome::Ok }, format!("{both}{}", said(seen)));
+    }
+    if ping.answered > 0 {
+        let long = if heard.full_ping.asked > 0 { format!(", {} of {mtu} bytes", count(heard.full_ping)) } else { String::new() };
+        let fails = heard.full_ping.asked > 0 && heard.full_ping.answered == 0 || lost(ping) >= LOSES;
+        let text = format!("{} pings answered{long}{}{}", count(ping), rtt(ping.rtt_us), unanswered(small, seen.own.probes));
+        return (if fails { Outcome::Failed } else { Outcome::Ok }, text);
+    }
+    if small.refused + full.refused > 0 {
+        return (Outcome::Ok, format!("{peer} refuses UDP {}, so packets get there and back", seen.own.probes));
+    }
+    let asked = if small.asked > 0 { small } else { ping };
+    // Where nothing can be pinged, a filtered port is as silent as a cut.
+    if ping.asked == 0 && heard.beside.answered == 0 {
+        return (
+            Outcome::NotAsked,
+            format!("{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered", count(asked), seen.own.probes),
+        );
+    }
+    (Outcome::Failed, format!("{} answered, ping neither{}", count(asked), said(seen)))
+}
+
+/// Whether the peer hears this node through the overlay network, by its own words beside it.
+pub fn hears_us(seen: &Seen) -> bool {
+    let heard = &seen.heard;
+    // Both were asked at the same time.
+    heard.beside.answered > 0 && heard.hears_us.zip(heard.hears_us_beside).is_some_and(|(through, beside)| through.saturating_sub(beside) <= JUST_NOW)
+}
+
+/// What the peer says of having heard this node.
+fn said(seen: &Seen) -> String {
+    let heard = &seen.heard;
+    if heard.small.answered + heard.full.answered + heard.beside.answered == 0 {
+        return String::new();
+    }
+    let ago = |ms: Option<u64>| match ms.map(Duration::from_millis) {
+        None => "never".to_owned(),
+        Some(time) if time < Duration::from_millis(50) => "just now".to_owned(),
+        Some(time) if time < Duration::from_secs(10) => format!("{:.1} s ago", time.as_secs_f64()),
+        Some(time) => format!("{} s ago", time.as_secs()),
+    };
+    let beside = heard.hears_us_beside.map(|ms| format!(", beside it {}", ago(Some(ms)))).unwrap_or_default();
+    format!("; {} says: heard through the overlay {}{beside}", title(&seen.target), ago(heard.hears_us))
+}
+
+fn pod(seen: &Seen) -> Option<Step> {
+    let pod = seen.pod?;
+    let (found, tally) = match &seen.pinged {
+        None => ((Outcome::NotAsked, "not asked: nothing came back through the overlay".to_owned()), Tally::default()),
+        Some(Err(why)) => ((Outcome::NotAsked, format!("not asked: {why}")), Tally::default()),
+        Some(Ok(tally)) => (answer(pod, *tally), *tally),
+    };
+    Some(Step { questions: questions(&[(QuestionKind::Ping, tally)]), ..step(StepName::Pod, found) })
+}
+
+/// What pings of a pod tell: their silence proves nothing.
+pub fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
+    if tally.answered > 0 {
+        (Outcome::Ok, format!("{pod}: {} pings answered{}", count(tally), rtt(tally.rtt_us)))
+    } else {
+        (Outcome::NotAsked, format!("{pod} does not answer ping: no such pod, or it refuses ping"))
+    }
+}

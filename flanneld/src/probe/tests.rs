@@ -1,0 +1,558 @@
+//! Ways to peers and pods, well and broken: which step fails, and what is said.
+
+use super::here;
+use super::seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use super::{end, steps};
+use doctor::finding::{DaemonState, Unknown};
+use doctor::{Finding, Report, Severity};
+use netstate::names::{LinkName, Mac};
+use netstate::netlink::lookup::{Fate, Hop, Neighbour};
+use netstate::object::{Key, Value};
+use netstate::route::{RouteKind, RouteSpec};
+use node_api::probe::{Outcome, Step, StepName};
+use probing::target::Target;
+use probing::view::Tally;
+use std::net::IpAddr;
+
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn dev(text: &str) -> LinkName {
+    LinkName::parse(text).unwrap()
+}
+
+fn hop(net: &str, via: Option<&str>, device: &str) -> Hop {
+    Hop {
+        net: net.parse().unwrap(),
+        via: via.map(ip),
+        dev: LinkName::parse(device).unwrap_or_default(),
+        index: 7,
+        source: None,
+        kind: RouteKind::Unicast,
+        protocol: 4,
+        metric: 0,
+        table: 254,
+    }
+}
+
+fn all(rtt_us: u32) -> Tally {
+    Tally { asked: 5, answered: 5, refused: 0, rtt_us: Some(rtt_us) }
+}
+
+fn none() -> Tally {
+    Tally { asked: 5, ..Tally::default() }
+}
+
+fn some(answered: u8) -> Tally {
+    Tally { asked: 5, answered, refused: 0, rtt_us: Some(500) }
+}
+
+/// A way over vxlan to a pod, on which all is well.
+fn well() -> Seen {
+    let via = ip("10.244.3.0");
+    let route = RouteSpec { via: Some(via), dev: dev("flannel.1"), onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+    let (name, address) = ("node-3".to_owned(), ip("192.0.2.3"));
+    let wanted = Wanted::of(&[
+        (Key::Fdb(dev("flannel.1"), MAC), Value::Fdb(address)),
+        (Key::Neighbor(dev("flannel.1"), via), Value::Neighbor(MAC)),
+        (Key::Route("10.244.3.0/24".parse().unwrap(), 0), Value::Route(route)),
+    ]);
+    Seen {
+        target: Target { id: Some("3".to_owned()), name: Some(name), subnet: "10.244.3.0/24".parse().unwrap(), address, primary: true },
+        pod: Some(ip("10.244.3.7")),
+        to: ip("10.244.3.7"),
+        wanted,
+        fate: Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1") })),
+        neighbour: Some(Ok(Neighbour::Known(MAC))),
+        fdb: Some(Ok(Some(address))),
+        beside: Ok(Fate::Sent(Hop { source: Some(ip("192.0.2.1")), ..hop("192.0.2.0/24", None, "eth1") })),
+        heard: Heard {
+            overlay: true,
+            mtu: 1450,
+            small: all(520),
+            full: all(610),
+            beside: all(390),
+            ping: all(300),
+            full_ping: all(320),
+            beside_ping: all(200),
+            hears_us: Some(200),
+            hears_us_beside: Some(200),
+            ..Heard::default()
+        },
+        rules: Rules::Clear,
+        pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
+        own: Own {
+            network: "10.244.0.0/16".parse().unwrap(),
+            tunnel: Some(8472),
+            probes: 8473,
+            interface: "eth1".to_owned(),
+            address: Some(ip("192.0.2.1")),
+            overlay: Some(ip("10.244.1.0")),
+        },
+    }
+}
+
+/// Nothing comes back through the overlay network.
+fn cut() -> Seen {
+    let mut seen = well();
+    (seen.heard.small, seen.heard.full, seen.heard.ping, seen.heard.full_ping) = (none(), none(), none(), none());
+    (seen.heard.hears_us, seen.pinged) = (Some(183_000), None);
+    seen
+}
+
+/// Without a device or a tunnel.
+fn host_gw(overlay: bool) -> Seen {
+    let mut seen = well();
+    let route = RouteSpec { via: Some(ip("192.0.2.3")), dev: dev("eth1"), onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+    seen.wanted = Wanted { route: Some(("10.244.3.0/24".parse().unwrap(), route)), ..Wanted::default() };
+    (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, None);
+    seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
+    if !overlay {
+        seen.own.overlay = None;
+        seen.heard = Heard { mtu: 1500, beside: all(300), beside_ping: all(200), ..Heard::default() };
+    }
+    seen
+}
+
+fn of(steps: &[Step], name: StepName) -> Option<&Step> {
+    steps.iter().find(|step| step.name == name)
+}
+
+/// The outcomes as signs, in order.
+fn signs(steps: &[Step]) -> String {
+    let sign = |step: &Step| match step.outcome {
+        Outcome::Ok => '+',
+        Outcome::Failed => 'x',
+        Outcome::NotAsked => '-',
+    };
+    steps.iter().map(sign).collect()
+}
+
+#[test]
+fn a_way_that_is_well_is_told_as_it_is() {
+    let seen = well();
+    let steps = steps::steps(&seen);
+    let told: Vec<String> = steps.iter().map(|step| format!("{} {} {}", step.outcome.words(), step.name.words(), step.text)).collect();
+    assert_eq!(
+        told,
+        [
+            "ok route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",
+            "ok neighbour 10.244.3.0 is 02:00:00:00:00:03, as leased",
+            "ok FDB 02:00:00:00:00:03 is behind 192.0.2.3, as leased",
+            "ok underlay 192.0.2.3 by eth1 from 192.0.2.1: 5 of 5 answered, 0.39 ms",
+            "ok rules here nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass",
+            "ok overlay 5 of 5 answered, 5 of 5 of 1450 bytes, 0.52 ms; node-3 says: heard through the overlay 0.2 s ago, beside it 0.2 s ago",
+            "ok pod 10.244.3.7: 3 of 3 pings answered, 0.60 ms",
+        ]
+    );
+    let end = end::end(&seen, &steps);
+    assert_eq!((end.at, end.next.len()), (None, 0));
+    assert_eq!(end.sentence, "All is well: packets reach the pod 10.244.3.7 on node-3.");
+    let asked = of(&steps, StepName::Overlay).unwrap().questions.iter().map(|questions| u32::from(questions.asked)).sum::<u32>();
+    assert_eq!(asked, 20, "figures for programs");
+}
+
+/// A change of a way that is well, the signs of its steps, words of the step at which it ends, words of the sentence, and words of the commands.
+type Case = (&'static str, Seen, &'static str, &'static str, &'static str, &'static str);
+
+fn cases() -> Vec<Case> {
+    let with = |change: fn(&mut Seen)| {
+        let mut seen = well();
+        change(&mut seen);
+        seen
+    };
+    let cut_with = |change: fn(&mut Seen)| {
+        let mut seen = cut();
+        change(&mut seen);
+        seen
+    };
+    let silent = "It ends on the way to node-3 at 192.0.2.3, or there: nothing answers";
+    vec![
+        (
+            "cut",
+            cut(),
+            "+++++x-",
+            "0 of 5 answered, ping neither; node-3 says: heard through the overlay 183 s ago, beside it 0.2 s ago",
+            "node-3's UDP port 8472: what this node sends does not arrive",
+            "node-3 tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1",
+        ),
+        (
+            "never heard",
+            cut_with(|seen| seen.heard.hears_us = None),
+            "+++++x-",
+            "heard through the overlay never",
+            "what this node sends does not arrive",
+            "node-3 flannelctl doctor",
+        ),
+        (
+            "one way",
+            cut_with(|seen| seen.heard.hears_us = Some(300)),
+            "+++++x-",
+            "through the overlay 0.3 s ago",
+            "It ends on the way back from its UDP port 8472: node-3 hears this node",
+            "here tcpdump -c 5 -ni eth1 udp port 8472 and host 192.0.2.3",
+        ),
+        (
+            "all silent",
+            cut_with(|seen| (seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (none(), none(), None)),
+            "+++x+x-",
+            "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
+            silent,
+            "here tcpdump -c 5 -ni eth1 host 192.0.2.3",
+        ),
+        (
+            "another route",
+            with(|seen| seen.fate = Ok(Fate::Sent(hop("10.244.3.0/25", Some("192.0.2.254"), "eth0")))),
+            "x++++++",
+            "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease wants via 10.244.3.0 dev flannel.1 onlink",
+            "It ends here: packets to 10.244.3.7 do not take flannel's way",
+            "here ip route get 10.244.3.7",
+        ),
+        (
+            "a rule",
+            with(|seen| seen.fate = Ok(Fate::Sent(Hop { table: 100, ..hop("10.244.0.0/16", None, "eth0") }))),
+            "x++++++",
+            "dev eth0 table 100 proto static: a rule leads to table 100",
+            "It ends here",
+            "here flannelctl doctor",
+        ),
+        (
+            "the default route",
+            with(|seen| seen.fate = Ok(Fate::Sent(Hop { protocol: 16, metric: 100, ..hop("0.0.0.0/0", Some("192.0.2.254"), "eth0") }))),
+            "x++++++",
+            "leaves by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
+            "It ends here",
+            "here ip route get",
+        ),
+        (
+            "no route",
+            with(|seen| seen.fate = Ok(Fate::NoRoute)),
+            "x++++++",
+            "no route leads to 10.244.3.7; the lease wants via",
+            "It ends here",
+            "here ip route get",
+        ),
+        (
+            "a blackhole",
+            with(|seen| seen.fate = Ok(Fate::Dropped(Some(Hop { kind: RouteKind::Blackhole, ..hop("10.244.3.0/25", None, "") })))),
+            "x++++++",
+            "dropped by the route blackhole 10.244.3.0/25 proto static",
+            "It ends here",
+            "here ip route get",
+        ),
+        (
+            "another neighbour",
+            with(|seen| seen.neighbour = Some(Ok(Neighbour::Known(Mac([6; 6]))))),
+            "+x+++++",
+            "10.244.3.0 is 06:06:06:06:06:06 on flannel.1; the lease says 02:00:00:00:00:03",
+            "the kernel's entries for node-3",
+            "here ip neighbour show dev flannel.1",
+        ),
+        (
+            "no neighbour",
+            with(|seen| seen.neighbour = Some(Ok(Neighbour::Absent))),
+            "+x+++++",
+            "10.244.3.0 is not known on flannel.1",
+            "the kernel's entries",
+            "here flannelctl doctor",
+        ),
+        (
+            "another FDB entry",
+            with(|seen| seen.fdb = Some(Ok(Some(ip("192.0.2.9"))))),
+            "++x++++",
+            "is behind 192.0.2.9 on flannel.1; the lease says 192.0.2.3",
+            "the kernel's entries",
+            "here bridge fdb show dev flannel.1",
+        ),
+        (
+            "no FDB entry",
+            with(|seen| seen.fdb = Some(Ok(None))),
+            "++x++++",
+            "02:00:00:00:00:03 is not known on flannel.1",
+            "the kernel's entries",
+            "here flannelctl doctor",
+        ),
+        (
+            "rules",
+            with(|seen| seen.rules = Rules::Broken(vec!["the policy of FORWARD in iptables is DROP".to_owned()])),
+            "++++x++",
+            "the policy of FORWARD in iptables is DROP",
+            "this node's own rules",
+            "here flannelctl doctor",
+        ),
+        (
+            "no route to the node",
+            cut_with(|seen| {
+                (seen.beside, seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None)
+            }),
+            "+++x+x-",
+            "no route leads to 192.0.2.3",
+            "packets to node-3 at 192.0.2.3 do not leave this node",
+            "here ip route get 192.0.2.3",
+        ),
+        (
+            "large packets",
+            with(|seen| (seen.heard.full, seen.heard.full_ping) = (none(), none())),
+            "+++++x+",
+            "5 of 5 answered, 0 of 5 of 1450 bytes",
+            "It ends for large packets on the way to node-3: 1450 bytes do not arrive",
+            "node-3 flannelctl doctor",
+        ),
+        (
+            "large pings",
+            with(|seen| (seen.heard.small, seen.heard.full, seen.heard.full_ping) = (none(), none(), none())),
+            "+++++x+",
+            "5 of 5 pings answered, 0 of 5 of 1450 bytes",
+            "It ends for large packets",
+            "node-3 flannelctl doctor",
+        ),
+        (
+            "losses",
+            with(|seen| seen.heard.small = some(3)),
+            "+++++x+",
+            "3 of 5 answered",
+            "through the overlay loses packets",
+            "node-3 flannelctl doctor",
+        ),
+        (
+            "losses beside it",
+            with(|seen| seen.heard.beside = some(2)),
+            "+++x+++",
+            "2 of 5 answered",
+            "The network between this node and node-3 loses packets",
+            "here flannelctl doctor",
+        ),
+        (
+            "another node",
+            with(|seen| (seen.heard.small, seen.heard.full, seen.heard.answered_by) = (none(), none(), Some("node-9\n".to_owned()))),
+            "+++++x+",
+            "node-9\\n answers in the place of node-3",
+            "It ends at another node: two machines have the address 192.0.2.3",
+            "node-3 flannelctl doctor",
+        ),
+        (
+            "host-gw, cut",
+            {
+                let mut seen = host_gw(true);
+                (seen.heard.small, seen.heard.full, seen.heard.ping, seen.heard.full_ping, seen.heard.hears_us, seen.pinged) =
+                    (none(), none(), none(), none(), None, None);
+                seen
+            },
+            "+++x-",
+            "0 of 5 answered",
+            "the network between the nodes drops packets of pods",
+            "node-3 tcpdump -c 5 -ni any host 10.244.1.0",
+        ),
+        // What is no end.
+        ("host-gw", host_gw(true), "+++++", "", "All is well: packets reach the pod 10.244.3.7", ""),
+        ("host-gw without a pod here", host_gw(false), "+++-+", "", "All is well: packets reach the pod 10.244.3.7", ""),
+        (
+            "host-gw, asked in vain",
+            {
+                let mut seen = host_gw(false);
+                seen.pod = None;
+                seen
+            },
+            "+++-",
+            "",
+            "Nothing is wrong as far as node-3 could be asked",
+            "",
+        ),
+        ("no pod", with(|seen| seen.pod = None), "++++++", "", "All is well: packets of pods reach node-3, large ones too", ""),
+        (
+            "a silent pod",
+            with(|seen| seen.pinged = Some(Ok(none()))),
+            "++++++-",
+            "",
+            "All is well as far as node-3; whether 10.244.3.7 is there is not known",
+            "",
+        ),
+        ("one loss", with(|seen| seen.heard.full = some(4)), "+++++++", "", "All is well", ""),
+        (
+            "Go flannel",
+            with(|seen| {
+                (seen.heard.small, seen.heard.full, seen.heard.beside) = (none(), none(), none());
+                (seen.target.id, seen.target.name) = (None, None);
+            }),
+            "+++++++",
+            "",
+            "packets reach the pod 10.244.3.7 on 192.0.2.3",
+            "",
+        ),
+        (
+            "a port that is refused",
+            with(|seen| {
+                let refused = Tally { refused: 5, ..none() };
+                (seen.heard.small, seen.heard.full, seen.heard.beside) = (refused, refused, refused);
+                (seen.heard.ping, seen.heard.full_ping, seen.heard.beside_ping) = (none(), none(), none());
+            }),
+            "+++++++",
+            "",
+            "All is well",
+            "",
+        ),
+        ("the tunnel alone is let in", with(|seen| (seen.heard.beside, seen.heard.beside_ping) = (none(), none())), "+++-+++", "", "All is well", ""),
+        (
+            "neither ping nor the port",
+            cut_with(|seen| {
+                let h = &mut seen.heard;
+                (h.beside, h.ping, h.full_ping, h.beside_ping, h.hears_us) = (none(), Tally::default(), Tally::default(), Tally::default(), None);
+            }),
+            "+++-+--",
+            "",
+            "Nothing is wrong as far as node-3 could be asked",
+            "",
+        ),
+        (
+            "no probes",
+            with(|seen| {
+                let h = &mut seen.heard;
+                *h = Heard {
+                    overlay: true,
+                    silenced: Some("this node does not probe".to_owned()),
+                    ping: h.ping,
+                    beside_ping: h.beside_ping,
+                    ..Heard::default()
+                };
+            }),
+            "+++++++",
+            "",
+            "All is well",
+            "",
+        ),
+        (
+            "no ping either",
+            with(|seen| {
+                seen.heard = Heard { overlay: true, silenced: Some("this node cannot ping".to_owned()), ..Heard::default() };
+                seen.pinged = Some(Err("no".to_owned()));
+            }),
+            "+++-+--",
+            "",
+            "Nothing is wrong as far as",
+            "",
+        ),
+        (
+            "the kernel is silent",
+            with(|seen| {
+                let why = || "no answer".to_owned();
+                (seen.fate, seen.beside) = (Err(why()), Err(why()));
+                (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
+                seen.rules = Rules::Unknown(why());
+            }),
+            "---+-++",
+            "",
+            "All is well",
+            "",
+        ),
+    ]
+}
+
+#[test]
+fn each_fault_ends_the_way_where_it_is() {
+    for (what, seen, wanted, text, sentence, command) in cases() {
+        let steps = steps::steps(&seen);
+        let end = end::end(&seen, &steps);
+        assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");
+        assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
+        let commands: Vec<String> = end.next.iter().map(|next| format!("{} {}", next.on.as_deref().unwrap_or("here"), next.command)).collect();
+        match wanted.find('x') {
+            Some(place) => {
+                assert_eq!(end.at, Some(steps[place].name), "{what}");
+                assert!(steps[place].text.contains(text), "{what}: {}", steps[place].text);
+                assert!(commands.iter().any(|line| line.starts_with(command)), "{what}: {commands:#?}");
+            }
+            None => assert!(end.at.is_none() && commands.is_empty(), "{what}: {end:?}"),
+        }
+        let whole = format!("{steps:?}{end:?}");
+        assert!(!whole.contains('\u{1b}') && steps.iter().all(|step| !step.text.contains('\n') && !step.text.is_empty()), "{what}: {whole}");
+    }
+}
+
+#[test]
+fn without_a_wanted_route_the_lease_does_not_fit() {
+    let mut seen = well();
+    seen.wanted = Wanted::default();
+    let steps = steps::steps(&seen);
+    assert!(steps[0].outcome == Outcome::Failed && steps[0].text.contains("this node wants no route to 10.244.3.0/24"), "{steps:#?}");
+    assert!(of(&steps, StepName::Neighbour).is_none() && of(&steps, StepName::Fdb).is_none(), "{steps:#?}");
+}
+
+#[test]
+fn the_doctor_says_what_keeps_packets_here() {
+    let report = |findings: &[(&str, &str, Severity)], unknown: &[&str]| Report {
+        schema: String::new(),
+        node: String::new(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        daemon: DaemonState::Running,
+        checks: 0,
+        findings: findings.iter().map(|(check, about, severity)| Finding::new(check, *severity, *about, *check, "")).collect(),
+        unknown: unknown.iter().map(|check| Unknown { check: (*check).to_owned(), why: "no nft".to_owned() }).collect(),
+    };
+    let broken = |checks: &[&str]| Rules::Broken(checks.iter().map(|check| (*check).to_owned()).collect());
+    use Severity::{Broken, Risk};
+    for (findings, v4, v6) in [
+        (vec![], Rules::Clear, Rules::Clear),
+        (vec![("mtu", "", Broken), ("ufw", "IPv4", Risk)], Rules::Clear, Rules::Clear),
+        (vec![("ufw", "IPv4", Broken)], broken(&["ufw"]), Rules::Clear),
+        (vec![("ufw", "IPv6", Broken)], Rules::Clear, broken(&["ufw"])),
+        (vec![("forward-policy", "iptables-legacy", Broken)], broken(&["forward-policy"]), Rules::Clear),
+        (vec![("forward-reject", "ip6tables", Broken)], Rules::Clear, broken(&["forward-reject"])),
+        (vec![("forward-policy", "inet filter forward fd00::/48", Broken)], Rules::Clear, broken(&["forward-policy"])),
+        (vec![("firewalld", "", Broken)], broken(&["firewalld"]), broken(&["firewalld"])),
+        (vec![("ip-forward", "", Broken)], broken(&["ip-forward"]), Rules::Clear),
+        (vec![("ipv6-forwarding", "", Broken), ("ufw", "IPv6", Broken)], Rules::Clear, broken(&["ipv6-forwarding", "ufw"])),
+    ] {
+        let report = report(&findings, &[]);
+        assert_eq!((Rules::of(Some(&report), false), Rules::of(Some(&report), true)), (v4, v6), "{findings:?}");
+    }
+    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), false), Rules::Unknown("no nft".to_owned()));
+    assert_eq!(Rules::of(Some(&report(&[("ip-forward", "", Broken)], &["ufw"])), false), broken(&["ip-forward"]));
+    assert_eq!(Rules::of(Some(&report(&[], &["mtu"])), false), Rules::Clear);
+    assert!(matches!(Rules::of(None, false), Rules::Unknown(_)));
+}
+
+#[test]
+fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
+    let local = |fate, neighbour, pinged| Local {
+        pod: ip("10.244.1.7"),
+        subnet: "10.244.1.0/24".parse().unwrap(),
+        fate: Ok(fate),
+        neighbour: Ok(neighbour),
+        pinged: Some(Ok(pinged)),
+    };
+    let bridge = || Fate::Sent(Hop { source: Some(ip("10.244.1.1")), ..hop("10.244.1.0/24", None, "cni0") });
+    let own = || Fate::Sent(Hop { kind: RouteKind::Other(2), ..hop("10.244.1.7/32", None, "lo") });
+    let away = || Fate::Sent(hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"));
+    for (what, local, wanted, text, sentence) in [
+        (
+            "well",
+            local(bridge(), Neighbour::Known(MAC), all(50)),
+            "+++",
+            "10.244.1.0/24 dev cni0 from 10.244.1.1",
+            "packets reach the pod 10.244.1.7 on this node",
+        ),
+        ("a silent pod", local(bridge(), Neighbour::Known(MAC), none()), "++-", "dev cni0", "is there and does not answer ping"),
+        ("no pod", local(bridge(), Neighbour::Silent, none()), "+x-", "dev cni0", "there is no pod 10.244.1.7"),
+        ("nobody asked", local(bridge(), Neighbour::Absent, none()), "+--", "dev cni0", "Nothing is wrong as far as"),
+        (
+            "no bridge",
+            local(away(), Neighbour::Absent, none()),
+            "x",
+            "no bridge has 10.244.1.0/24: 10.244.1.7 leaves by default via 192.0.2.254 dev eth0",
+            "no bridge of this node has 10.244.1.0/24",
+        ),
+        ("no route", local(Fate::NoRoute, Neighbour::Absent, none()), "x", "no route leads to 10.244.1.7", "no bridge of this node"),
+        ("an own address", local(own(), Neighbour::Absent, none()), "+", "an address of this node itself", "this node's own address"),
+    ] {
+        let steps = here::steps(&local);
+        let end = here::end(&local, &steps);
+        assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");
+        assert!(steps[0].text.contains(text), "{what}: {steps:#?}");
+        assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
+        assert_eq!(end.at.is_some(), wanted.contains('x'), "{what}");
+        assert_eq!(end.next.is_empty(), end.at.is_none(), "{what}: {:?}", end.next);
+    }
+}

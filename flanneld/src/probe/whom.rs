@@ -1,0 +1,207 @@
+//! Who is meant: a peer by its name, subnet or address, or a pod by its address. Pure.
+
+use ipnet::IpNet;
+use probing::target::Target;
+use std::net::IpAddr;
+use subnet_lease::{Subnets, printable};
+
+/// How many peers are listed where none is meant.
+const LISTED: usize = 8;
+
+/// Who is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Another node, or a pod of it.
+    Peer {
+        /// The node.
+        target: Target,
+        /// The pod.
+        pod: Option<IpAddr>,
+    },
+    /// An address in a subnet of this node.
+    Here {
+        /// The address.
+        pod: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
+}
+
+/// What there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    /// The peers, one for each address family.
+    pub targets: &'a [Target],
+    /// This node's subnets.
+    pub own: &'a Subnets,
+    /// This node's names.
+    pub names: &'a [String],
+    /// This host's addresses.
+    pub local: &'a [IpAddr],
+    /// Leases that are not used: their subnets or key, and the reason in words.
+    pub unused: &'a [(String, String)],
+}
+
+/// Who is meant by a name, a subnet or an address.
+///
+/// # Errors
+/// Nobody, or several: in one line, with what there is.
+pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, String> {
+    if let Ok(ip) = asked.parse::<IpAddr>() {
+        return by_address(asked, ip, around);
+    }
+    if let Ok(net) = asked.parse::<IpNet>() {
+        return by_subnet(asked, net, around);
+    }
+    let named: Vec<&Target> = around.targets.iter().filter(|target| target.name.as_deref() == Some(asked)).collect();
+    // A node has a target in each family, and one of them is the first.
+    let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
+    match (nodes.as_slice(), named.first()) {
+        ([_, _, ..], _) => {
+            let subnets: Vec<String> = nodes.iter().map(|target| target.subnet.to_string()).collect();
+            Err(format!("{} nodes are named {}: name the subnet of one, {}", nodes.len(), printable::value(asked), subnets.join(" or ")))
+        }
+        (_, Some(first)) => Ok(Whom::Peer { target: Target::clone(nodes.first().unwrap_or(&first)), pod: None }),
+        (_, None) if around.names.iter().any(|name| name == asked) => Err(this_node(asked)),
+        (_, None) => Err(nobody(asked, None, around)),
+    }
+}
+
+fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, String> {
+    if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
+        return Ok(Whom::Peer { target: target.clone(), pod: None });
+    }
+    if let Some(target) = around.targets.iter().find(|target| target.subnet.contains(&ip)) {
+        // The device and the bridge are the node's own.
+        let pod = Some(ip).filter(|ip| !target.overlay_addresses().contains(ip));
+        return Ok(Whom::Peer { target: target.clone(), pod });
+    }
+    if let Some(subnet) = around.own.nets().find(|subnet| subnet.contains(&ip)) {
+        return Ok(Whom::Here { pod: ip, subnet });
+    }
+    if around.local.contains(&ip) {
+        return Err(this_node(asked));
+    }
+    Err(nobody(asked, Some(IpNet::from(ip)), around))
+}
+
+fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<Whom, String> {
+    if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
+        return Ok(Whom::Peer { target: target.clone(), pod: None });
+    }
+    if around.own.nets().any(|own| own == net.trunc()) {
+        return Err(this_node(asked));
+    }
+    if net.prefix_len() == net.max_prefix_len() {
+        return by_address(asked, net.addr(), around);
+    }
+    Err(nobody(asked, Some(net), around))
+}
+
+fn this_node(asked: &str) -> String {
+    format!("{} is this node: name a peer, or the address of a pod", printable::value(asked))
+}
+
+fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> String {
+    let shown = printable::value(asked);
+    let holds =
+        |lease: &str| lease.split([',', ' ']).filter_map(|part| part.parse::<IpNet>().ok()).any(|part| net.is_some_and(|net| part.contains(&net)));
+    if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
+        return format!("{shown} is in a lease that this node does not use, {}: {}", printable::value(lease), printable::line(why));
+    }
+    let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
+    if nodes.is_empty() {
+        return format!("{shown} is no peer's: no other node has a lease that is in force here");
+    }
+    let one = |target: &&Target| format!("{} ({}, {})", title(target), target.subnet, target.address);
+    let listed: Vec<String> = nodes.iter().take(LISTED).map(one).collect();
+    let more = nodes.len().checked_sub(LISTED + 1).map(|more| format!(" and {} more; flannelctl peers lists them", more + 1)).unwrap_or_default();
+    format!("{shown} is neither a peer nor in a peer's subnet: there are {}{more}", listed.join(", "))
+}
+
+/// A peer's name, or its address if it has none, fit for a line.
+pub fn title(target: &Target) -> String {
+    match target.name.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => printable::value(name).into_owned(),
+        None => target.address.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use subnet_lease::Dual;
+
+    fn target(name: &str, subnet: &str, address: &str, primary: bool) -> Target {
+        let name = Some(name.to_owned()).filter(|name| !name.is_empty());
+        Target { id: name.clone(), name, subnet: subnet.parse().unwrap(), address: address.parse().unwrap(), primary }
+    }
+
+    /// What is found, in short: the subnet, and the pod.
+    fn found(asked: &str) -> Result<(String, String), String> {
+        let targets = [
+            target("node-2", "10.244.2.0/24", "192.0.2.2", true),
+            target("node-2", "fd00:2::/64", "2001:db8::2", false),
+            target("", "10.244.3.0/24", "192.0.2.3", true),
+            target("twin", "10.244.4.0/24", "192.0.2.4", true),
+            target("twin", "10.244.5.0/24", "192.0.2.5", true),
+            target("n\u{1b}[2J", "10.244.6.0/24", "192.0.2.6", true),
+            // IPv6 alone, with a tunnel over IPv4.
+            target("node-7", "fd00:7::/64", "192.0.2.7", true),
+        ];
+        let around = Around {
+            targets: &targets,
+            own: &Dual::Both("10.244.1.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()),
+            names: &["node-1".to_owned()],
+            local: &["192.0.2.1".parse().unwrap()],
+            unused: &[("10.244.9.0/24".to_owned(), "it has the address of\nnode-2".to_owned())],
+        };
+        whom(asked, &around).map(|whom| match whom {
+            Whom::Peer { target, pod } => (target.subnet.to_string(), pod.map(|pod| pod.to_string()).unwrap_or_default()),
+            Whom::Here { pod, subnet } => (format!("here {subnet}"), pod.to_string()),
+        })
+    }
+
+    #[test]
+    fn a_peer_has_names_and_a_pod_has_an_address() {
+        for (asked, subnet, pod) in [
+            ("node-2", "10.244.2.0/24", ""),
+            ("10.244.2.0/24", "10.244.2.0/24", ""),
+            ("10.244.2.9/24", "10.244.2.0/24", ""),
+            ("192.0.2.2", "10.244.2.0/24", ""),
+            ("10.244.2.0", "10.244.2.0/24", ""),
+            ("10.244.2.1", "10.244.2.0/24", ""),
+            ("10.244.2.7", "10.244.2.0/24", "10.244.2.7"),
+            ("10.244.2.7/32", "10.244.2.0/24", "10.244.2.7"),
+            ("fd00:2::/64", "fd00:2::/64", ""),
+            ("2001:db8::2", "fd00:2::/64", ""),
+            ("fd00:2::7", "fd00:2::/64", "fd00:2::7"),
+            ("192.0.2.3", "10.244.3.0/24", ""),
+            ("node-7", "fd00:7::/64", ""),
+            ("10.244.1.7", "here 10.244.1.0/24", "10.244.1.7"),
+            ("fd00:1::7", "here fd00:1::/64", "fd00:1::7"),
+        ] {
+            assert_eq!(found(asked).unwrap(), (subnet.to_owned(), pod.to_owned()), "{asked}");
+        }
+    }
+
+    #[test]
+    fn who_is_nobody_hears_what_there_is() {
+        for (asked, text) in [
+            ("node-1", "node-1 is this node: name a peer"),
+            ("10.244.1.0/24", "is this node"),
+            ("192.0.2.1", "is this node"),
+            ("twin", "2 nodes are named twin: name the subnet of one, 10.244.4.0/24 or 10.244.5.0/24"),
+            ("10.244.9.7", "10.244.9.7 is in a lease that this node does not use, 10.244.9.0/24: it has the address of"),
+            ("node-3", "there are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin"),
+            ("10.1.2.3", "10.1.2.3 is neither a peer nor in a peer's subnet"),
+            ("x\u{1b}]0;t\u{7}", r"x\u{1b}]0;t\u{7} is neither"),
+        ] {
+            let error = found(asked).unwrap_err();
+            assert!(error.contains(text), "{asked}: {error}");
+            assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
+        }
+        let alone = Around { targets: &[], own: &Dual::V4("10.244.1.0/24".parse().unwrap()), names: &[], local: &[], unused: &[] };
+        assert!(whom("node-2", &alone).unwrap_err().contains("no other node has a lease"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Parts of the texts that several steps say.
+
+use netstate::netlink::lookup::{Fate, Hop};
+use netstate::route::{RouteKind, RouteSpec};
+use node_api::probe::{QuestionKind, Questions};
+use probing::view::Tally;
+use std::net::IpAddr;
+
+/// The numbers of linux/rtnetlink.h.
+const UNREACHABLE: RouteKind = RouteKind::Other(7);
+const PROHIBIT: RouteKind = RouteKind::Other(8);
+const MAIN: u32 = 254;
+const LOCAL: u32 = 255;
+
+/// A round trip.
+pub fn rtt(us: Option<u32>) -> String {
+    us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0)).unwrap_or_default()
+}
+
+/// `5 of 5`.
+pub fn count(tally: Tally) -> String {
+    format!("{} of {}", tally.answered, tally.asked)
+}
+
+/// How many questions were lost.
+pub fn lost(tally: Tally) -> u8 {
+    tally.asked.saturating_sub(tally.answered)
+}
+
+/// What was asked, for programs.
+pub fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
+    let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
+    asked.map(|(kind, tally)| Questions { kind: *kind, asked: tally.asked, answered: tally.answered, rtt_us: tally.rtt_us }).collect()
+}
+
+/// `via 10.244.3.0 dev flannel.1 onlink`, as the lease wants it.
+pub fn spec(route: &RouteSpec) -> String {
+    let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
+    format!("{via}dev {}{}", route.dev, if route.onlink { " onlink" } else { "" })
+}
+
+/// A route as `ip route` prints it.
+pub fn route(hop: &Hop) -> String {
+    let kind = match hop.kind {
+        RouteKind::Blackhole => "blackhole ",
+        UNREACHABLE => "unreachable ",
+        PROHIBIT => "prohibit ",
+        _ => "",
+    };
+    let net = if hop.net.prefix_len() == 0 { "default".to_owned() } else { hop.net.to_string() };
+    let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let nowhere = !kind.is_empty() || hop.dev.as_str().is_empty();
+    let dev = if nowhere { String::new() } else { format!(" dev {}", hop.dev) };
+    let table = if matches!(hop.table, 0 | MAIN | LOCAL) { String::new() } else { format!(" table {}", hop.table) };
+    let metric = if hop.metric == 0 { String::new() } else { format!(" metric {}", hop.metric) };
+    format!("{kind}{net}{via}{dev}{table} proto {}{metric}", protocol(hop.protocol))
+}
+
+/// A routing protocol, as `ip route` names it.
+fn protocol(number: u8) -> String {
+    let name = match number {
+        0 => "unspec",
+        1 => "redirect",
+        2 => "kernel",
+        3 => "boot",
+        4 => "static",
+        9 => "ra",
+        12 => "bird",
+        16 => "dhcp",
+        186 => "bgp",
+        188 => "ospf",
+        _ => return number.to_string(),
+    };
+    name.to_owned()
+}
+
+/// Whether a route is in a table that only a rule leads to.
+pub fn by_rule(hop: &Hop) -> bool {
+    !matches!(hop.table, 0 | MAIN | LOCAL)
+}
+
+/// `192.0.2.3 by eth1 from 192.0.2.1`.
+pub fn place(to: IpAddr, fate: &Result<Fate, String>) -> String {
+    match fate {
+        Ok(Fate::Sent(hop)) => {
+            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
+            format!("{to} by {}{source}", hop.dev)
+        }
+        _ => to.to_string(),
+    }
+}
