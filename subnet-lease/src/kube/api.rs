@@ -240,10 +240,32 @@ pub struct Answer {
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
-    let mistake =
-        |error: &dyn std::error::Error| Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), with_causes(error)));
+    // A value that does not fit may be a token.
+    let mistake = |error: &dyn std::error::Error| {
+        Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), without_values(&with_causes(error))))
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| mistake(&error))?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| mistake(&error))
+}
+
+/// What a parser says, without the texts of the file that it quotes.
+fn without_values(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    // As serde writes what it found: `string "…"`, the quotes inside escaped.
+    while let Some((before, after)) = rest.split_once("string \"") {
+        out.push_str(before);
+        out.push_str("a text");
+        let mut escaped = false;
+        let end = after.find(|c: char| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        rest = end.and_then(|end| after.get(end + 1..)).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
 }
 
 /// The pod's service account, at the address that the pod's environment names.
@@ -324,5 +346,25 @@ fn label(status: StatusCode) -> &'static str {
         429 => "refused-429",
         500..=599 => "refused-5xx",
         _ => "refused-other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_parser_quotes_is_left_out() {
+        for (text, want) in [
+            (
+                r#"users[0].user: invalid type: string "s3c\"r\\et", expected struct AuthInfo at line 7"#,
+                "users[0].user: invalid type: a text, expected struct AuthInfo at line 7",
+            ),
+            ("no such file", "no such file"),
+            (r#"invalid value: string "s3cret"#, "invalid value: a text"),
+            (r#"a string "x", then string "y" there"#, "a a text, then a text there"),
+        ] {
+            assert_eq!(without_values(text), want);
+        }
     }
 }
