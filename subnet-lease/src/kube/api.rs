@@ -223,6 +223,7 @@ impl Api {
         if let Some(url) = told {
             config.cluster_url = url;
         }
+        config.cluster_url = without_user(config.cluster_url);
         Ok(config)
     }
 }
@@ -248,10 +249,10 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| mistake(&error))
 }
 
-/// What a parser says, without the texts of the file that it quotes.
+/// What a parser says, without the texts of the file that it quotes: in its first line as values, in those behind as they stand.
 fn without_values(text: &str) -> String {
     let mut out = String::new();
-    let mut rest = text;
+    let mut rest = text.lines().next().unwrap_or_default();
     // As serde writes what it found: `string "…"`, the quotes inside escaped.
     while let Some((before, after)) = rest.split_once("string \"") {
         out.push_str(before);
@@ -317,6 +318,15 @@ fn build(config: &Config) -> Result<Stack, String> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
+/// An address without a user and a password: Kubernetes knows neither, and the layers below log the whole of it.
+fn without_user(url: http::Uri) -> http::Uri {
+    let host = url.authority().and_then(|authority| Some(authority.as_str().rsplit_once('@')?.1.to_owned()));
+    let Some(host) = host else { return url };
+    let mut parts = url.clone().into_parts();
+    parts.authority = host.parse().ok();
+    http::Uri::from_parts(parts).unwrap_or(url)
+}
+
 /// A server's address without a user in it.
 fn shown(url: &http::Uri) -> String {
     let text = url.to_string();
@@ -354,6 +364,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_address_loses_its_user() {
+        for (url, want) in [
+            ("https://u:s3cret@192.0.2.1:6443/x?y", "https://192.0.2.1:6443/x?y"),
+            ("https://u@[2001:db8::1]:6443", "https://[2001:db8::1]:6443/"),
+            ("https://a:6443", "https://a:6443/"),
+        ] {
+            assert_eq!(without_user(url.parse().unwrap()).to_string(), want);
+        }
+    }
+
+    #[test]
     fn what_a_parser_quotes_is_left_out() {
         for (text, want) in [
             (
@@ -361,6 +382,10 @@ mod tests {
                 "users[0].user: invalid type: a text, expected struct AuthInfo at line 7",
             ),
             ("no such file", "no such file"),
+            (
+                "line 6 column 25: expected mapping start\n --> <input>:6:25\n6 | users: [{name: u, user: s3cret}]",
+                "line 6 column 25: expected mapping start",
+            ),
             (r#"invalid value: string "s3cret"#, "invalid value: a text"),
             (r#"a string "x", then string "y" there"#, "a a text, then a text there"),
         ] {
