@@ -61,20 +61,21 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
 
 fn rbac(facts: &Facts) -> Vec<Finding> {
     let Some(text) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
-    let unknown = text.contains("(401)") || text.to_lowercase().contains("unauthorized");
     let refusal = Refusal::read(text);
+    let anonymous = refusal.as_ref().is_some_and(|refusal| refusal.user == rights::ANONYMOUS);
+    let unknown = anonymous || text.contains("(401)") || text.to_lowercase().contains("unauthorized");
     let what = match &refusal {
         _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
         Some(Refusal { verb, resource, .. }) => format!("flanneld may not {verb} {resource}: its account lacks the right"),
         None => "flanneld's account may not do what it has to".to_owned(),
     };
-    let command = match (&refusal, &facts.daemon.launch) {
-        // A new pod gets a new token.
-        _ if unknown => restart(facts),
+    let grant = match (&refusal, &facts.daemon.launch) {
         (Some(refusal), _) => rights::grant(refusal.user),
         (None, Launch::Kubernetes { namespace, .. }) => rights::grant(&format!("system:serviceaccount:{namespace}:flannel")),
-        (None, Launch::Systemd) => "kubectl describe clusterrole flannel".to_owned(),
+        (None, Launch::Systemd) => None,
     };
+    // A new pod gets a new token.
+    let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| "kubectl describe clusterrole flannel".to_owned()) };
     vec![
         Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")
             .seen(text, "the API server")

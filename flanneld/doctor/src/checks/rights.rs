@@ -32,10 +32,17 @@ fn rules() -> Value {
     json!([rule("pods", &["get"]), rule("nodes", &["get", "list", "watch"]), rule("nodes/status", &["patch"])])
 }
 
-/// The command that grants a user what flanneld needs. It adds to the ClusterRole and to its binding, and takes nothing away.
-pub fn grant(user: &str) -> String {
+/// What stands for whoever has no credentials.
+pub const ANONYMOUS: &str = "system:anonymous";
+
+/// The command that grants a user what flanneld needs. It adds to the ClusterRole and to its binding, and takes nothing away. None for users
+/// that are everybody: who is not known, and the account of all pods that name none.
+pub fn grant(user: &str) -> Option<String> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+    if user == ANONYMOUS || account.is_some_and(|(_, name)| name == "default") {
+        return None;
+    }
     let subject = match account {
         Some((namespace, name)) => json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace }),
         None => json!({ "kind": "User", "name": user, "apiGroup": GROUP }),
@@ -50,7 +57,7 @@ pub fn grant(user: &str) -> String {
     let role = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": "flannel" });
     let both =
         [object("ClusterRole", ("rules", rules()), None), object("ClusterRoleBinding", ("roleRef", role), Some(("subjects", json!([subject]))))];
-    format!("echo {} | kubectl auth reconcile -f -", word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string()))
+    Some(format!("echo {} | kubectl auth reconcile -f -", word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string())))
 }
 
 #[cfg(test)]
@@ -62,8 +69,9 @@ mod tests {
         let text = "the Kubernetes API at https://a refused a request to list Nodes (403): nodes is forbidden: User \"system:serviceaccount:kube-flannel:flannel\" cannot list resource \"nodes\" in API group \"\" at the cluster scope; apply";
         let refusal = Refusal::read(text).unwrap();
         assert_eq!(refusal, Refusal { user: "system:serviceaccount:kube-flannel:flannel", verb: "list", resource: "nodes" });
-        assert!(grant(refusal.user).contains(r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#));
-        assert!(grant("jane").contains(r#""kind":"User""#));
+        assert!(grant(refusal.user).unwrap().contains(r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#));
+        assert!(grant("jane").unwrap().contains(r#""kind":"User""#));
+        assert!(["system:anonymous", "system:serviceaccount:kube-flannel:default"].iter().all(|user| grant(user).is_none()));
         for other in ["", "(403): a policy refuses", "User \"x\" cannot ; reboot resource \"nodes\" in"] {
             assert_eq!(Refusal::read(other), None, "{other}");
         }

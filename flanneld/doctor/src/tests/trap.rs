@@ -69,6 +69,25 @@ fn it_is_no_trap_once_a_peer_answers() {
 }
 
 #[test]
+fn a_peer_that_was_moved_does_not_hide_it() {
+    let mut facts = trap(&State::Cut, false);
+    let first = |facts: &mut Facts, state: State| {
+        if let Fact::Known(mesh) = &mut facts.mesh {
+            mesh.paths[0].state = state;
+        }
+    };
+    first(&mut facts, State::Unknown);
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    assert!(only(&facts, "wrong-interface").evidence.iter().any(|seen| seen.text == "node-3 at 192.0.2.3 answers nothing, ping neither"));
+    // Right after the start the others were not asked yet.
+    facts.daemon.young = true;
+    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
+    facts.daemon.young = false;
+    first(&mut facts, State::OneWay);
+    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
+}
+
+#[test]
 fn a_nat_network_joins_its_machines() {
     let mut facts = trap(&State::Unknown, false);
     if let Fact::Known(routes) = &mut facts.host.routes {
@@ -209,6 +228,11 @@ fn what_kubernetes_refuses_is_granted_or_named() {
     facts.daemon.launch = Launch::Kubernetes { namespace: "net".to_owned(), assumed: false };
     let (_, commands) = refused(&mut facts, "the Kubernetes API refused a request to list Nodes (401): Unauthorized");
     assert_eq!(commands, ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]);
+    // Nobody grants rights to everybody.
+    let (what, commands) = refused(&mut facts, &format!("(403): {}", user.replace("system:serviceaccount:net:flannel", "system:anonymous")));
+    assert!(what.contains("does not know the credentials") && commands[0].contains(" delete pod "), "{commands:?}");
+    let (_, commands) = refused(&mut facts, &format!("(403): {}", user.replace("net:flannel", "net:default")));
+    assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
     let (_, commands) = refused(&mut facts, "(403): a policy says no");
     assert!(commands[0].contains(r#""name":"flannel","namespace":"net""#), "{commands:?}");
 }
