@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
 
+#[path = "e2e/ping_only.rs"]
+mod ping_only;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -136,6 +139,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default())?;
             Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default().v6())?;
         }
+        ping_only::answer_by_ping_alone(&ours, second, &[first, third])?;
         let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
         let (key, _) = bed.told(first)?;
         leaving.terminate(STOP)?;

@@ -1,7 +1,7 @@
 //! The network configuration (net-conf.json): parsed, completed with defaults and validated, once.
 
 use crate::dual::{Dual, Subnets};
-use crate::json::{Object, excerpt};
+use crate::json::{Object, excerpt, fault};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
@@ -198,9 +198,13 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
     let inner = Object::parse(raw.get()).map_err(|error| {
-        ConfigError::Value(format!("error decoding Backend property of config: {error}; it should be an object such as {{\"Type\":\"vxlan\"}}"))
+        let fault = fault(&error);
+        ConfigError::Value(format!("error decoding Backend property of config: {fault}; it should be an object such as {{\"Type\":\"vxlan\"}}"))
     })?;
-    let kind = inner.read::<String>("Type").map_err(|error| ConfigError::Value(format!("error decoding Backend property of config: {error}")))?;
+    // What stands there may hold a key: it is not quoted.
+    let kind = inner.read::<String>("Type").map_err(|_| {
+        ConfigError::Value("error decoding Backend property of config: Type is another type of value than a text such as \"vxlan\"".to_owned())
+    })?;
     let raw = RawJson::parse(raw.get()).map_err(|error| ConfigError::Json(error.to_string()))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }

@@ -11,6 +11,8 @@ use lab::{
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::ping_only::answer_by_ping_alone;
+
 const SOON: Duration = Duration::from_secs(10);
 const DAMPED: Duration = Duration::from_secs(50);
 const STOP: Duration = Duration::from_secs(20);
@@ -171,6 +173,7 @@ fn beside(backend: &'static str, version: EtcdVersion) -> Result<()> {
         }
         let after: Vec<KeyValue> = bed.client.get_prefix(SUBNETS)?.into_iter().filter(|entry| before.contains(entry)).collect();
         ensure!(after == before, "the Go nodes' keys were touched: {after:?} instead of {before:?}");
+        answer_by_ping_alone(&daemon, host, &[&bed.hosts[0], &bed.hosts[1]])?;
 
         if backend == "vxlan" {
             // In etcd mode a Go node has another MAC after a reboot, under the same key.

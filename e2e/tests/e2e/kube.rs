@@ -1,8 +1,10 @@
 //! Kubernetes: the Node API as lease store on a real API server, and whole clusters of real nodes.
 
 mod bed;
+mod checks;
 mod cluster;
 mod credentials;
+mod doctor;
 mod families;
 mod flannel;
 mod golden;
@@ -17,3 +19,5 @@ mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
+
+pub(crate) use bed::turn;

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod admission;
 mod bench;
+mod canary;
 mod checks;
 mod cleanup;
 mod cni;
@@ -30,6 +31,8 @@ mod lab;
 mod lab_killed;
 mod lease;
 mod mesh;
+mod operator;
+mod ping_only;
 mod probe;
 mod routes;
 mod rules;

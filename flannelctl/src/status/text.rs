@@ -90,15 +90,32 @@ fn running(node: &Node, screen: Screen) -> String {
     let used = what.chars().count() + if screen.is_terminal() { 2 } else { 0 };
     let version = format!("flanneld {}, up {}", printable::value(&node.version), span(Duration::from_secs(node.uptime_seconds)));
     let mut out = vec![format!("{first}{}{}", " ".repeat(WIDTH.saturating_sub(used).max(2)), screen.styled(Style::Faint, version))];
-    let mut row = |name: &str, text: Option<String>| {
-        if let Some(text) = text {
-            out.push(format!("  {} {}", screen.styled(Style::Faint, format!("{name:<9}")), printable::line(&text)));
-        }
-    };
-    row("hangs", node.silent.clone());
-    for reason in &node.reasons {
-        row("not ready", Some(format!("{}: {}", reason.condition, reason.text)));
+    // What is wrong comes first: who reads no further knows it.
+    let problems = broken.iter().map(|finding| (true, told(finding, node.at)));
+    let cut = cut.iter().map(|peer| {
+        (true, format!("{} ({}) is {} since {}", peer.title(), peer.address, peer.state, span(Duration::from_millis(peer.state_age_ms))))
+    });
+    let risks = causes(node).filter(|finding| finding.severity == Severity::Risk).map(|finding| (false, told(finding, node.at)));
+    let problems: Vec<(bool, String)> = problems.chain(cut).chain(risks).collect();
+    for (is_broken, text) in problems {
+        let text = printable::line(&text).into_owned();
+        out.push(match (screen.is_terminal(), is_broken) {
+            (true, true) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
+            (true, false) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
+            (false, true) => format!("  broken: {text}"),
+            (false, false) => format!("  risk: {text}"),
+        });
     }
+    let line = |name: &str, text: String| format!("  {} {}", screen.styled(Style::Faint, format!("{name:<9}")), printable::line(&text));
+    out.extend(node.silent.clone().map(|text| line("hangs", text)));
+    out.extend(node.reasons.iter().map(|reason| line("not ready", format!("{}: {}", reason.condition, reason.text))));
+    if !well {
+        out.push(format!("  {DOCTOR}"));
+    }
+    if out.len() > 1 {
+        out.push(String::new());
+    }
+    let mut row = |name: &str, text: Option<String>| out.extend(text.map(|text| line(name, text)));
     row("subnet", subnet(node));
     row("address", address(node));
     row("pods", pods(node));
@@ -110,27 +127,6 @@ fn running(node: &Node, screen: Screen) -> String {
     row("api", node.page.as_ref().map(|url| api(url, &node.node)));
     for notice in &node.notices {
         row("note", Some(format!("{}: {}", notice.name, notice.text)));
-    }
-    let problems = broken.iter().map(|finding| (true, told(finding, node.at)));
-    let cut = cut.iter().map(|peer| {
-        (true, format!("{} ({}) is {} since {}", peer.title(), peer.address, peer.state, span(Duration::from_millis(peer.state_age_ms))))
-    });
-    let risks = causes(node).filter(|finding| finding.severity == Severity::Risk).map(|finding| (false, told(finding, node.at)));
-    let problems: Vec<(bool, String)> = problems.chain(cut).chain(risks).collect();
-    if !problems.is_empty() {
-        out.push(String::new());
-    }
-    for (is_broken, text) in problems {
-        let text = printable::line(&text).into_owned();
-        out.push(match (screen.is_terminal(), is_broken) {
-            (true, true) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
-            (true, false) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
-            (false, true) => format!("  broken: {text}"),
-            (false, false) => format!("  risk: {text}"),
-        });
-    }
-    if !well {
-        out.push(format!("  {DOCTOR}"));
     }
     out.join("\n")
 }

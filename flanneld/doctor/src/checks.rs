@@ -1,6 +1,7 @@
 //! The checks, a file a group.
 
 pub mod daemon;
+pub(crate) mod daemon_set;
 pub mod firewall;
 pub mod interface;
 pub mod kernel;
@@ -9,6 +10,7 @@ pub mod limits;
 pub mod mesh;
 pub mod network;
 pub mod pods;
+mod rights;
 pub mod store;
 pub mod sysctls;
 mod way_out;

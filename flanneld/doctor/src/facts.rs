@@ -1,5 +1,6 @@
 //! What is known of a node. Each part is gathered by whoever can: the daemon its own state, [`crate::look`] the host.
 
+pub mod argument;
 pub mod daemon;
 pub mod host;
 pub mod kubernetes;

@@ -11,6 +11,8 @@ pub const SCHEMA: &str = "flannel.findings/1";
 pub const HERE: &str = "this node";
 /// Where a remedy belongs that all nodes need.
 pub const EVERYWHERE: &str = "every node";
+/// Where commands of kubectl belong: once, since they are the cluster's.
+pub const WITH_KUBECTL: &str = "a node with kubectl";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

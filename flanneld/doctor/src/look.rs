@@ -3,6 +3,7 @@
 pub mod alone;
 mod cni;
 mod firewalls;
+mod kubernetes;
 mod netlink;
 mod options;
 mod places;
@@ -11,6 +12,7 @@ mod proc;
 mod texts;
 
 pub use firewalls::Programs;
+pub use kubernetes::namespace_of_pod;
 pub use netlink::Target;
 pub use options::Options;
 pub use places::Places;
@@ -20,7 +22,7 @@ pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::facts::daemon::{Daemon, Launch};
+use crate::facts::daemon::Daemon;
 use crate::facts::host::{Checksums, Host, WayKind};
 use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
@@ -74,7 +76,7 @@ impl Look {
         Pods {
             env: env(&daemon.subnet_file),
             cni: cni::configurations(&self.places),
-            ipam: cni::kept(&self.places, daemon.launch != Launch::Systemd, network, host),
+            ipam: cni::kept(&self.places, namespace_of_pod(&self.places).is_some(), network, host),
         }
     }
 

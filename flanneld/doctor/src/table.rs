@@ -1,7 +1,7 @@
 //! The table of all checks, and the judgement over it: pure.
 
 use crate::check::Check;
-use crate::checks;
+use crate::checks::{self, daemon_set};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
@@ -38,7 +38,10 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
             None => findings.extend((check.judge)(facts)),
         }
     }
-    findings.iter_mut().for_each(Finding::clean);
+    for finding in &mut findings {
+        daemon_set::tell_place(finding, facts);
+        finding.clean();
+    }
     // A stable order: the table's within one severity.
     findings.sort_by_key(|finding| finding.severity);
     fold(&mut findings);

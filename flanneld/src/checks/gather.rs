@@ -4,6 +4,7 @@ use super::known::{Known, Serving};
 use super::mesh;
 use crate::health::Health;
 use doctor::fact::Fact;
+use doctor::facts::argument::Argument;
 use doctor::facts::daemon::{Daemon, Drift, Launch};
 use doctor::facts::host::WayKind;
 use doctor::facts::kubernetes::Kubernetes;
@@ -44,7 +45,8 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         last_words: Fact::Absent,
         silent: Fact::Known(health.alive().err().map(|silent| silent.lines().map(str::to_owned).collect()).unwrap_or_default()),
         choice: choice(known, underlay),
-        launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace }),
+        launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
+        arguments: Argument::find(std::env::args().skip(1), |flag| flag.starts_with("iface") || flag.ends_with("-port")),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(serving)),
         kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),
@@ -67,21 +69,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
                 None => Fact::unavailable("this node does not probe its peers"),
             },
         },
-        kubernetes: known.node.as_ref().map_or(Fact::Absent, |node| {
-            let (lease, store) = (reason("lease"), reason("store"));
-            let refused = store.filter(|text| text.contains("(401)") || text.contains("(403)"));
-            let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
-            Fact::Known(Kubernetes {
-                node: node.name.clone(),
-                pod_cidrs: lease.is_some_and(|text| text.contains("has no podCIDR")).then(Vec::new),
-                internal: node.internal.clone(),
-                refusal: refused.cloned(),
-                server: node.servers.first().copied().or(by_service),
-                by_service_unanswered: by_service.is_some_and(|service: IpAddr| {
-                    store.is_some_and(|text| text.contains(&service.to_string()) && text.contains("did not answer")) && serving.is_none()
-                }),
-            })
-        }),
+        kubernetes: kubernetes(known, &reasons),
         network: match network {
             Some(network) => Fact::Known(network),
             None => Fact::unavailable("the network of this node is not known yet"),
@@ -90,6 +78,28 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         daemon,
         pods,
     }
+}
+
+/// What is known of this node's Node, and of the API server's answers.
+fn kubernetes(known: &Known, reasons: &BTreeMap<String, String>) -> Fact<Kubernetes> {
+    let Some(node) = &known.node else { return Fact::Absent };
+    let (lease, store, away) = (reasons.get("lease"), reasons.get("store"), away(known.serving.as_ref()));
+    let said = [store, away.as_ref(), lease].into_iter().flatten();
+    let refused = said.filter(|text| text.contains("(401)") || text.contains("(403)")).min_by_key(|text| !text.contains("(401)"));
+    let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
+    let unassigned = lease.filter(|text| text.contains("pod cidr not assigned"));
+    let cluster_cidr = unassigned.and_then(|text| text.split_once("--cluster-cidr=")?.1.split([';', ' ', ')']).next().map(str::to_owned));
+    let unanswered = |service: &IpAddr| store.is_some_and(|text| text.contains(&service.to_string()) && text.contains("did not answer"));
+    let by_service_unanswered = known.serving.is_none() && by_service.as_ref().is_some_and(unanswered);
+    Fact::Known(Kubernetes {
+        node: node.name.clone(),
+        pod_cidrs: unassigned.map(|_| Vec::new()),
+        cluster_cidr,
+        internal: node.internal.clone(),
+        refusal: refused.cloned(),
+        server: by_service.filter(|_| by_service_unanswered).or(node.servers.first().copied()).or(by_service),
+        by_service_unanswered,
+    })
 }
 
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.

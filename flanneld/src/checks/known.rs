@@ -5,12 +5,14 @@ use backends::status::Observer;
 use doctor::facts::Network;
 use doctor::facts::daemon::Choice;
 use doctor::facts::host::Port;
+use doctor::look::{Places, namespace_of_pod};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
-use subnet_lease::manager::Held;
+use subnet_lease::kube::Identity;
+use subnet_lease::manager::{Held, NodeInfo};
 use tokio::sync::watch;
 
 /// What is known of the daemon; it grows while the daemon starts.
@@ -35,16 +37,21 @@ pub struct Known {
 impl Known {
     /// What is known before anything was asked.
     pub fn of(store: &options::Store) -> Self {
-        // Its name is that of the host until the API tells more.
-        let node = matches!(store, options::Store::Kube(_)).then(NodeAddresses::default);
-        // The DaemonSet sets both.
-        let namespace = std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty() && std::env::var_os("POD_NAME").is_some());
+        let node = match store {
+            options::Store::Kube(kube) => Some(match &kube.identity {
+                Identity::Node(name) => NodeAddresses { name: name.clone(), ..NodeAddresses::default() },
+                // Until the API tells more.
+                _ => NodeAddresses::default(),
+            }),
+            _ => None,
+        };
+        let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
         Self { store: store.to_string(), namespace, node, ..Self::default() }
     }
 }
 
 /// What the API says of this node's addresses.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
     /// The Node's name.
     pub name: String,
@@ -52,6 +59,24 @@ pub struct NodeAddresses {
     pub internal: Vec<IpAddr>,
     /// The API server's addresses.
     pub servers: Vec<IpAddr>,
+}
+
+impl From<&NodeInfo> for NodeAddresses {
+    fn from(info: &NodeInfo) -> Self {
+        let internal = info.candidates.iter().filter(|(_, whose)| *whose == "the Node's InternalIP").map(|(ip, _)| *ip);
+        Self { name: info.id.clone(), internal: internal.collect(), servers: info.servers.clone() }
+    }
+}
+
+impl NodeAddresses {
+    /// Tells what the API says now.
+    pub fn tell(self, known: &watch::Sender<Known>) {
+        known.send_if_modified(|known| {
+            let news = known.node.as_ref() != Some(&self);
+            known.node = Some(self);
+            news
+        });
+    }
 }
 
 /// What a node with a lease serves.

@@ -32,9 +32,7 @@ impl Daemon {
             backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
         }
         if let Some(info) = &info {
-            let internal = info.candidates.iter().filter(|(_, whose)| *whose == "the Node's InternalIP").map(|(ip, _)| *ip);
-            let node = NodeAddresses { name: info.id.clone(), internal: internal.collect(), servers: info.servers.clone() };
-            self.known.send_modify(|known| known.node = Some(node));
+            NodeAddresses::from(info).tell(&self.known);
         }
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, &previous, backend.shares_address()).await;

@@ -2,6 +2,7 @@
 
 use super::end::End;
 use super::{Daemon, retry};
+use crate::checks::known::{Known, NodeAddresses};
 use crate::health::condition::Condition;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
@@ -165,6 +166,8 @@ pub struct Reconsider {
     pub chosen: Chosen,
     /// As it is now.
     pub underlay: watch::Receiver<Underlay>,
+    /// What the doctor is told of this node's addresses.
+    pub known: watch::Sender<Known>,
 }
 
 impl Reconsider {
@@ -179,6 +182,7 @@ impl Reconsider {
             tokio::time::sleep(SETTLE).await;
             changes.borrow_and_update();
             let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
+            NodeAddresses::from(&info).tell(&self.known);
             match self.better(&info).await {
                 Better::Nothing => told.clear(),
                 Better::Choice(why) => return Err(End::StartOver(why)),

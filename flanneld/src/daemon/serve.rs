@@ -177,6 +177,7 @@ impl Daemon {
                 config: whole,
                 chosen: found.chosen.clone(),
                 underlay: underlay.clone(),
+                known: self.known.clone(),
             };
             let stop = self.run.stop.clone();
             self.run.tasks.spawn(async move { stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(())) });

@@ -223,6 +223,7 @@ impl Api {
         if let Some(url) = told {
             config.cluster_url = url;
         }
+        config.cluster_url = without_user(config.cluster_url);
         Ok(config)
     }
 }
@@ -240,10 +241,32 @@ pub struct Answer {
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
-    let mistake =
-        |error: &dyn std::error::Error| Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), with_causes(error)));
+    // A value that does not fit may be a token.
+    let mistake = |error: &dyn std::error::Error| {
+        Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), without_values(&with_causes(error))))
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| mistake(&error))?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| mistake(&error))
+}
+
+/// What a parser says, without the texts of the file that it quotes: in its first line as values, in those behind as they stand.
+fn without_values(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text.lines().next().unwrap_or_default();
+    // As serde writes what it found: `string "…"`, the quotes inside escaped.
+    while let Some((before, after)) = rest.split_once("string \"") {
+        out.push_str(before);
+        out.push_str("a text");
+        let mut escaped = false;
+        let end = after.find(|c: char| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        rest = end.and_then(|end| after.get(end + 1..)).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
 }
 
 /// The pod's service account, at the address that the pod's environment names.
@@ -295,6 +318,15 @@ fn build(config: &Config) -> Result<Stack, String> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
+/// An address without a user and a password: Kubernetes knows neither, and the layers below log the whole of it.
+fn without_user(url: http::Uri) -> http::Uri {
+    let host = url.authority().and_then(|authority| Some(authority.as_str().rsplit_once('@')?.1.to_owned()));
+    let Some(host) = host else { return url };
+    let mut parts = url.clone().into_parts();
+    parts.authority = host.parse().ok();
+    http::Uri::from_parts(parts).unwrap_or(url)
+}
+
 /// A server's address without a user in it.
 fn shown(url: &http::Uri) -> String {
     let text = url.to_string();
@@ -324,5 +356,40 @@ fn label(status: StatusCode) -> &'static str {
         429 => "refused-429",
         500..=599 => "refused-5xx",
         _ => "refused-other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_loses_its_user() {
+        for (url, want) in [
+            ("https://u:s3cret@192.0.2.1:6443/x?y", "https://192.0.2.1:6443/x?y"),
+            ("https://u@[2001:db8::1]:6443", "https://[2001:db8::1]:6443/"),
+            ("https://a:6443", "https://a:6443/"),
+        ] {
+            assert_eq!(without_user(url.parse().unwrap()).to_string(), want);
+        }
+    }
+
+    #[test]
+    fn what_a_parser_quotes_is_left_out() {
+        for (text, want) in [
+            (
+                r#"users[0].user: invalid type: string "s3c\"r\\et", expected struct AuthInfo at line 7"#,
+                "users[0].user: invalid type: a text, expected struct AuthInfo at line 7",
+            ),
+            ("no such file", "no such file"),
+            (
+                "line 6 column 25: expected mapping start\n --> <input>:6:25\n6 | users: [{name: u, user: s3cret}]",
+                "line 6 column 25: expected mapping start",
+            ),
+            (r#"invalid value: string "s3cret"#, "invalid value: a text"),
+            (r#"a string "x", then string "y" there"#, "a a text, then a text there"),
+        ] {
+            assert_eq!(without_values(text), want);
+        }
     }
 }

@@ -52,6 +52,11 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
+    /// Our own daemon with nothing but what is added: it is told of no store.
+    pub fn bare() -> FlanneldOptions {
+        FlanneldOptions::with(Vec::new())
+    }
+
     /// For a daemon beside another one on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
     #[must_use]
     pub fn beside(mut self, name: &str) -> FlanneldOptions {

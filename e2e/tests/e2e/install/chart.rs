@@ -24,7 +24,7 @@ fn cases() -> Vec<Case> {
             vec![
                 (container("/securityContext/privileged"), json!(true)),
                 // A privileged container has the host's devices.
-                (container("/volumeMounts/4"), none.clone()),
+                (container("/volumeMounts/5"), none.clone()),
             ],
         ),
         (
@@ -86,11 +86,13 @@ fn cases() -> Vec<Case> {
                 ("/volumes/1/hostPath/path", json!("/var/lib/rancher/k3s/data/cni")),
                 ("/volumes/2/hostPath/path", json!("/var/lib/rancher/k3s/agent/etc/cni/net.d")),
                 ("/initContainers/0/volumeMounts/0/mountPath", json!("/opt/cni/bin")),
+                (container("/volumeMounts/4"), json!({ "name": "cni-data", "mountPath": "/var/lib/cni", "readOnly": true })),
             ],
         ),
         (
             &[
                 ("flannel.skipCNIConfigInstallation", "true"),
+                ("flannel.cniDataDir", "\"\""),
                 ("flannel.args", "[\"--kube-subnet-mgr\"]"),
                 ("flannel.extraArgs", "[\"--iface=eth1\"]"),
                 ("flannel.extraEnv", "[{\"name\":\"FLANNELD_V\",\"value\":\"1\"}]"),
@@ -103,6 +105,8 @@ fn cases() -> Vec<Case> {
                 (container("/env/3"), json!({ "name": "FLANNELD_V", "value": "1" })),
                 (container("/livenessProbe"), none.clone()),
                 (container("/ports"), none.clone()),
+                (container("/volumeMounts/3"), none.clone()),
+                ("/volumes/4", none.clone()),
             ],
         ),
         (

@@ -1,14 +1,13 @@
 //! The commands of the Kubernetes pages: those that can run here are run in a real cluster, and no other is on the pages without a reason.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, binaries, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, eventually_ok};
 
 use super::{images, read, repository};
+use crate::operator::{Operator, blocks};
 
 /// Pages and the heading after which their commands count; "" is the whole page.
 const PAGES: &[(&str, &str)] =
@@ -26,11 +25,38 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("mkdir -p /var/lib/rancher/k3s/agent/images", "the same"),
     ("cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/", "the same"),
     ("systemctl restart k3s", "the same"),
-    ("echo 'KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11' > /etc/default/kubelet", "kubelet is no service here"),
-    ("systemctl restart kubelet", "the same"),
+    (KUBELET[0], "kubelet has other files here: a test of its own"),
+    (KUBELET[1], "the same"),
+    ("systemctl restart kubelet", "kubelet is no service here"),
     ("kubeadm init --apiserver-advertise-address=192.168.56.11 --pod-network-cidr=10.244.0.0/16", "there is no kubeadm here"),
     ("helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16", "the cluster here has another pod network"),
 ];
+
+/// What adds to kubelet's arguments.
+const KUBELET: [&str; 2] = [
+    "grep -qs '^KUBELET_EXTRA_ARGS=' /etc/default/kubelet || echo KUBELET_EXTRA_ARGS= >> /etc/default/kubelet",
+    r#"sed -i "s/^KUBELET_EXTRA_ARGS=[\"']\?/&--node-ip=192.168.56.11 /" /etc/default/kubelet"#,
+];
+
+#[test]
+fn kubelets_arguments_are_added_to() -> Result<()> {
+    let lab = Lab::new("kubelet's arguments")?;
+    let file = lab.folder("default")?.join("kubelet");
+    for (before, after) in [
+        ("", "KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 \n"),
+        ("# mine\nKUBELET_EXTRA_ARGS=--v=2 --x\n", "# mine\nKUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 --v=2 --x\n"),
+        ("KUBELET_EXTRA_ARGS=\"--v=2\"\nOTHER=1\n", "KUBELET_EXTRA_ARGS=\"--node-ip=192.168.56.11 --v=2\"\nOTHER=1\n"),
+        ("KUBELET_EXTRA_ARGS='--v=2'\n", "KUBELET_EXTRA_ARGS='--node-ip=192.168.56.11 --v=2'\n"),
+    ] {
+        std::fs::write(&file, before)?;
+        for command in KUBELET {
+            let command = command.replace("/etc/default/kubelet", &file.display().to_string());
+            ensure!(std::process::Command::new("bash").args(["-c", &command]).status()?.success(), "{command}");
+        }
+        ensure!(std::fs::read_to_string(&file)? == after, "{before:?}: {:?}", std::fs::read_to_string(&file)?);
+    }
+    Ok(())
+}
 
 /// What runs before the network is removed again, in this order.
 const WHILE_THERE: &[&str] = &[
@@ -40,6 +66,7 @@ const WHILE_THERE: &[&str] = &[
     "kubectl -n kube-flannel get pods -o wide",
     "kubectl -n kube-flannel logs daemonset/kube-flannel-ds -c kube-flannel --tail=20",
     "kubectl -n kube-flannel logs daemonset/kube-flannel-ds -c kube-flannel | grep 'packets between nodes'",
+    "kubectl -n kube-flannel exec daemonset/kube-flannel-ds -c kube-flannel -- flannelctl doctor",
     "kubectl get nodes -o custom-columns='NAME:.metadata.name,PUBLIC-IP:.metadata.annotations.flannel\\.alpha\\.coreos\\.com/public-ip'",
     "kubectl apply -f conf/kube-flannel-policy.yml",
     "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds",
@@ -67,21 +94,6 @@ const CHART: &[&str] = &[
     "helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16",
 ];
 
-/// The commands in the blocks of shell commands, without their comments.
-fn commands(page: &str) -> BTreeSet<String> {
-    let mut inside = false;
-    let mut found = BTreeSet::new();
-    for line in page.lines() {
-        if let Some(kind) = line.strip_prefix("```") {
-            inside = kind == "sh";
-        } else if inside {
-            found.insert(line.split("  #").next().unwrap_or_default().trim().to_owned());
-        }
-    }
-    found.remove("");
-    found
-}
-
 #[test]
 fn every_command_on_the_pages_runs_or_has_a_reason_not_to() -> Result<()> {
     let mut on_pages = BTreeSet::new();
@@ -89,37 +101,12 @@ fn every_command_on_the_pages_runs_or_has_a_reason_not_to() -> Result<()> {
         let page = read(file)?;
         let part = page.split_once(heading).with_context(|| format!("{file} has no {heading}"))?.1;
         let part = if heading.is_empty() { part } else { part.split_once("\n## ").map_or(part, |(part, _)| part) };
-        on_pages.extend(commands(part));
+        on_pages.extend(blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, &[ON_A_NODE]].concat();
     let known: BTreeSet<String> = run.into_iter().chain(NOT_HERE.iter().map(|(command, _)| *command)).map(str::to_owned).collect();
     ensure!(on_pages == known, "neither run nor listed: {:?}; not on a page: {:?}", on_pages.difference(&known), known.difference(&on_pages));
     Ok(())
-}
-
-/// A shell of an operator: kubectl and helm speak to the cluster.
-struct Shell<'a> {
-    folder: &'a Path,
-    namespace: String,
-    kubeconfig: String,
-}
-
-impl Shell<'_> {
-    fn run(&self, command: &str) -> Result<String> {
-        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
-        let mut shell = Command::new("ip");
-        shell.args(["netns", "exec", &self.namespace, "bash", "-o", "pipefail", "-c", command]);
-        let output = shell.current_dir(self.folder).env("PATH", path).env("KUBECONFIG", &self.kubeconfig).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            bail!("{command}: {text}");
-        }
-        Ok(text)
-    }
-
-    fn all(&self, commands: &[&str]) -> Result<()> {
-        commands.iter().try_for_each(|command| self.run(command).map(drop))
-    }
 }
 
 /// What the daemon leaves on a node.
@@ -133,8 +120,7 @@ fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
 #[test]
 fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
     Lab::run("commands of the pages", |lab| {
-        let folder = lab.folder("shell")?;
-        let archives = folder.join("images");
+        let archives = lab.folder("archives")?.join("images");
         images::build(&archives)?;
         let mut options = ClusterOptions::new(2);
         for name in ["flannel", "flannel-cni-plugin"] {
@@ -142,16 +128,9 @@ fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
         }
         let cluster = Cluster::start(lab, &options)?;
 
-        std::fs::create_dir_all(folder.join("bin"))?;
-        std::os::unix::fs::symlink(binaries::kubernetes("kubectl")?, folder.join("bin/kubectl"))?;
-        std::os::unix::fs::symlink(binaries::helm()?, folder.join("bin/helm"))?;
-        std::os::unix::fs::symlink(std::fs::canonicalize(repository("conf"))?, folder.join("conf"))?;
-        std::fs::copy(repository("e2e/tests/manifests/go-shaped.yml"), folder.join("go-flannel.yml"))?;
-        let shell = Shell {
-            folder: &folder,
-            namespace: cluster.api.host().netns().name().to_owned(),
-            kubeconfig: cluster.api.kubeconfig(lab::User::Admin, None)?.display().to_string(),
-        };
+        let shell = Operator::of(lab, &cluster.api)?;
+        std::os::unix::fs::symlink(std::fs::canonicalize(repository("conf"))?, shell.folder().join("conf"))?;
+        std::fs::copy(repository("e2e/tests/manifests/go-shaped.yml"), shell.folder().join("go-flannel.yml"))?;
 
         // Up to the policy with ours, then Go flannel's manifest over it, and back.
         shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;

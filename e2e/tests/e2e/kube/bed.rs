@@ -26,13 +26,13 @@ pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"I
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// A place among those that run at once; it is free again when this is dropped.
-pub(super) struct Turn;
+pub(crate) struct Turn;
 
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
 /// An API server takes 300 MB, a cluster 1 GB and all processors at its start: two at a time.
-pub(super) fn turn() -> Turn {
+pub(crate) fn turn() -> Turn {
     let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut taken = FREED.wait_while(taken, |taken| *taken >= 2).unwrap_or_else(PoisonError::into_inner);
     *taken += 1;

@@ -101,7 +101,7 @@ fn the_sentence_is_the_whole_state() {
             with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Broken, "slow", Some("mtu"))])),
             "node-1 is ready, and one thing is broken",
             true,
-            "  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do",
+            "up 3 d 4 h\n  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
         ),
         (
             with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Degraded, "slow", None)])),
@@ -197,5 +197,9 @@ fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
     let fresh =
         Node { node: "node-1".to_owned(), reasons: vec![Reason { condition: "start".to_owned(), text: "starting".to_owned() }], ..Node::default() };
     let text = told(&status(Some(fresh)));
-    assert!(text.starts_with("node-1 is not ready ") && text.contains("  not ready start: starting\n  peers     0, not probed"), "{text}");
+    assert!(
+        text.starts_with("node-1 is not ready ")
+            && text.contains("  not ready start: starting\n  flannelctl doctor tells what to do\n\n  peers     0, not probed"),
+        "{text}"
+    );
 }

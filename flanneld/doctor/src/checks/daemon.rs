@@ -1,5 +1,6 @@
 //! The daemon itself: whether it runs, whether it hangs, the ports that it wants.
 
+use super::daemon_set;
 use super::way_out::{restart, set_option};
 use crate::check::Check;
 use crate::facts::Facts;
@@ -9,6 +10,8 @@ use crate::need::Need;
 
 /// The flag whose port is the same on all nodes.
 const PROBE_PORT: &str = "probe-port";
+/// The flag whose port the kubelet asks.
+const HEALTH_PORT: &str = "healthz-port";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -101,13 +104,12 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
                 None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
             };
             // All nodes have to ask each other on one port.
-            match port.number.checked_add(100).filter(|_| port.flag != PROBE_PORT) {
-                Some(other) => {
-                    let finding = finding.run_all(set_option(facts, &port.flag, &other.to_string()));
-                    // One DaemonSet serves all nodes.
-                    if facts.daemon.launch == Launch::Systemd { finding } else { finding.on(crate::finding::EVERYWHERE) }
+            match (port.number.checked_add(100).filter(|_| port.flag != PROBE_PORT), &facts.daemon.launch) {
+                (Some(other), Launch::Kubernetes { namespace, .. }) if port.flag == HEALTH_PORT => {
+                    finding.run(daemon_set::move_health_port(namespace, port.number, other))
                 }
-                None => finding.run(format!("{list} sport = :{}", port.number)),
+                (Some(other), _) => finding.run_all(set_option(facts, &port.flag, &other.to_string())),
+                (None, _) => finding.run(format!("{list} sport = :{}", port.number)),
             }
         })
         .collect()

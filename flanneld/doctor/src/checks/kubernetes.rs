@@ -1,8 +1,11 @@
 //! Kubernetes: this node's Node, and what the API server allows.
 
+use super::daemon_set;
+use super::rights::{self, Refusal};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
+use crate::facts::daemon::Launch;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -41,34 +44,47 @@ pub const CHECKS: &[Check] = &[
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
     let Some(kubernetes) = facts.kubernetes.known().filter(|kubernetes| kubernetes.by_service_unanswered) else { return Vec::new() };
     let server = kubernetes.server.map(|server| server.to_string()).unwrap_or_default();
-    vec![
-        Finding::new(
-            "api-by-service",
-            Severity::Broken,
-            "",
-            format!("the API server does not answer at its Service's address {server}"),
-            "kube-proxy on this node does not serve Services yet; flanneld can ask the API server at its own address",
-        )
-        .seen("no answer", format!("curl -k https://{server}/livez"))
-        .run("kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide")
-        .on("a node with kubectl"),
-    ]
+    let finding = Finding::new(
+        "api-by-service",
+        Severity::Broken,
+        "",
+        format!("the API server does not answer at its Service's address {server}"),
+        "kube-proxy on this node does not serve Services yet; flanneld can ask the API server at its own address, as kubectl does",
+    )
+    .seen("no answer", format!("curl -k https://{server}/livez"));
+    let own = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')""#;
+    vec![match &facts.daemon.launch {
+        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", own)),
+        Launch::Systemd => finding.run("kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"),
+    }]
 }
 
 fn rbac(facts: &Facts) -> Vec<Finding> {
-    let Some(refusal) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
-    let unknown = refusal.contains("401") || refusal.to_lowercase().contains("unauthorized");
-    let (what, command) = match unknown {
-        true => ("the API server does not know the credentials of flanneld", restart(facts)),
-        false => ("flanneld's ServiceAccount may not do what it has to", "kubectl describe clusterrole flannel".to_owned()),
+    let Some(text) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
+    let refusal = Refusal::read(text);
+    let anonymous = refusal.as_ref().is_some_and(|refusal| refusal.user == rights::ANONYMOUS);
+    let unknown = anonymous || text.contains("(401)") || text.to_lowercase().contains("unauthorized");
+    let what = match &refusal {
+        _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
+        Some(Refusal { verb, resource, .. }) => format!("flanneld may not {verb} {resource}: its account lacks the right"),
+        None => "flanneld's account may not do what it has to".to_owned(),
     };
+    let grant = match (&refusal, &facts.daemon.launch) {
+        (Some(refusal), _) => rights::grant(refusal.user),
+        (None, Launch::Kubernetes { namespace, .. }) => rights::grant(&format!("system:serviceaccount:{namespace}:flannel")),
+        (None, Launch::Systemd) => None,
+    };
+    // A new pod gets a new token.
+    let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| "kubectl describe clusterrole flannel".to_owned()) };
     vec![
         Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")
-            .seen(refusal, "the API server")
-            .run(command)
-            .on("a node with kubectl"),
+            .seen(text, "the API server")
+            .run(command),
     ]
 }
+
+/// Where kubeadm puts what the controller manager is started with; kubelet notices the change.
+const CONTROLLER_MANAGER: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 
 fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     let Some(kubernetes) = facts.kubernetes.known() else { return Vec::new() };
@@ -76,16 +92,23 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let node = &kubernetes.node;
-    vec![
-        Finding::new(
-            "pod-cidr",
-            Severity::Broken,
-            "",
-            format!("the Node {node} has no podCIDR"),
-            "the controller manager gives Nodes their subnets if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr), and while that range has any left",
-        )
-        .seen("spec.podCIDRs is empty", format!("kubectl get node {} -o jsonpath={{.spec.podCIDRs}}", word(node)))
-        .run("kubectl -n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr")
-        .on("a node with kubectl"),
-    ]
+    let finding = Finding::new(
+        "pod-cidr",
+        Severity::Broken,
+        "",
+        format!("the Node {node} has no podCIDR"),
+        "the controller manager gives Nodes their subnets if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr), and while that range has any left",
+    )
+    .seen("spec.podCIDRs is empty", format!("kubectl get node {} -o jsonpath={{.spec.podCIDRs}}", word(node)));
+    let networks = kubernetes.cluster_cidr.as_deref().filter(|text| text.chars().all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c)));
+    vec![match networks {
+        // Where the flags are there already, nothing is written: then the range is used up.
+        Some(networks) => {
+            let script = format!(r"s|^( *)- kube-controller-manager$|&\n\1- --allocate-node-cidrs=true\n\1- --cluster-cidr={networks}|");
+            finding
+                .run(format!("grep -e --cluster-cidr {CONTROLLER_MANAGER} || sed -E -i {} {CONTROLLER_MANAGER}", word(&script)))
+                .on("each node of the control plane")
+        }
+        None => finding.run("kubectl -n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr"),
+    }]
 }

@@ -1,7 +1,8 @@
 //! The interface that the nodes should use, and how to say so.
 
+use super::daemon_set;
 use crate::facts::Facts;
-use crate::facts::daemon::{Choice, Launch};
+use crate::facts::daemon::Launch;
 use crate::facts::host::{Interface, WayKind};
 use crate::finding::{EVERYWHERE, Finding};
 use crate::shell::word;
@@ -78,32 +79,37 @@ pub fn lead_out(mut finding: Finding, facts: &Facts, candidates: &[Candidate<'_>
 
 /// The commands that make flannel take an interface.
 pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
-    set_option(facts, "iface", interface)
+    let Some(argument) = facts.daemon.naming() else { return set_option(facts, "iface", interface) };
+    match &facts.daemon.launch {
+        Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(namespace, argument, "iface", interface)],
+        // A variable would change nothing.
+        Launch::Systemd => {
+            let (old, new) = match argument.joined {
+                true => (argument.word(), argument.instead("iface", interface)),
+                false => (format!("{} {}", argument.flag, argument.value), format!("iface {interface}")),
+            };
+            let script = format!("s|{}|{new}|", old.replace('.', "\\."));
+            vec![
+                format!("sed -i {} \"$(systemctl show -p FragmentPath --value flanneld)\"", word(&script)),
+                "systemctl daemon-reload".to_owned(),
+                "systemctl restart flanneld".to_owned(),
+            ]
+        }
+    }
 }
 
 /// The commands that give the daemon an option with a value.
 pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
+    let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match &facts.daemon.launch {
         Launch::Systemd => {
-            let line = format!("FLANNELD_{}={}", flag.to_uppercase().replace('-', "_"), value);
+            let line = format!("{variable}={value}");
             vec![format!("echo {} >> /etc/default/flanneld", word(&line)), "systemctl restart flanneld".to_owned()]
         }
-        Launch::Kubernetes { namespace } => {
-            let named = facts.daemon.choice.known().and_then(Choice::flag).filter(|_| flag == "iface");
-            let option = format!("--{flag}={value}");
-            let object = format!("kubectl -n {}", word(namespace));
-            vec![match named {
-                // The first one that fits wins, so another one behind it would change nothing.
-                Some(old) => {
-                    let script = format!("s|\"{}\"|\"{option}\"|", old.replace('.', "\\."));
-                    format!("{object} get daemonset kube-flannel-ds -o json | sed {} | {object} replace -f -", word(&script))
-                }
-                None => {
-                    let patch = serde_json::json!([{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": option}]);
-                    format!("{object} patch daemonset kube-flannel-ds --type=json -p {}", word(&patch.to_string()))
-                }
-            }]
-        }
+        Launch::Kubernetes { namespace, .. } => match facts.daemon.arguments.iter().find(|argument| argument.flag == flag) {
+            Some(argument) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
+            None => vec![daemon_set::set_env(namespace, &variable, &word(value))],
+        },
     }
 }
 
@@ -111,10 +117,9 @@ pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
 pub fn restart(facts: &Facts) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".to_owned(),
-        Launch::Kubernetes { namespace } => {
-            let node =
-                facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty()).unwrap_or(&facts.host.name);
-            format!("kubectl -n {} delete pod -l app=flannel --field-selector {}", word(namespace), word(&format!("spec.nodeName={node}")))
+        Launch::Kubernetes { namespace, .. } => {
+            let node = facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty());
+            daemon_set::restart(namespace, node.unwrap_or(&facts.host.name))
         }
     }
 }

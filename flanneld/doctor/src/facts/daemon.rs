@@ -1,5 +1,6 @@
 //! The daemon: whether it runs, what it said last, what it was told and what it chose.
 
+use super::argument::Argument;
 use crate::fact::Fact;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub struct Daemon {
     pub choice: Fact<Choice>,
     /// How it is started, for remedies.
     pub launch: Launch,
+    /// The arguments that it was started with, as far as remedies change them.
+    pub arguments: Vec<Argument>,
     /// The file for pods: `subnet.env`.
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.
@@ -41,6 +44,8 @@ pub enum Launch {
     Kubernetes {
         /// Its namespace.
         namespace: String,
+        /// Whether that is only the usual one: nothing on this node tells it.
+        assumed: bool,
     },
 }
 
@@ -77,6 +82,15 @@ pub struct Drift {
     pub times: u32,
     /// The program, where it was seen.
     pub by: Option<String>,
+}
+
+impl Daemon {
+    /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.
+    pub fn naming(&self) -> Option<&Argument> {
+        let chosen = self.choice.known().and_then(Choice::flag).and_then(|flag| flag.trim_start_matches('-').split_once('='));
+        let named = |argument: &&Argument| chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value);
+        self.arguments.iter().find(named).or_else(|| self.arguments.iter().find(|argument| argument.flag == "iface"))
+    }
 }
 
 impl Choice {

@@ -9,6 +9,8 @@ pub struct Kubernetes {
     pub node: String,
     /// Its podCIDRs; `None` while the Node is not known.
     pub pod_cidrs: Option<Vec<String>>,
+    /// The network from which Nodes should get their podCIDRs, where that is known: `--cluster-cidr` of the controller manager.
+    pub cluster_cidr: Option<String>,
     /// Its InternalIPs.
     pub internal: Vec<IpAddr>,
     /// The server's refusal: 401 or 403, with its words.

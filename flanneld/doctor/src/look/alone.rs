@@ -1,5 +1,6 @@
 //! What can be known of a node on which no daemon answers.
 
+use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, chosen_in, missing_modules, taken_ports};
 use crate::fact::Fact;
@@ -72,12 +73,15 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     facts
 }
 
-/// How a daemon would be started here: by the DaemonSet where there is kubelet and no unit. The namespace is that of the manifest.
+/// How a daemon would be started here: by its unit; by the DaemonSet in a pod, and on a node of Kubernetes.
 fn launch(places: &Places) -> Launch {
-    let unit = places.units.iter().chain([&places.options]).any(|path| path.exists());
-    match !unit && places.kubelet.is_dir() {
-        true => Launch::Kubernetes { namespace: "kube-flannel".to_owned() },
-        false => Launch::Systemd,
+    if places.units.iter().chain([&places.options]).any(|path| path.exists()) {
+        return Launch::Systemd;
+    }
+    match namespace_of_pod(places) {
+        Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
+        None if places.kubelet.is_dir() => kubernetes::daemon_set(places),
+        None => Launch::Systemd,
     }
 }
 

@@ -62,7 +62,10 @@ pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, hos
     let folder = &places.ipam;
     let networks = match names(folder) {
         Ok(Some(names)) => names,
-        Ok(None) if in_pod => return Fact::unavailable(format!("the pod of flanneld does not see {}", folder.display())),
+        // The node's folder is mounted, and nothing was kept in it yet; or it is not.
+        Ok(None) if in_pod && !folder.parent().is_some_and(Path::is_dir) => {
+            return Fact::unavailable(format!("the pod of flanneld does not see {}: its DaemonSet does not mount it", folder.display()));
+        }
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::Unavailable(why),
     };
@@ -168,6 +171,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         assert_eq!(kept(&places, false, Some(&network()), &healthy_host()), Fact::Absent);
+        assert_eq!(kept(&places, true, Some(&network()), &healthy_host()), Fact::Absent, "the folder is mounted");
+        let nowhere = Places { ipam: root.path().join("cni/networks"), ..places.clone() };
+        assert!(kept(&nowhere, true, Some(&network()), &healthy_host()).why().unwrap().contains("does not mount it"));
         let folder = places.ipam.join("cbr0");
         std::fs::create_dir_all(&folder).unwrap();
         for (name, text) in

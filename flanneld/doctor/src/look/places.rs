@@ -19,6 +19,10 @@ pub struct Places {
     pub kubelet: PathBuf,
     /// The name servers.
     pub resolv: PathBuf,
+    /// What a pod is told of its account, in a pod.
+    pub service_account: PathBuf,
+    /// The logs of a node's pods.
+    pub pod_logs: PathBuf,
 }
 
 impl Default for Places {
@@ -35,6 +39,8 @@ impl Default for Places {
             containers: vec!["/run/containerd/io.containerd.runtime.v2.task/k8s.io".into()],
             kubelet: "/var/lib/kubelet".into(),
             resolv: "/etc/resolv.conf".into(),
+            service_account: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
+            pod_logs: "/var/log/pods".into(),
         }
     }
 }

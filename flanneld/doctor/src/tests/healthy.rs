@@ -142,6 +142,7 @@ pub fn healthy() -> Facts {
                 named: false,
             }),
             launch: Launch::Systemd,
+            arguments: Vec::new(),
             subnet_file: "/run/flannel/subnet.env".into(),
             drift: Fact::Known(Vec::new()),
             kernel_trouble: Fact::Absent,
@@ -178,6 +179,7 @@ pub fn healthy() -> Facts {
         kubernetes: Fact::Known(Kubernetes {
             node: "node-1".to_owned(),
             pod_cidrs: Some(vec!["10.244.1.0/24".to_owned()]),
+            cluster_cidr: None,
             internal: vec!["192.0.2.1".parse().unwrap()],
             refusal: None,
             server: Some("192.0.2.250".parse().unwrap()),

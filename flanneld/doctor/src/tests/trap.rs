@@ -5,7 +5,9 @@ use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
+use crate::facts::argument::Argument;
 use crate::facts::daemon::{Choice, LastWords, Launch};
+use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::finding::Severity;
@@ -64,6 +66,25 @@ fn it_is_no_trap_once_a_peer_answers() {
     }
     // Nobody was asked yet: not before somebody was.
     assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
+}
+
+#[test]
+fn a_peer_that_was_moved_does_not_hide_it() {
+    let mut facts = trap(&State::Cut, false);
+    let first = |facts: &mut Facts, state: State| {
+        if let Fact::Known(mesh) = &mut facts.mesh {
+            mesh.paths[0].state = state;
+        }
+    };
+    first(&mut facts, State::Unknown);
+    assert_eq!(causes(&facts), ["wrong-interface"]);
+    assert!(only(&facts, "wrong-interface").evidence.iter().any(|seen| seen.text == "node-3 at 192.0.2.3 answers nothing, ping neither"));
+    // Right after the start the others were not asked yet.
+    facts.daemon.young = true;
+    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
+    facts.daemon.young = false;
+    first(&mut facts, State::OneWay);
+    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
 }
 
 #[test]
@@ -137,17 +158,81 @@ fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
 #[test]
 fn in_a_cluster_the_daemonset_is_told() {
     let mut facts = trap(&State::Cut, false);
-    facts.daemon.launch = Launch::Kubernetes { namespace: "flannel-system".to_owned() };
-    let command = |facts: &Facts| only(facts, "wrong-interface").remedy.commands.clone();
-    let patch = r#"kubectl -n flannel-system patch daemonset kube-flannel-ds --type=json -p '[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--iface=eth1"}]'"#;
-    assert_eq!(command(&facts), [patch]);
-    // The flag that named the NAT interface has to go: the first one wins.
+    facts.daemon.launch = Launch::Kubernetes { namespace: "flannel-system".to_owned(), assumed: false };
+    let finding = only(&facts, "wrong-interface");
+    let set = "kubectl -n flannel-system set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=eth1";
+    assert_eq!((finding.remedy.commands.as_slice(), finding.remedy.on.as_str()), ([set.to_owned()].as_slice(), "a node with kubectl"));
+    assert!(finding.evidence.iter().all(|seen| !seen.text.contains("namespace")), "{finding:?}");
+    // A variable that named it is set anew.
+    let chosen = |why: &str| Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: why.to_owned(), named: true });
+    facts.daemon.choice = chosen("named by --iface=eth0");
+    assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
+    // The argument that named the NAT interface has to go: it beats the variable.
+    let arguments = |words: &[&str]| Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
+    for (why, words, old, new) in [
+        ("named by --iface=eth0", &["--ip-masq", "--iface=eth0"][..], "\"--iface=eth0\"", "\"--iface=eth1\""),
+        ("named by --iface=eth0", &["-iface=eth7", "-iface=eth0"], "\"-iface=eth0\"", "\"--iface=eth1\""),
+        ("named by --iface-cidr=10.0.2.0/24", &["--iface-cidr", "10.0.2.0/24"], "\"10\\.0\\.2\\.0/24\"", "\"eth1\""),
+    ] {
+        (facts.daemon.choice, facts.daemon.arguments) = (chosen(why), arguments(words));
+        let want = format!(
+            "kubectl -n flannel-system get daemonset kube-flannel-ds -o json | sed -E -e '/\"resourceVersion\":/d' -e 's|{old}|{new}|' | kubectl -n flannel-system replace -f -"
+        );
+        assert_eq!(only(&facts, "wrong-interface").remedy.commands, [want]);
+    }
+    // Who guesses the namespace says so.
+    facts.daemon.launch = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: true };
+    let finding = only(&facts, "wrong-interface");
+    assert!(finding.evidence.iter().any(|seen| seen.text.starts_with("nothing on this node tells flannel's namespace")), "{finding:?}");
+}
+
+#[test]
+fn an_argument_in_the_unit_beats_the_options_file() {
+    let mut facts = trap(&State::Cut, false);
     facts.daemon.choice =
         Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
-    assert_eq!(
-        command(&facts),
-        [
-            r#"kubectl -n flannel-system get daemonset kube-flannel-ds -o json | sed 's|"--iface=eth0"|"--iface=eth1"|' | kubectl -n flannel-system replace -f -"#
-        ]
-    );
+    for (word, old, new) in [(&["--iface=eth0"][..], "--iface=eth0", "--iface=eth1"), (&["-iface", "eth0"], "iface eth0", "iface eth1")] {
+        facts.daemon.arguments = Argument::find(word.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
+        let edit = format!("sed -i 's|{old}|{new}|' \"$(systemctl show -p FragmentPath --value flanneld)\"");
+        assert_eq!(only(&facts, "wrong-interface").remedy.commands, [edit.as_str(), "systemctl daemon-reload", "systemctl restart flanneld"]);
+    }
+}
+
+#[test]
+fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
+    let mut facts = healthy();
+    facts.daemon.launch = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false };
+    let port = |number, flag: &str| Port { number, udp: false, purpose: "health endpoints".to_owned(), flag: flag.to_owned(), owner: None };
+    facts.host.ports = Fact::Known(vec![port(8081, "healthz-port"), port(8474, "page-port")]);
+    let report = report(&facts);
+    let commands: Vec<&str> = report.causes().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
+    assert!(commands[0].contains(r"s/(healthz-port=|[pP]ort") && commands[0].contains(r"8081\b/\18181/"), "{commands:?}");
+    assert_eq!(commands[1], "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_PAGE_PORT=8574");
+    assert!(report.causes().all(|finding| finding.remedy.on == "a node with kubectl"), "{report:?}");
+}
+
+#[test]
+fn what_kubernetes_refuses_is_granted_or_named() {
+    let mut facts = healthy();
+    let refused = |facts: &mut Facts, text: &str| {
+        if let Fact::Known(kubernetes) = &mut facts.kubernetes {
+            kubernetes.refusal = Some(text.to_owned());
+        }
+        let finding = only(facts, "rbac");
+        (finding.what, finding.remedy.commands)
+    };
+    let user = "User \"system:serviceaccount:net:flannel\" cannot watch resource \"nodes\" in API group \"\" at the cluster scope";
+    let (what, commands) = refused(&mut facts, &format!("the Kubernetes API refused a request to list Nodes (403): nodes is forbidden: {user}"));
+    assert_eq!(what, "flanneld may not watch nodes: its account lacks the right");
+    assert!(commands[0].ends_with("| kubectl auth reconcile -f -") && commands[0].contains(r#""namespace":"net""#), "{commands:?}");
+    facts.daemon.launch = Launch::Kubernetes { namespace: "net".to_owned(), assumed: false };
+    let (_, commands) = refused(&mut facts, "the Kubernetes API refused a request to list Nodes (401): Unauthorized");
+    assert_eq!(commands, ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]);
+    // Nobody grants rights to everybody.
+    let (what, commands) = refused(&mut facts, &format!("(403): {}", user.replace("system:serviceaccount:net:flannel", "system:anonymous")));
+    assert!(what.contains("does not know the credentials") && commands[0].contains(" delete pod "), "{commands:?}");
+    let (_, commands) = refused(&mut facts, &format!("(403): {}", user.replace("net:flannel", "net:default")));
+    assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
+    let (_, commands) = refused(&mut facts, "(403): a policy says no");
+    assert!(commands[0].contains(r#""name":"flannel","namespace":"net""#), "{commands:?}");
 }

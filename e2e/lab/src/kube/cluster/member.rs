@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,6 +18,8 @@ use crate::wait::eventually;
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
+/// Below /var/lib.
+const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
 /// What runs on a node.
 #[derive(Debug)]
@@ -131,6 +134,10 @@ impl Member {
             };
             launch = launch.arg(format!("--node-ip={address}"));
         }
+        // As kubeadm's unit does: what it wrote, and what was added to it.
+        let written = std::fs::read_to_string(self.host.folder()?.join("disk/var-lib").join(KUBEADM_FLAGS)).unwrap_or_default();
+        let words = written.trim().strip_prefix("KUBELET_KUBEADM_ARGS=").unwrap_or_default().trim_matches('"');
+        launch = launch.args(words.split_whitespace());
         let kubelet = self.spawn(&self.running()?.machine, "kubelet", launch)?;
         self.running_mut()?.kubelet = Some(kubelet);
         Ok(())
@@ -196,10 +203,22 @@ impl Member {
     /// # Errors
     /// When it fails.
     pub fn command(&self, command: &[&str]) -> Result<String> {
+        self.host.netns().exec("nsenter", &self.entered(command)?)
+    }
+
+    /// The same, whatever its exit code.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn output(&self, command: &[&str]) -> Result<Output> {
+        self.host.netns().output("nsenter", &self.entered(command)?)
+    }
+
+    /// A command line as `nsenter` takes it, to run with this node's files.
+    fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);
-        let args: Vec<&str> = [mount.as_str(), "--", "env", &path].into_iter().chain(command.iter().copied()).collect();
-        self.host.netns().exec("nsenter", &args)
+        Ok([mount.as_str(), "--", "env", &path].into_iter().chain(command.iter().copied()).map(str::to_owned).collect())
     }
 
     /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.

@@ -1,6 +1,7 @@
 //! The pods of a cluster, and what is done from inside of them.
 
 use std::net::IpAddr;
+use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -33,6 +34,16 @@ impl Cluster {
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
         let (node, id) = self.container(namespace, pod)?;
         node.exec_in_container(&id, command)
+    }
+
+    /// The same, whatever its exit code.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
+        let (node, id) = self.container(namespace, pod)?;
+        let words = exec_words(&id, command);
+        node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The network namespace of a pod, for what is measured from inside.
@@ -70,12 +81,18 @@ impl Cluster {
     }
 }
 
+/// The command line that runs a program in a container.
+fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
+    let exec = format!("lab-{:08x}", rand::random::<u32>());
+    let words = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
+    words.into_iter().chain(command.iter().copied()).map(str::to_owned).collect()
+}
+
 impl Member {
     /// Runs a program in a container.
     fn exec_in_container(&self, id: &str, command: &[&str]) -> Result<String> {
-        let exec = format!("lab-{:08x}", rand::random::<u32>());
-        let args = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
-        self.command(&args.into_iter().chain(command.iter().copied()).collect::<Vec<_>>())
+        let words = exec_words(id, command);
+        self.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The network namespace that a container runs in, as one of the lab's: it goes with the lab, if not before.

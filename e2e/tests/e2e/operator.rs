@@ -1,0 +1,92 @@
+//! An operator: a shell whose kubectl and helm speak to a cluster, and the commands that the pages tell operators to type.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+use lab::{ApiServer, Lab, User, binaries};
+
+/// A shell of an operator, on the API server's host.
+pub(crate) struct Operator {
+    folder: PathBuf,
+    namespace: String,
+    kubeconfig: String,
+}
+
+impl Operator {
+    /// An administrator of a cluster, with a folder of their own.
+    pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
+        let folder = lab.folder("operator")?;
+        std::fs::create_dir_all(folder.join("bin"))?;
+        std::os::unix::fs::symlink(binaries::kubernetes("kubectl")?, folder.join("bin/kubectl"))?;
+        if let Ok(helm) = binaries::helm() {
+            std::os::unix::fs::symlink(helm, folder.join("bin/helm"))?;
+        }
+        let kubeconfig = api.kubeconfig(User::Admin, None)?.display().to_string();
+        Ok(Operator { folder, namespace: api.host().netns().name().to_owned(), kubeconfig })
+    }
+
+    /// Where the operator is.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Types a command, and returns what becomes of it.
+    pub(crate) fn types(&self, command: &str) -> Result<Output> {
+        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
+        let mut shell = Command::new("ip");
+        shell.args(["netns", "exec", &self.namespace, "bash", "-o", "pipefail", "-c", command]);
+        Ok(shell.current_dir(&self.folder).env("PATH", path).env("KUBECONFIG", &self.kubeconfig).output()?)
+    }
+
+    /// Types a command that has to succeed; all that it prints is returned.
+    pub(crate) fn run(&self, command: &str) -> Result<String> {
+        let output = self.types(command)?;
+        let text = texts(&output);
+        if !output.status.success() {
+            bail!("{command}: {text}");
+        }
+        Ok(text)
+    }
+
+    /// Types commands that have to succeed.
+    pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
+        commands.iter().try_for_each(|command| self.run(command).map(drop))
+    }
+}
+
+/// All that a command printed.
+pub(crate) fn texts(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The blocks of shell commands on a page, without comments.
+pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
+    let mut found: Vec<Vec<String>> = Vec::new();
+    let mut inside = false;
+    for line in page.lines() {
+        if let Some(kind) = line.strip_prefix("```") {
+            inside = kind == "sh";
+            if inside {
+                found.push(Vec::new());
+            }
+        } else if inside && let Some(block) = found.last_mut() {
+            block.extend(Some(line.split("  #").next().unwrap_or_default().trim().to_owned()).filter(|command| !command.is_empty()));
+        }
+    }
+    found
+}
+
+/// The ways out of the trap on docs/troubleshooting.md, each from the first look to pods that reach each other: that of systemd, that of a
+/// DaemonSet with an argument, and that of one with a variable.
+pub(crate) fn ways_out_of_the_trap() -> Result<[Vec<String>; 3]> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
+    let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let heading = "## All nodes have the same address";
+    let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
+    let ways: Vec<Vec<String>> = blocks(part.split("\n## ").next().unwrap_or_default());
+    if let Some(long) = ways.iter().find(|way| way.len() > 4) {
+        bail!("more than four commands: {long:?}");
+    }
+    ways.try_into().map_err(|ways| anyhow::anyhow!("three ways, not {ways:#?}"))
+}

@@ -1,0 +1,43 @@
+//! What our node says of Go flannel's nodes, which answer no probes: well by ping alone, and no finding.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Flanneld, Host, binaries, eventually_ok, throughout};
+use serde_json::{Value, json};
+
+/// Ten times what a verdict takes.
+const PROBED: Duration = Duration::from_secs(100);
+/// What the doctor waits after the start, and a round of its.
+const DOCTOR: Duration = Duration::from_secs(22);
+
+/// All other nodes answer ping in both families, nothing else, and nobody makes anything of it.
+pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host]) -> Result<()> {
+    let program = binaries::own("flannelctl")?;
+    let file = format!("--subnet-file={}", ours.subnet_file().display());
+    let flannelctl = |words: &[&str]| host.netns().output(&program.to_string_lossy(), &[words, &[file.as_str()]].concat());
+    eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
+        let output = flannelctl(&["peers", "-o", "json"])?;
+        let document: Value = serde_json::from_slice(&output.stdout)?;
+        let peers = document["peers"].as_array().context("no peers")?;
+        let verdicts: Vec<&Value> = peers.iter().filter_map(|peer| peer["verdicts"].as_array()).flatten().collect();
+        ensure!(output.status.success() && verdicts.len() == 2 * others.len(), "{document:#}");
+        for verdict in &verdicts {
+            ensure!(verdict["state"] == "well" && verdict["ping_only"] == true, "{verdict:#}");
+        }
+        for address in others.iter().map(|other| other.v4()) {
+            let address = address?.to_string();
+            ensure!(verdicts.iter().any(|verdict| verdict["address"] == address.as_str()), "{address} is none of {document:#}");
+        }
+        let text = String::from_utf8_lossy(&flannelctl(&["peers"])?.stdout).into_owned();
+        let whole = format!("{0} of {0} well", verdicts.len());
+        ensure!(text.matches("ping only").count() == verdicts.len() && text.trim_end().ends_with(&whole), "{text}");
+        Ok(())
+    })?;
+    throughout(DOCTOR, "no finding is raised", || {
+        let output = flannelctl(&["doctor", "-o", "json"])?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        ensure!(report["findings"] == json!([]) && output.status.success(), "{:#}", report["findings"]);
+        Ok(())
+    })
+}

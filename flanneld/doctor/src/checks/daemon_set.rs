@@ -1,0 +1,121 @@
+//! Commands for a daemon that a DaemonSet starts: one of them serves all nodes. They extend what is there and replace nothing else.
+
+use crate::facts::Facts;
+use crate::facts::argument::Argument;
+use crate::facts::daemon::Launch;
+use crate::finding::{EVERYWHERE, Evidence, Finding, HERE, WITH_KUBECTL};
+use crate::shell::word;
+
+/// The DaemonSet and its container, as all manifests of flannel name them.
+const SET: &str = "kube-flannel-ds";
+const CONTAINER: &str = "kube-flannel";
+
+/// Gives the container a variable; the shell reads the value. An argument of the same name would beat it.
+pub fn set_env(namespace: &str, variable: &str, value: &str) -> String {
+    format!("kubectl -n {} set env daemonset/{SET} -c {CONTAINER} {variable}={value}", word(namespace))
+}
+
+/// Changes the DaemonSet by a script of sed. Without the version, whose change since would be a conflict.
+fn rewrite(namespace: &str, script: &str) -> String {
+    let object = format!("kubectl -n {}", word(namespace));
+    format!("{object} get daemonset {SET} -o json | sed -E -e '/\"resourceVersion\":/d' -e {} | {object} replace -f -", word(script))
+}
+
+/// Puts another argument in the place of one.
+pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> String {
+    let (old, new) = (json(&argument.word()), json(&argument.instead(flag, value)));
+    rewrite(namespace, &format!("s|{}|{}|", pattern(&old), replacement(&new)))
+}
+
+/// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
+pub fn move_health_port(namespace: &str, from: u16, to: u16) -> String {
+    rewrite(namespace, &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#))
+}
+
+/// Starts the daemon of a node anew.
+pub fn restart(namespace: &str, node: &str) -> String {
+    format!("kubectl -n {} delete pod -l app=flannel --field-selector {}", word(namespace), word(&format!("spec.nodeName={node}")))
+}
+
+/// Says where commands of kubectl belong, and whether the namespace in them is a guess.
+pub fn tell_place(finding: &mut Finding, facts: &Facts) {
+    let commands = &finding.remedy.commands;
+    if commands.is_empty() || !commands.iter().all(|command| command.contains("kubectl ")) {
+        return;
+    }
+    if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {
+        finding.remedy.on = WITH_KUBECTL.to_owned();
+    }
+    let Launch::Kubernetes { namespace, assumed: true } = &facts.daemon.launch else { return };
+    if finding.remedy.commands.iter().any(|command| command.contains(&format!("-n {} ", word(namespace)))) {
+        let text = format!("nothing on this node tells flannel's namespace: the commands name {namespace}, the manifest's");
+        finding.evidence.push(Evidence { text, from: "ls /var/log/pods".to_owned() });
+    }
+}
+
+/// As it stands in JSON.
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// An extended regular expression for exactly this text.
+fn pattern(text: &str) -> String {
+    text.chars().flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$|".contains(c)), Some(c)]).flatten().collect()
+}
+
+/// What stands for itself on the other side.
+fn replacement(text: &str) -> String {
+    text.chars().flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)]).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What sed makes of a text.
+    fn edited(command: &str, text: &str) -> String {
+        let script = command.split(" | ").find(|part| part.starts_with("sed ")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("in.json");
+        std::fs::write(&file, text).unwrap();
+        let output = std::process::Command::new("sh").arg("-c").arg(format!("{script} < '{}'", file.display())).output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn the_health_port_moves_everywhere() {
+        let text = r#""resourceVersion": "8081",
+"--healthz-port=8081", "--x=8081"
+"containerPort": 8081,
+"hostPort": 8081,
+"port": 8081
+"port": 80810
+"value": "8081"
+"#;
+        let want = r#""--healthz-port=8181", "--x=8081"
+"containerPort": 8181,
+"hostPort": 8181,
+"port": 8181
+"port": 80810
+"value": "8181"
+"#;
+        assert_eq!(edited(&move_health_port("kube-flannel", 8081, 8181), text), want);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
+
+        /// That argument and no other, whatever is in it.
+        #[test]
+        fn an_argument_is_replaced(value in "[a-z0-9.*^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
+            let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };
+            let line = |word: &str| format!("{}\n", json(word));
+            let others = line("--ip-masq") + &line(&format!("{value}0"));
+            let command = replace_argument("kube-flannel", &argument, "iface", "e&t|h1");
+            let want = format!("{others}{}", line(if joined { "--iface=e&t|h1" } else { "e&t|h1" }));
+            prop_assert_eq!(edited(&command, &format!("{others}{}", line(&argument.word()))), want);
+        }
+    }
+}
