@@ -137,6 +137,11 @@ pub trait SubnetManager: Send + Sync {
     /// Dropping the future leaves the lease as it is.
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost;
 
+    /// How long ago the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
+    async fn last_heard(&self, _lease: &Subnets) -> Option<Duration> {
+        None
+    }
+
     /// Tells which addresses this host has now: a connection from any other local address is replaced.
     fn readdressed(&self, _local: &[IpAddr]) {}
 

@@ -1,10 +1,12 @@
 //! The checks, a file a group.
 
 pub mod daemon;
+pub mod devices;
 pub mod firewall;
 pub mod interface;
 pub mod kernel;
 pub mod kubernetes;
+pub mod leases;
 pub mod limits;
 pub mod mesh;
 pub mod network;

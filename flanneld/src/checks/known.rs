@@ -1,5 +1,6 @@
 //! What the parts of the daemon tell the doctor.
 
+use super::silence::Heard;
 use backends::Underlay;
 use backends::status::Observer;
 use doctor::facts::Network;
@@ -22,6 +23,8 @@ pub struct Known {
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; none where it runs in no pod.
     pub namespace: Option<String>,
+    /// Whether `--node-id` names this node's identity.
+    pub id_given: bool,
     /// On Kubernetes, this node's Node.
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
@@ -67,6 +70,8 @@ pub struct Serving {
     pub readings: watch::Receiver<Reading>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
+    /// When the holders of leases were last heard of, where no probe is answered.
+    pub heard: watch::Receiver<Heard>,
     /// The hardware address that this node publishes for its device, with the device's name.
     pub vtep: Option<(String, String)>,
     /// The running network.

@@ -23,6 +23,8 @@ pub struct Daemon {
     pub choice: Fact<Choice>,
     /// How it is started, for remedies.
     pub launch: Launch,
+    /// Whether its options name this node's identity, which is made of the machine's otherwise.
+    pub id_given: bool,
     /// The file for pods: `subnet.env`.
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.
