@@ -92,7 +92,8 @@ pub fn helm() -> Result<PathBuf> {
 /// # Errors
 /// When it is not installed.
 pub fn faketime() -> Result<PathBuf> {
-    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path()).chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
+    let folders =
+        std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path()).chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
     let found = folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|path| path.is_file());
     found.context("there is no libfaketime.so.1: `make setup` gets it")
 }

@@ -37,10 +37,10 @@ pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> F
     let forwarded = |net: &IpNet| {
         let device = network.device(net.addr().is_ipv6());
         let outside = device.as_deref().or(underlay);
-        let packet = |incoming, outgoing| Packet { incoming, outgoing, from: From::Pods(*net), port: None };
+        let packet = |incoming, outgoing| Packet { incoming, outgoing, from: Sender::Pods(*net), port: None };
         [packet(Some(BRIDGE), outside), packet(outside, Some(BRIDGE))].iter().all(|packet| passes(listing, "forward", packet))
     };
-    let from = From::Nodes(&around.peers, network);
+    let from = Sender::Nodes(&around.peers, network);
     let tunnel = |port| Packet { incoming: underlay, outgoing: None, from, port: Some(port) };
     Firewalld {
         networks: network.networks.nets().filter(forwarded).collect(),
@@ -50,7 +50,7 @@ pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> F
 
 /// Whose a packet is.
 #[derive(Clone, Copy)]
-enum From<'a> {
+enum Sender<'a> {
     /// A pod's, to another pod.
     Pods(IpNet),
     /// Another node's: one of these addresses, or, if there are none, any that is no pod's.
@@ -63,7 +63,7 @@ struct Packet<'a> {
     incoming: Option<&'a str>,
     /// The one by which it leaves.
     outgoing: Option<&'a str>,
-    from: From<'a>,
+    from: Sender<'a>,
     /// The UDP port it goes to; without one it may be any packet.
     port: Option<u16>,
 }
@@ -123,7 +123,9 @@ fn walk(listing: &Value, chain: &str, packet: &Packet<'_>, depth: usize) -> Fate
             if has("return") && fits == Fits::Yes {
                 return Fate::Left;
             }
-            let Some((verb, target)) = ["jump", "goto"].iter().find_map(|verb| Some((*verb, text(expression.get(verb)?, "target")))) else { continue };
+            let Some((verb, target)) = ["jump", "goto"].iter().find_map(|verb| Some((*verb, text(expression.get(verb)?, "target")))) else {
+                continue;
+            };
             let fate = if depth > 0 { walk(listing, target, packet, depth - 1) } else { Fate::Accepted };
             match (fate, fits) {
                 (Fate::Accepted, _) => return fate,
@@ -175,8 +177,8 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
                 None => Fits::No,
             },
             "nfproto" => match packet.from {
-                From::Pods(net) => any(right, &|value| Fits::of(value == if net.addr().is_ipv6() { "ipv6" } else { "ipv4" })),
-                From::Nodes(..) => Fits::Perhaps,
+                Sender::Pods(net) => any(right, &|value| Fits::of(value == if net.addr().is_ipv6() { "ipv6" } else { "ipv4" })),
+                Sender::Nodes(..) => Fits::Perhaps,
             },
             _ => Fits::Perhaps,
         };
@@ -198,10 +200,10 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
         // Not all of what pods send, and not the tunnel's.
         ("tcp" | "udp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "th", _) => Fits::No,
         (family @ ("ip" | "ip6"), side @ ("saddr" | "daddr")) => match packet.from {
-            From::Pods(net) if net.addr().is_ipv6() != (family == "ip6") => Fits::No,
-            From::Pods(net) => any(right, &|value| is_within(value, &net)),
-            From::Nodes(peers, network) if side == "saddr" => any(right, &|value| names_nodes(value, peers, network)),
-            From::Nodes(..) => Fits::Perhaps,
+            Sender::Pods(net) if net.addr().is_ipv6() != (family == "ip6") => Fits::No,
+            Sender::Pods(net) => any(right, &|value| is_within(value, &net)),
+            Sender::Nodes(peers, network) if side == "saddr" => any(right, &|value| names_nodes(value, peers, network)),
+            Sender::Nodes(..) => Fits::Perhaps,
         },
         _ => Fits::Perhaps,
     }

@@ -69,7 +69,9 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         store: Store {
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
-            trouble: Fact::of(reason("store").cloned().or(silence).or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text })),
+            trouble: Fact::of(
+                reason("store").cloned().or(silence).or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text }),
+            ),
             config: Fact::of(config),
         },
         leases: leases(serving, health),
@@ -118,7 +120,7 @@ fn away(serving: Option<&Serving>) -> Option<String> {
         return None;
     }
     let trouble = serving.held.borrow().trouble.as_ref().map(ToString::to_string);
-    Some(trouble.unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
+    Some(serving.counters.why_not_followed().or(trouble).unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
 }
 
 /// The interface that was chosen, under the name that it has now.
@@ -133,7 +135,8 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 /// Where packets of other nodes come from.
 pub(super) fn surroundings(serving: &Serving) -> Surroundings {
     let leases = serving.leases.borrow().clone();
-    let peers = leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| [false, true].into_iter().filter_map(move |v6| lease.attrs.public_for(v6)));
+    let peers =
+        leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| [false, true].into_iter().filter_map(move |v6| lease.attrs.public_for(v6)));
     Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect() }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
-use subnet_lease::manager::Held;
+use subnet_lease::manager::{Counters, Held};
 use tokio::sync::watch;
 
 /// What is known of the daemon; it grows while the daemon starts.
@@ -66,6 +66,8 @@ pub struct Serving {
     pub underlay: watch::Receiver<Underlay>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// What the manager of the leases counts.
+    pub counters: Arc<Counters>,
     /// The state of the watch on the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
     /// This node's lease.

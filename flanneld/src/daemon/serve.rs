@@ -104,6 +104,7 @@ impl Daemon {
             network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
+            counters: manager.counters(),
             readings: leases.readings.clone(),
             held: held.1.clone(),
             heard,
@@ -147,7 +148,8 @@ impl Daemon {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));
             let (asked, seen) = (prober.clone(), prober.clone());
-            let (stop, asks) = (self.run.stop.clone(), silence::ask(manager.clone(), move || seen.view(), leases.table.clone(), lease.subnets, heard_out));
+            let (stop, asks) =
+                (self.run.stop.clone(), silence::ask(manager.clone(), move || seen.view(), leases.table.clone(), lease.subnets, heard_out));
             self.run.spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
             self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));

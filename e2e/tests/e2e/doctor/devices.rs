@@ -17,7 +17,7 @@ const FAULTS: &[Fault] = &[
     // The daemon puts its own back at once, so whoever takes its place has to be quick.
     fault(
         "foreign-device",
-        "until ip -d link show flannel.1 2>&1 | grep -q dummy; do ip link delete flannel.1 || true; ip link add flannel.1 type dummy || true; done",
+        "until ip -d link show flannel.1 2>&1 | grep -q bridge; do ip link delete flannel.1 || true; ip link add flannel.1 type bridge || true; done",
         "ip link delete was-flannel.1",
     )
     .unready(),

@@ -47,4 +47,3 @@ fn a_healthy_network_raises_no_finding() -> Result<()> {
     }
     Ok(())
 }
-

@@ -68,7 +68,10 @@ impl Node {
     /// Makes the daemon see the same files, and what this line of a shell does before it.
     pub fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
-        write_script(&self.wrapper(), &format!("#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"", mounts(&self.files), flanneld.display()))
+        write_script(
+            &self.wrapper(),
+            &format!("#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"", mounts(&self.files), flanneld.display()),
+        )
     }
 
     /// Starts the daemon, as its unit would: with the options of the file.

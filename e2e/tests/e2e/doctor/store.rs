@@ -161,7 +161,7 @@ fn pool() -> Result<()> {
         // It shows who has what; whose lease may go is for people to say.
         second.mend()?;
         first.daemon()?.terminate(SOON)?;
-        second.run("(set -a; . /etc/default/flanneld; flannelctl release 10.5.7.0/24)")?;
+        second.run("(set -a; . /etc/default/flanneld; flannelctl release --force --yes 10.5.7.0/24)")?;
         second.ready()?;
         second.expect(&[])
     })

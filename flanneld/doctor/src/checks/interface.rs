@@ -232,7 +232,9 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             "",
             "another machine runs with this node's identity",
             match facts.daemon.id_given {
-                true => "--node-id (FLANNELD_NODE_ID) is the same there, as on machines cloned from one image: two nodes with one lease would take each other's packets",
+                true => {
+                    "--node-id (FLANNELD_NODE_ID) is the same there, as on machines cloned from one image: two nodes with one lease would take each other's packets"
+                }
                 false => "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets",
             },
         );

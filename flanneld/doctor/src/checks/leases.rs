@@ -59,11 +59,20 @@ fn lease(facts: &Facts) -> Vec<Finding> {
             vec![lost(facts, trouble, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
         }
         (None, Some(left)) if own.within_margin => {
-            vec![lost(facts, "it was not renewed", &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
+            vec![lost(
+                facts,
+                "it was not renewed",
+                &format!("the lease of this node ends in {left} s"),
+                "another node may then be given this node's subnet",
+            )]
         }
         (Some(trouble), _) => {
-            let mut finding =
-                lost(facts, trouble, "the lease of this node cannot be kept as it is", "the store or another machine does not agree that it is this node's");
+            let mut finding = lost(
+                facts,
+                trouble,
+                "the lease of this node cannot be kept as it is",
+                "the store or another machine does not agree that it is this node's",
+            );
             finding.severity = Severity::Degraded;
             vec![finding]
         }
@@ -119,23 +128,23 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
 fn silent_node(facts: &Facts) -> Vec<Finding> {
     gone(facts)
         .filter_map(|peer| {
-        let minutes = peer.silent? / 60;
-        let subnet = peer.subnets.nets().next()?;
-        let command = match &facts.daemon.launch {
-            Launch::Systemd => with_store(facts, &format!("flannelctl release {subnet}")),
-            Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
-        };
-        Some(
-            Finding::new(
-                "silent-node",
-                Severity::Risk,
-                peer.subnets.to_string(),
-                format!("{} has not been heard of for {minutes} min", peer.name),
-                "if that machine is gone for good, its subnet stays taken until its lease ends",
+            let minutes = peer.silent? / 60;
+            let subnet = peer.subnets.nets().next()?;
+            let command = match &facts.daemon.launch {
+                Launch::Systemd => with_store(facts, &format!("flannelctl release --yes {subnet}")),
+                Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
+            };
+            Some(
+                Finding::new(
+                    "silent-node",
+                    Severity::Risk,
+                    peer.subnets.to_string(),
+                    format!("{} has not been heard of for {minutes} min", peer.name),
+                    "if that machine is gone for good, its subnet stays taken until its lease ends",
+                )
+                .seen("it answers neither probes nor ping", "probes")
+                .run(command),
             )
-            .seen("it answers neither probes nor ping", "probes")
-            .run(command),
-        )
-    })
-    .collect()
+        })
+        .collect()
 }

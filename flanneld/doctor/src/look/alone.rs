@@ -26,7 +26,14 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
     let words = last_words.known().map(|words| words.text.clone()).unwrap_or_default();
-    let mut daemon = Daemon { running, last_words, subnet_file: subnet_file.to_owned(), launch: launch(&look.places), id_given: options.get("node-id").is_some(), ..Daemon::default() };
+    let mut daemon = Daemon {
+        running,
+        last_words,
+        subnet_file: subnet_file.to_owned(),
+        launch: launch(&look.places),
+        id_given: options.get("node-id").is_some(),
+        ..Daemon::default()
+    };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
     let network = env.known().and_then(|env| network(env, &interfaces));

@@ -59,7 +59,11 @@ fn around(peers: &[&str]) -> Surroundings {
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
     let found = found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
     let said = found.iter().map(|finding| finding.what.as_str()).collect::<String>();
-    [("10.244.0.0/16", "v4"), ("fd10:244::/48", "v6"), ("UDP port 8472", "port")].into_iter().filter(|(text, _)| said.contains(text)).map(|(_, word)| word).collect()
+    [("10.244.0.0/16", "v4"), ("fd10:244::/48", "v6"), ("UDP port 8472", "port")]
+        .into_iter()
+        .filter(|(text, _)| said.contains(text))
+        .map(|(_, word)| word)
+        .collect()
 }
 
 const SOURCES: [&str; 2] = [
@@ -91,7 +95,13 @@ fn what_is_refused_is_named_with_the_commands() {
 
 #[test]
 fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
-    for open in ["udp dport 8000-9000 accept", "udp dport { 53, 8472 } accept", "udp dport { 53, 8400-8500 } accept", "meta l4proto udp accept", "ip saddr 192.0.2.0/24 accept"] {
+    for open in [
+        "udp dport 8000-9000 accept",
+        "udp dport { 53, 8472 } accept",
+        "udp dport { 53, 8400-8500 } accept",
+        "meta l4proto udp accept",
+        "ip saddr 192.0.2.0/24 accept",
+    ] {
         assert_eq!(refused("", SOURCES[1], open, ""), [""; 0], "{open}");
     }
     for shut in [
@@ -106,7 +116,9 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
     ] {
         assert_eq!(refused("", SOURCES[1], shut, ""), ["port"], "{shut}");
     }
-    for input in ["iifname \"eth0\" goto filter_IN_trusted", "iifname \"eth*\" goto filter_IN_trusted", "ip saddr 192.0.2.0/24 goto filter_IN_trusted"] {
+    for input in
+        ["iifname \"eth0\" goto filter_IN_trusted", "iifname \"eth*\" goto filter_IN_trusted", "ip saddr 192.0.2.0/24 goto filter_IN_trusted"]
+    {
         assert_eq!(refused(input, SOURCES[1], USUAL, ""), [""; 0], "{input}");
     }
     assert_eq!(refused("iifname \"eth1\" goto filter_IN_trusted", SOURCES[1], USUAL, ""), ["port"]);
@@ -129,7 +141,10 @@ fn pods_may_be_forwarded_by_devices_or_wider_networks() {
 #[test]
 fn no_listing_panics() {
     let network = network();
-    for text in ["null", "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}"] {
+    for text in [
+        "null",
+        "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}",
+    ] {
         let known = firewalld(&serde_json::from_str(text).unwrap(), &network, &Surroundings::default());
         assert!(known.port, "a table without a verdict lets everything pass");
     }
