@@ -83,6 +83,8 @@ test_packages() {
     need nft nftables
     need tcpdump tcpdump
     need sysctl procps
+    # A clock that is wrong, for one daemon.
+    need faketime faketime
 }
 
 # Sets `go` to a Go toolchain of 1.24 or later, or of 1.MINOR.

@@ -6,6 +6,7 @@ mod gather;
 pub mod known;
 mod mesh;
 mod module;
+pub mod silence;
 pub mod sysctls;
 #[cfg(test)]
 mod tests;
@@ -136,7 +137,8 @@ impl Checks {
             }
             let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
             if self.firewalls.1.is_none_or(|last| last.elapsed() >= every) {
-                self.firewalls = (self.look.programs.firewalls(&serving.network).await, Some(Instant::now()));
+                let listed = self.look.programs.firewalls(&serving.network, &gather::surroundings(serving)).await;
+                self.firewalls = (listed, Some(Instant::now()));
             }
             if serving.set_sysctls {
                 self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());

@@ -52,7 +52,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let health = Health::new();
     let subnet_file = settings.subnet_file.clone();
     let daemon = Daemon {
-        known: watch::channel(Known::of(&settings.store)).0,
+        known: watch::channel(Known { id_given: settings.node_id.is_some(), ..Known::of(&settings.store) }).0,
         sysctls: Arc::default(),
         describer: Describer::new(health.clone(), subnet_file.clone()),
         settings,

@@ -32,8 +32,9 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
     let run = async {
         loop {
             let wanted = env.borrow_and_update().clone();
-            let missing = !path.exists();
-            if missing && written.is_some() && trouble.is_empty() {
+            // What else may be there in its place, no pod can read.
+            let missing = !path.is_file();
+            if missing && !path.exists() && written.is_some() && trouble.is_empty() {
                 info!("{} was deleted: writing it again", path.display());
             }
             let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);

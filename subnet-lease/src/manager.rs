@@ -137,6 +137,11 @@ pub trait SubnetManager: Send + Sync {
     /// Dropping the future leaves the lease as it is.
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost;
 
+    /// How long ago the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
+    async fn last_heard(&self, _lease: &Subnets) -> Option<Duration> {
+        None
+    }
+
     /// Tells which addresses this host has now: a connection from any other local address is replaced.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
@@ -155,6 +160,7 @@ pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, String>>,
     away: std::sync::Mutex<Option<String>>,
+    unfollowed: std::sync::Mutex<Option<String>>,
     /// Boot time in milliseconds; 0 before the first answer.
     heard: std::sync::atomic::AtomicU64,
 }
@@ -199,6 +205,18 @@ impl Counters {
     /// Why the store is unavailable; none while it is available or its state is unknown.
     pub fn why_away(&self) -> Option<String> {
         self.away.lock().ok().and_then(|away| away.clone())
+    }
+
+    /// Notes why the leases cannot be followed, or that they are.
+    pub fn following(&self, trouble: Option<&str>) {
+        if let Ok(mut unfollowed) = self.unfollowed.lock() {
+            *unfollowed = trouble.map(str::to_owned);
+        }
+    }
+
+    /// Why the leases cannot be followed, as far as it is known; the store may be available all the same.
+    pub fn why_not_followed(&self) -> Option<String> {
+        self.unfollowed.lock().ok().and_then(|unfollowed| unfollowed.clone())
     }
 
     /// Notes that a key cannot be read; true if that is new, or the reason is.

@@ -87,6 +87,17 @@ pub fn helm() -> Result<PathBuf> {
     places.find(|place| place.is_file()).context("there is no helm: `make setup` builds it")
 }
 
+/// The library that gives a program another time of day, where distributions have it.
+///
+/// # Errors
+/// When it is not installed.
+pub fn faketime() -> Result<PathBuf> {
+    let folders =
+        std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path()).chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
+    let found = folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|path| path.is_file());
+    found.context("there is no libfaketime.so.1: `make setup` gets it")
+}
+
 /// A file of what `make setup` keeps, such as `containerd/usr/bin/containerd`.
 ///
 /// # Errors

@@ -2,10 +2,12 @@
 
 pub mod daemon;
 pub(crate) mod daemon_set;
+pub mod devices;
 pub mod firewall;
 pub mod interface;
 pub mod kernel;
 pub mod kubernetes;
+pub mod leases;
 pub mod limits;
 pub mod mesh;
 pub mod network;

@@ -71,6 +71,16 @@ impl Network {
         self.networks.v6().is_some()
     }
 
+    /// The device through which packets of pods go to other nodes; `None` where the backend has none, or it is not known.
+    pub fn device(&self, ipv6: bool) -> Option<String> {
+        match (self.backend.as_deref()?, self.vni) {
+            ("udp", _) => Some("flannel0".to_owned()),
+            ("vxlan", Some(vni)) if ipv6 => Some(format!("flannel-v6.{vni}")),
+            ("vxlan", Some(vni)) => Some(format!("flannel.{vni}")),
+            _ => None,
+        }
+    }
+
     /// The bytes that the backend adds to a packet, as far as they are known.
     pub fn overhead(&self) -> Option<u32> {
         match self.backend.as_deref()? {

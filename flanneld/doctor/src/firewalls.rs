@@ -1,8 +1,8 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
 
+use crate::firewalld::Firewalld;
 use crate::nftables::Barrier;
 use ipnet::IpNet;
-use serde_json::Value;
 
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,15 +38,6 @@ pub struct Table {
     pub input_refuses: bool,
     /// Whether ufw accepts the tunnel's packets.
     pub port_open: bool,
-}
-
-/// What firewalld accepts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Firewalld {
-    /// The networks of ours that its rules name.
-    pub networks: Vec<IpNet>,
-    /// Whether its rules name the tunnel's port.
-    pub port: bool,
 }
 
 /// Parses the output of `iptables-save` (`ip6tables-save`).
@@ -149,35 +140,4 @@ fn lets_in(rule: &str, port: u16) -> bool {
 fn within(ports: &str, port: u16) -> bool {
     let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
     first.parse().is_ok_and(|first: u16| first <= port) && last.parse().is_ok_and(|last: u16| port <= last)
-}
-
-/// Parses the output of `nft -j list table inet firewalld`.
-pub fn firewalld(listing: &Value, networks: impl Iterator<Item = IpNet>, port: Option<u16>) -> Firewalld {
-    Firewalld {
-        networks: networks.filter(|net| any(listing, &|value| names(value, net))).collect(),
-        port: port.is_some_and(|port| any(listing, &|value| admits(value, port))),
-    }
-}
-
-/// Whether any part of a document satisfies a predicate.
-fn any(value: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
-    is(value)
-        || match value {
-            Value::Array(items) => items.iter().any(|item| any(item, is)),
-            Value::Object(fields) => fields.values().any(|item| any(item, is)),
-            _ => false,
-        }
-}
-
-fn names(value: &Value, net: &IpNet) -> bool {
-    let Some(prefix) = value.get("prefix") else { return false };
-    prefix.get("addr").and_then(Value::as_str) == Some(&net.network().to_string())
-        && prefix.get("len").and_then(Value::as_u64) == Some(u64::from(net.prefix_len()))
-}
-
-fn admits(value: &Value, port: u16) -> bool {
-    let Some(condition) = value.get("match") else { return false };
-    let field = condition.get("left").and_then(|left| left.get("payload")).and_then(|payload| payload.get("field")).and_then(Value::as_str);
-    let is = |value: &Value| value.as_u64() == Some(u64::from(port));
-    field == Some("dport") && condition.get("right").is_some_and(|right| any(right, &is))
 }

@@ -9,6 +9,7 @@ pub mod correct;
 pub mod fact;
 pub mod facts;
 pub mod finding;
+pub mod firewalld;
 pub mod firewalls;
 pub mod ledger;
 pub mod look;

@@ -9,6 +9,7 @@ mod options;
 mod places;
 mod ports;
 mod proc;
+mod tally;
 mod texts;
 
 pub use firewalls::Programs;
@@ -27,7 +28,9 @@ use crate::facts::host::{Checksums, Host, WayKind};
 use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
 use std::path::Path;
+use std::time::Instant;
 use subnet_lease::Subnets;
+use tally::Tally;
 
 /// Looks at the host, again and again.
 #[derive(Debug, Default)]
@@ -36,8 +39,9 @@ pub struct Look {
     pub places: Places,
     /// The programs that list firewalls.
     pub programs: Programs,
-    /// The counters of checksum errors at the look before.
-    checksums: Option<Checksums>,
+    /// The counters of checksum errors at earlier looks, by the time since the first one.
+    checksums: Tally,
+    began: Option<Instant>,
 }
 
 impl Look {
@@ -80,14 +84,10 @@ impl Look {
         }
     }
 
-    /// How many checksum errors there were since the last look; none at the first one.
+    /// How many checksum errors there were lately; none at the first look.
     fn checksums(&mut self) -> Fact<Checksums> {
-        let now = match proc::checksums() {
-            Ok(now) => now,
-            Err(why) => return Fact::Unavailable(why),
-        };
-        let before = self.checksums.replace(now).unwrap_or(now);
-        Fact::Known(Checksums { udp: now.udp.saturating_sub(before.udp), tcp: now.tcp.saturating_sub(before.tcp) })
+        let since = self.began.get_or_insert_with(Instant::now).elapsed();
+        Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
     }
 }
 

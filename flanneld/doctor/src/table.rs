@@ -12,9 +12,11 @@ use subnet_lease::printable;
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
         checks::interface::CHECKS,
-        checks::daemon::CHECKS,
         checks::kubernetes::CHECKS,
         checks::store::CHECKS,
+        checks::devices::CHECKS,
+        checks::daemon::CHECKS,
+        checks::leases::CHECKS,
         checks::sysctls::CHECKS,
         checks::firewall::CHECKS,
         checks::kernel::CHECKS,

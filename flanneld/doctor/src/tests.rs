@@ -1,6 +1,8 @@
 //! Facts in, findings out: each check is raised, not raised, and left unknown.
 
 mod cases;
+mod causes;
+mod firewalld;
 mod healthy;
 mod listings;
 mod trap;

@@ -5,9 +5,9 @@ use crate::{regular, status_file};
 use jiff::Timestamp;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use subnet_lease::printable;
 
@@ -47,6 +47,8 @@ pub fn write(subnet_file: &Path, words: &LastWords) -> io::Result<()> {
     let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&path), rand::rng().random::<u64>()));
     let words = LastWords { text: printable::lines(&words.text).into_owned(), ..words.clone() };
     let written = (|| {
+        // On a fresh host nobody has made it yet.
+        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         // It may quote the store, as the log does.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn what_was_said_last_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let env = folder.path().join("subnet.env");
+        let env = folder.path().join("flannel/subnet.env");
         assert_eq!(read(&env).unwrap(), None);
         write(&env, &words("the address is taken\nby \u{1b}[31mnode-2")).unwrap();
         let said = read(&env).unwrap().unwrap();
@@ -102,7 +104,7 @@ mod tests {
         assert_eq!(std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777, 0o600);
         write(&env, &words("again")).unwrap();
         assert_eq!(read(&env).unwrap().unwrap().text, "again");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(std::fs::read_dir(folder.path().join("flannel")).unwrap().count(), 1, "no temporary file is left");
         remove(&env);
         remove(&env);
         assert_eq!(read(&env).unwrap(), None);

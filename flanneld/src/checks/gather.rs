@@ -11,6 +11,7 @@ use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
 use doctor::facts::store::{Store, Trouble, TroubleKind};
 use doctor::facts::{Facts, Network};
+use doctor::firewalld::Surroundings;
 use doctor::look::{self, Look, Target};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -45,6 +46,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         last_words: Fact::Absent,
         silent: Fact::Known(health.alive().err().map(|silent| silent.lines().map(str::to_owned).collect()).unwrap_or_default()),
         choice: choice(known, underlay),
+        id_given: known.id_given,
         launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
         arguments: Argument::find(std::env::args().skip(1), |flag| flag.starts_with("iface") || flag.ends_with("-port")),
         subnet_file: subnet_file.to_owned(),
@@ -53,13 +55,26 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         reasons: Fact::Known(reasons.clone()),
     };
     let pods = look.pods(&daemon, network.as_ref(), &host);
+    let mut network = network;
+    let env = pods.env.known().filter(|env| env.subnets == network.as_ref().map(|network| network.own));
+    if let (Some(network), Some(mtu)) = (&mut network, env.and_then(|env| env.mtu)) {
+        // It follows the underlay's.
+        network.mtu = Some(mtu);
+    }
     let reason = |condition: &str| reasons.get(condition);
+    // While the daemon waits for the configuration, it may be the store that does not answer.
+    let (config, silence) = match reason("config") {
+        Some(text) if is_about_config(text) => (Some(text.clone()), None),
+        other => (None, other.cloned()),
+    };
     Facts {
         store: Store {
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
-            trouble: Fact::of(reason("store").cloned().or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text })),
-            config: Fact::of(reason("config").cloned()),
+            trouble: Fact::of(
+                reason("store").cloned().or(silence).or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text }),
+            ),
+            config: Fact::of(config),
         },
         leases: leases(serving, health),
         mesh: match serving {
@@ -102,6 +117,11 @@ fn kubernetes(known: &Known, reasons: &BTreeMap<String, String>) -> Fact<Kuberne
     })
 }
 
+/// Whether it is the configuration that is missing or wrong, and not the store that is silent.
+fn is_about_config(text: &str) -> bool {
+    text.contains("the network configuration ") || text.contains("/config: ")
+}
+
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
 fn away(serving: Option<&Serving>) -> Option<String> {
     let serving = serving?;
@@ -110,7 +130,7 @@ fn away(serving: Option<&Serving>) -> Option<String> {
         return None;
     }
     let trouble = serving.held.borrow().trouble.as_ref().map(ToString::to_string);
-    Some(trouble.unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
+    Some(serving.counters.why_not_followed().or(trouble).unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
 }
 
 /// The interface that was chosen, under the name that it has now.
@@ -120,6 +140,14 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
         choice
     });
     Fact::of(choice)
+}
+
+/// Where packets of other nodes come from.
+pub(super) fn surroundings(serving: &Serving) -> Surroundings {
+    let leases = serving.leases.borrow().clone();
+    let peers =
+        leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| [false, true].into_iter().filter_map(move |v6| lease.attrs.public_for(v6)));
+    Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect() }
 }
 
 /// The objects that other programs keep changing.
@@ -160,12 +188,12 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     let held = serving.held.borrow().clone();
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = serving.leases.borrow().clone();
+    let heard = serving.heard.borrow().clone();
     let peer = |lease: &Lease| Peer {
         name: name(lease),
         subnets: lease.subnets,
         public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
-        // Only the store knows, at a request for each.
-        silent: None,
+        silent: heard.get(&lease.subnets).map(|at| boot_time().saturating_sub(*at).as_secs()),
     };
     let refused = health
         .unused()

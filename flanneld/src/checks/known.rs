@@ -1,5 +1,6 @@
 //! What the parts of the daemon tell the doctor.
 
+use super::silence::Heard;
 use backends::Underlay;
 use backends::status::Observer;
 use doctor::facts::Network;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
 use subnet_lease::kube::Identity;
-use subnet_lease::manager::{Held, NodeInfo};
+use subnet_lease::manager::{Counters, Held, NodeInfo};
 use tokio::sync::watch;
 
 /// What is known of the daemon; it grows while the daemon starts.
@@ -24,6 +25,8 @@ pub struct Known {
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; none where it runs in no pod.
     pub namespace: Option<String>,
+    /// Whether `--node-id` names this node's identity.
+    pub id_given: bool,
     /// On Kubernetes, this node's Node.
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
@@ -88,10 +91,14 @@ pub struct Serving {
     pub underlay: watch::Receiver<Underlay>,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
+    /// What the manager of the leases counts.
+    pub counters: Arc<Counters>,
     /// The state of the watch on the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
+    /// When the holders of leases were last heard of, where no probe is answered.
+    pub heard: watch::Receiver<Heard>,
     /// The hardware address that this node publishes for its device, with the device's name.
     pub vtep: Option<(String, String)>,
     /// The running network.

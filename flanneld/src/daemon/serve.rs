@@ -7,7 +7,7 @@ use super::node_info::Reconsider;
 use super::{Daemon, vitals};
 use crate::api::node::{Live, MeshView};
 use crate::checks::known::Serving;
-use crate::checks::network;
+use crate::checks::{network, silence};
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
@@ -101,12 +101,15 @@ impl Daemon {
         let written = self.keep_rules(wanted, nodes).await;
 
         let vtep = Vtep::of(&announced);
+        let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
             network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
+            counters: manager.counters(),
             readings: leases.readings.clone(),
             held: held.1.clone(),
+            heard,
             vtep: vtep.device(),
             observer: running.observer(),
             written,
@@ -160,7 +163,10 @@ impl Daemon {
         if let Some(mesh) = mesh {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));
-            let asked = prober.clone();
+            let (asked, seen) = (prober.clone(), prober.clone());
+            let (stop, asks) =
+                (self.run.stop.clone(), silence::ask(manager.clone(), move || seen.view(), leases.table.clone(), lease.subnets, heard_out));
+            self.run.spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
             self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
         }

@@ -74,6 +74,9 @@ impl Following {
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
             self.ready.push_back(LeaseEvent::Interrupted);
         }
+        if let Some(why) = why {
+            self.counters.following(Some(&why.to_string()));
+        }
         if let Some(why) = why
             && self.told.news(Some(why))
         {
@@ -84,6 +87,7 @@ impl Following {
     /// The store is followed.
     pub(crate) fn resumed(&mut self) {
         self.failing = false;
+        self.counters.following(None);
         if std::mem::take(&mut self.interrupted) {
             self.ready.push_back(LeaseEvent::Resumed);
         }

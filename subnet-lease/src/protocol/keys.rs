@@ -6,6 +6,7 @@ use super::drive::{Registry, drive, forward};
 use super::hold::hold;
 use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
 use super::tenure::Tenure;
+use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
@@ -151,6 +152,18 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
             lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
             () = self.store.watch_key(&key, modified, &notices) => Lost::Taken("the watch of this node's lease ended".to_owned()),
             () = forward(node.attrs, &notices) => Lost::Taken("publication ended".to_owned()),
+        }
+    }
+
+    async fn last_heard(&self, lease: &Subnets) -> Option<Duration> {
+        let key = wire::render_key(lease);
+        // Nothing is written: this is how one key is read, with the lease that it hangs on.
+        let read = Request::Txn { compare: vec![Compare::NoneUnder(wire::key_prefix(lease))], write: Vec::new(), key: key.clone() };
+        let Ok(Answer::Txn { present: Some(entry), .. }) = self.store.request(read).await else { return None };
+        let lease = Item::of(entry)?.keepalive();
+        match self.store.request(Request::LastSeen { key, lease }).await {
+            Ok(Answer::LastSeen(seen)) => seen,
+            _ => None,
         }
     }
 

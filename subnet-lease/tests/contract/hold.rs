@@ -11,6 +11,7 @@ use subnet_lease::manager::{Error, Lost};
 cases! {
     attributes_are_republished: [],
     a_connection_made_anew_goes_on: [],
+    a_holder_is_heard_of: [Keys],
     a_deleted_key_comes_back: [Keys],
     a_taken_key_is_lost: [Keys],
     reservations_stay: [Keys, Expiry],
@@ -47,6 +48,18 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
         eventually("the new address is stored", || bed.get(&key(&lease)).is_some_and(|value| value.contains(&address))).await;
     }
     assert!(!holding.task.is_finished());
+}
+
+/// Whoever wonders whether a peer is alive asks about its lease alone.
+async fn a_holder_is_heard_of(bed: Bed) {
+    bed.configure(CONFIG);
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    let lease = acquire(&manager, &one).await.unwrap();
+    let heard = bed.node("two").await.last_heard(&lease.subnets).await;
+    assert!(heard.is_some_and(|ago| ago < DEADLINE), "{heard:?}");
+    let other = subnet_lease::Subnets::V4("10.250.250.0/24".parse().unwrap());
+    assert_eq!(manager.last_heard(&other).await, None);
+    assert!(bed.get(&key(&lease)).is_some(), "nothing was written");
 }
 
 async fn a_deleted_key_comes_back(bed: Bed) {

@@ -34,6 +34,11 @@ impl FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
+    /// Our own daemon, told of its store by its environment alone.
+    pub fn bare() -> FlanneldOptions {
+        FlanneldOptions::with(Vec::new())
+    }
+
     fn with(args: Vec<String>) -> FlanneldOptions {
         FlanneldOptions {
             args,

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd};
 
 /// PEM files in a folder; clones are the same ones.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,
+    servers: Vec<IpAddr>,
     issuer: Arc<Issuer<'static, KeyPair>>,
 }
 
@@ -27,8 +28,8 @@ impl Certificates {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, "flannel lab CA");
         std::fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;
-        let made = Certificates { folder: folder.to_owned(), issuer: Arc::new(Issuer::new(params, key)) };
-        made.sign("server", servers, &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth])?;
+        let made = Certificates { folder: folder.to_owned(), servers: servers.to_vec(), issuer: Arc::new(Issuer::new(params, key)) };
+        made.renew_server(None)?;
         made.renew_client()?;
         Ok(made)
     }
@@ -38,15 +39,27 @@ impl Certificates {
     /// # Errors
     /// When the folder cannot be written.
     pub fn renew_client(&self) -> Result<()> {
-        self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth])
+        self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    fn sign(&self, name: &str, addresses: &[IpAddr], usages: &[ExtendedKeyUsagePurpose]) -> Result<()> {
+    /// Replaces the server's certificate and key by new ones, valid from the beginning of one year to that of another; without years, for long.
+    /// etcd reads them at the next handshake.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
+        self.sign("server", &self.servers, &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth], years)
+    }
+
+    fn sign(&self, name: &str, addresses: &[IpAddr], usages: &[ExtendedKeyUsagePurpose], years: Option<(i32, i32)>) -> Result<()> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.subject_alt_names = addresses.iter().map(|address| SanType::IpAddress(*address)).collect();
         params.extended_key_usages = usages.to_vec();
+        if let Some((from, until)) = years {
+            (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(until, 1, 1));
+        }
         std::fs::write(self.folder.join(format!("{name}-key.pem")), key.serialize_pem())?;
         std::fs::write(self.folder.join(format!("{name}.pem")), params.signed_by(&key, &self.issuer)?.pem())?;
         Ok(())

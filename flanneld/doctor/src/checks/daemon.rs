@@ -16,6 +16,15 @@ const HEALTH_PORT: &str = "healthz-port";
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
+        id: "port-taken",
+        severity: Severity::Degraded,
+        title: "Another program has a port that flanneld wants",
+        needs: &[Need::Ports],
+        explains: &["not-running", "probe-filtered"],
+        waits: false,
+        judge: port_taken,
+    },
+    Check {
         id: "not-running",
         severity: Severity::Broken,
         title: "flanneld does not run",
@@ -32,15 +41,6 @@ pub const CHECKS: &[Check] = &[
         explains: &["vtep-mac", "lease"],
         waits: false,
         judge: hangs,
-    },
-    Check {
-        id: "port-taken",
-        severity: Severity::Degraded,
-        title: "Another program has a port that flanneld wants",
-        needs: &[Need::Ports],
-        explains: &["probe-filtered"],
-        waits: false,
-        judge: port_taken,
     },
 ];
 

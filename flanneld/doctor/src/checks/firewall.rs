@@ -162,7 +162,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
             format!("firewalld is active and does not accept {}", missing.join(" and ")),
             "it may drop packets from and to pods of other nodes",
         )
-        .seen("its rules name neither", "nft list table inet firewalld")
+        .seen("its rules refuse them", "nft list table inet firewalld")
         .run_all(commands),
     ]
 }

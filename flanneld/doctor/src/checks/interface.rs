@@ -67,7 +67,7 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "No interface fits",
         needs: &[Need::Reasons],
-        explains: &[],
+        explains: &["store-unreachable", "encap-blocked", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
         waits: false,
         judge: no_interface,
     },
@@ -240,13 +240,23 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             "",
             "another machine runs with this node's identity",
-            "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets",
+            match facts.daemon.id_given {
+                true => {
+                    "--node-id (FLANNELD_NODE_ID) is the same there, as on machines cloned from one image: two nodes with one lease would take each other's packets"
+                }
+                false => "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets",
+            },
         );
         let finding = finding.seen(text, from);
-        findings.push(finding.run("rm /etc/machine-id && systemd-machine-id-setup").run("systemctl restart flanneld"));
+        findings.push(match facts.daemon.id_given {
+            // Of several equal variables the last one counts.
+            true => finding.run("echo FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid) >> /etc/default/flanneld"),
+            // A new machine-id would be made of what D-Bus remembers.
+            false => finding.run("rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup"),
+        });
         break;
     }
-    findings
+    findings.into_iter().map(|finding| finding.run("systemctl restart flanneld")).collect()
 }
 
 fn no_interface(facts: &Facts) -> Vec<Finding> {

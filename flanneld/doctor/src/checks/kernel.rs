@@ -1,12 +1,15 @@
-//! Flannel's objects in the kernel: what is in their way, what others do to them, what is left of earlier ones.
+//! Flannel's objects in the kernel: routes in their way, what others do to them, what is left of earlier ones.
 
+use super::devices::{interfaces, is_flannels};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::host::Interface;
+use crate::facts::leases::Peer;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
 
 /// How often an object has to be put back before somebody else is suspected.
 const WAR: u32 = 3;
@@ -17,7 +20,6 @@ const SECOND_CHOICE: u32 = 4096;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("module", Severity::Broken, "A kernel module is missing", &[Need::Modules], &["foreign-device"], module),
     check("drift-war", Severity::Degraded, "Another program undoes what flanneld does", &[Need::Drift], &["rules"], drift_war),
     check(
         "foreign-route",
@@ -27,7 +29,6 @@ pub const CHECKS: &[Check] = &[
         &[],
         foreign_route,
     ),
-    check("foreign-device", Severity::Broken, "A device is in the way", &[Need::Network, Need::Interfaces], &[], foreign_device),
     check(
         "vtep-mac",
         Severity::Broken,
@@ -49,37 +50,6 @@ const fn check(
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
     Check { id, severity, title, needs, explains, waits: false, judge }
-}
-
-fn interfaces(facts: &Facts) -> &[Interface] {
-    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
-}
-
-/// A device that only flannel names so.
-fn is_flannels(interface: &Interface) -> bool {
-    let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-    let named = interface.name == "flannel0"
-        || interface.name.strip_prefix("flannel.").is_some_and(number)
-        || interface.name.strip_prefix("flannel-v6.").is_some_and(number);
-    named && matches!(interface.kind.as_str(), "vxlan" | "tun")
-}
-
-fn module(facts: &Facts) -> Vec<Finding> {
-    let missing = facts.host.modules.known().into_iter().flatten();
-    missing
-        .map(|module| {
-            let name = &module.name;
-            Finding::new(
-                "module",
-                Severity::Broken,
-                name,
-                format!("the kernel module {name} is missing"),
-                "some distributions package it separately: linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules-extra on Fedora and RHEL",
-            )
-            .seen(&module.why, format!("modprobe {name}"))
-            .run(format!("modprobe {}", word(name)))
-        })
-        .collect()
 }
 
 fn drift_war(facts: &Facts) -> Vec<Finding> {
@@ -114,22 +84,23 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() != Some("alloc")) else { return Vec::new() };
+    let peers = facts.leases.peers.known().into_iter().flatten();
+    let peers: BTreeMap<IpNet, &Peer> = peers.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
+    let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
+    // Where each of ours leads, and the best metric.
+    let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.protocol == OURS) {
+        ours.entry(route.to).and_modify(|metric| *metric = route.metric.min(*metric)).or_insert(route.metric);
+    }
     let mut findings = Vec::new();
-    for route in facts.host.routes.known().into_iter().flatten() {
-        let peers = facts.leases.peers.known().into_iter().flatten();
-        let Some(peer) = peers.into_iter().find(|peer| peer.subnets.nets().any(|net| net == route.to)) else { continue };
+    for route in routes.iter().filter(|route| route.protocol != OURS) {
+        let Some(peer) = peers.get(&route.to) else { continue };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
         let through_peer = route.via.is_some_and(|via| peer.public.contains(&via));
         // Behind a route of ours with a better metric it is a second choice.
-        let beaten = facts
-            .host
-            .routes
-            .known()
-            .into_iter()
-            .flatten()
-            .any(|other| other.protocol == OURS && other.to == route.to && other.metric < route.metric);
-        if route.protocol == OURS || through_peer || beaten || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
+        let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
+        if through_peer || beaten || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
             continue;
         }
         let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
@@ -163,54 +134,6 @@ fn protocol(number: u8) -> String {
         188 => "ospf".to_owned(),
         other => other.to_string(),
     }
-}
-
-fn foreign_device(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
-    let mut findings = Vec::new();
-    let wanted = match (network.backend.as_deref(), network.vni) {
-        (Some("udp"), _) => vec!["flannel0".to_owned()],
-        (Some("vxlan"), Some(vni)) => vec![format!("flannel.{vni}"), format!("flannel-v6.{vni}")],
-        _ => Vec::new(),
-    };
-    for interface in interfaces(facts) {
-        let name = &interface.name;
-        if wanted.contains(name) && !is_flannels(interface) {
-            let kind = if interface.kind.is_empty() { "hardware" } else { &interface.kind };
-            findings.push(
-                Finding::new(
-                    "foreign-device",
-                    Severity::Broken,
-                    name,
-                    format!("a device of another kind has the name {name}"),
-                    "flannel needs that name, and takes no device that is not its own; the command renames it",
-                )
-                .seen(format!("{name} is of the kind {kind}"), format!("ip -d link show {name}"))
-                .run(format!(
-                    "ip link set {0} down && ip link set {0} name {1}",
-                    word(name),
-                    word(&format!("was-{}", name.chars().take(11).collect::<String>()))
-                )),
-            );
-        }
-        let ours = network.vni.zip(network.port);
-        if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
-            let missing = !interfaces(facts).iter().any(|other| wanted.contains(&other.name));
-            if missing {
-                findings.push(
-                    Finding::new(
-                        "foreign-device",
-                        Severity::Broken,
-                        name,
-                        format!("the vxlan device {name} has flannel's VNI and UDP port"),
-                        "the kernel allows one device of a VNI and port: give that device another VNI, or set another VNI or Port in the Backend of the network configuration",
-                    )
-                    .seen(format!("VNI {}, UDP port {}", ours.unwrap_or_default().0, ours.unwrap_or_default().1), format!("ip -d link show {name}")),
-                );
-            }
-        }
-    }
-    findings
 }
 
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {

@@ -52,7 +52,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
             "packets through the overlay arrive with wrong checksums",
             "a network card or its driver computes them wrongly for packets in packets; \"ChecksumOffload\": \"off\" in the Backend of the network configuration makes it last",
         )
-        .seen(format!("{} of UDP, {} of TCP since the last look", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
+        .seen(format!("{} of UDP, {} of TCP in the last two minutes", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
         .seen("a peer answers ping and no UDP through the overlay", "probes")
         .run(format!("ethtool -K {} tx-checksum-ip-generic off", word(&device.name)))
         .on(crate::finding::EVERYWHERE),

@@ -5,6 +5,8 @@ use crate::facts::Facts;
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
 
 /// How far most peers' clocks may be from ours, in milliseconds.
 const CLOCK: i64 = 5000;
@@ -15,7 +17,9 @@ const TOLD: usize = 16;
 pub const CHECKS: &[Check] = &[
     check("encap-blocked", Severity::Broken, "A firewall drops flannel's packets between nodes", &["overlay-cut", "one-way"], encap_blocked),
     check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
-        each(facts, |path| path.state == State::Cut && !is_gone(facts, path), peer_cut)
+        // Those whose machine is gone have a finding of their own.
+        let gone: BTreeSet<IpNet> = super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
+        each(facts, |path| path.state == State::Cut && !gone.contains(&path.subnet), peer_cut)
     }),
     check("overlay-cut", Severity::Broken, "Packets through the overlay do not reach a peer", &[], |facts| {
         each(facts, |path| matches!(path.state, State::OverlayCut | State::OverlayCutDaemonSilent), overlay_cut)
@@ -69,11 +73,6 @@ fn blame(path: &Path, finding: Finding) -> Finding {
         _ => return finding,
     };
     finding.seen(said, "other nodes")
-}
-
-/// Whether that peer has a finding of its own: its machine is gone.
-fn is_gone(facts: &Facts, path: &Path) -> bool {
-    super::store::gone(facts).any(|peer| peer.subnets.nets().any(|net| net == path.subnet))
 }
 
 fn about(path: &Path) -> String {

@@ -168,9 +168,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 continue;
             }
             let folder = ipam.folder.display().to_string();
-            let gone: Vec<String> =
-                kept.iter().filter(|kept| kept.gone == Some(true)).filter_map(|kept| Some(word(kept.file.file_name()?.to_str()?))).collect();
-            let mut finding = Finding::new(
+            let gone = kept.iter().filter(|kept| kept.gone == Some(true)).count();
+            let finding = Finding::new(
                 "ipam-full",
                 Severity::Broken,
                 own.to_string(),
@@ -178,15 +177,24 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
-            finding = match gone.is_empty() {
-                false => finding
-                    .seen(format!("the containers of {} of them are gone", gone.len()), "the container runtime's folder")
-                    // A pod that is just being started has no container yet.
-                    .seen("those that are older than some minutes may be removed", gone.join(" ")),
-                true => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
+            let finding = match &ipam.running {
+                Some(running) if gone > 0 => finding
+                    .seen(format!("the containers of {gone} of them are gone"), format!("ls {}", word(&running.display().to_string())))
+                    .run(free(&folder, &running.display().to_string())),
+                _ => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
             };
             findings.push(finding);
         }
     }
     findings
+}
+
+/// The command that frees the addresses of containers that are gone. It looks again itself, because pods come and go; a pod that is just being
+/// started has no container yet.
+fn free(folder: &str, running: &str) -> String {
+    format!(
+        "cd {} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do [ -e {}/\"$(head -n 1 \"$ip\" | tr -d '\\r')\" ] || rm \"$ip\"; done",
+        word(folder),
+        word(running)
+    )
 }

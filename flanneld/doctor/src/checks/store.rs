@@ -1,19 +1,12 @@
-//! The store, the network's configuration in it, and the leases.
+//! The store, and the network's configuration in it.
 
+use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::daemon::Launch;
-use crate::facts::leases::Peer;
-use crate::facts::mesh::State;
 use crate::facts::store::TroubleKind;
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
-
-/// How long a holder may be silent before its lease is suspected to be left over.
-const SILENT: u64 = 600;
-/// How many refused leases are told one by one.
-const TOLD: usize = 16;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -31,36 +24,9 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "The network configuration is missing or wrong",
         needs: &[Need::Config],
-        explains: &["lease"],
+        explains: &["not-running", "lease"],
         waits: false,
         judge: config,
-    },
-    Check {
-        id: "lease",
-        severity: Severity::Broken,
-        title: "This node's lease is in trouble",
-        needs: &[Need::OwnLease],
-        explains: &[],
-        waits: false,
-        judge: lease,
-    },
-    Check {
-        id: "lease-refused",
-        severity: Severity::Degraded,
-        title: "A peer's lease is not used",
-        needs: &[Need::Refused],
-        explains: &[],
-        waits: false,
-        judge: lease_refused,
-    },
-    Check {
-        id: "silent-node",
-        severity: Severity::Risk,
-        title: "The holder of a lease is gone",
-        needs: &[Need::Peers, Need::Mesh],
-        explains: &[],
-        waits: true,
-        judge: silent_node,
     },
 ];
 
@@ -77,7 +43,10 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     };
     let route = host.map(|host| format!("ip route get {host}"));
     let (what, commands) = match trouble.kind {
-        TroubleKind::Refused => ("nobody listens at its address: it is down, or the port is wrong".to_owned(), Vec::new()),
+        TroubleKind::Refused => {
+            let start = place.starts_with("etcd ").then(|| "systemctl start etcd".to_owned());
+            ("nobody listens at its address: it is down, or the port is wrong".to_owned(), start.into_iter().collect())
+        }
         TroubleKind::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),
         TroubleKind::Silent => ("it does not answer: it hangs, or a firewall drops the packets".to_owned(), route.into_iter().collect()),
         TroubleKind::Name => ("its name cannot be resolved".to_owned(), vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
@@ -104,7 +73,11 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
             Err(why) => finding.seen(format!("{}: {why}", way.to), format!("ip route get {}", way.to)),
         };
     }
-    vec![finding.run_all(commands).on("the store's machine")]
+    let place = match trouble.kind {
+        TroubleKind::NoRoute | TroubleKind::Silent | TroubleKind::Name => HERE,
+        _ => "the store's machine",
+    };
+    vec![finding.run_all(commands).on(place)]
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {
@@ -116,103 +89,20 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "the network configuration cannot be used",
         "flanneld waits for one that it can use, and goes on as soon as it is there",
     );
-    vec![finding.seen(text, &facts.store.place).on("whoever configures the network")]
+    let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
+    let finding = finding.seen(text, &facts.store.place).run_all(put(text));
+    // A daemon that ended over it does not come back by itself.
+    vec![match start {
+        Some(start) => finding.run(start).on("this node, once the configuration is correct"),
+        None => finding.on("whoever configures the network"),
+    }]
 }
 
-fn lease(facts: &Facts) -> Vec<Finding> {
-    let Some(own) = facts.leases.own.known() else {
-        let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("lease"));
-        return reason
-            .map(|reason| lost(reason, "this node has no lease", "pods of this node get no addresses until it has one"))
-            .into_iter()
-            .collect();
-    };
-    match (&own.trouble, own.ends_in) {
-        (Some(trouble), Some(left)) if own.within_margin => {
-            vec![lost(trouble, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
-        }
-        (None, Some(left)) if own.within_margin => {
-            vec![lost("it was not renewed", &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
-        }
-        (Some(trouble), _) => {
-            let mut finding =
-                lost(trouble, "the lease of this node cannot be kept as it is", "the store or another machine does not agree that it is this node's");
-            finding.severity = Severity::Degraded;
-            vec![finding]
-        }
-        (None, _) => Vec::new(),
+/// The command that puts a configuration where there is none: as the text of the store says.
+fn put(text: &str) -> Option<String> {
+    if let Some((_, rest)) = text.split_once("put it there with `") {
+        return rest.split('`').next().filter(|command| command.starts_with("etcdctl put ")).map(str::to_owned);
     }
-}
-
-fn lost(seen: &str, what: &str, why: &str) -> Finding {
-    let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
-    if seen.contains("out of subnets") { finding.run("flannelctl leases --long").on("any node") } else { finding }
-}
-
-fn lease_refused(facts: &Facts) -> Vec<Finding> {
-    // Those with our own address have a check of their own; a reservation that nobody took is as it should be.
-    let refused = facts.leases.refused.known().into_iter().flatten();
-    let refused: Vec<_> = refused.filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved")).collect();
-    let mut findings: Vec<Finding> = refused
-        .iter()
-        .take(TOLD)
-        .map(|refused| {
-            Finding::new(
-                "lease-refused",
-                Severity::Degraded,
-                &refused.lease,
-                format!("the lease {} is not used", refused.lease),
-                "pods of its node and pods of this one do not reach each other",
-            )
-            .seen(&refused.text, "flannelctl leases")
-            .on("the node that holds it")
-        })
-        .collect();
-    if refused.len() > TOLD {
-        let more = refused.len() - TOLD;
-        findings.push(
-            Finding::new("lease-refused", Severity::Degraded, "more", format!("{more} more leases are not used"), "their nodes are not reached")
-                .run("flannelctl leases"),
-        );
-    }
-    findings
-}
-
-/// The peers that neither the store nor the probes have heard of for long.
-pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
-    let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
-    let cut = |peer: &Peer| {
-        let mut own = paths.iter().filter(|path| peer.subnets.nets().any(|net| net == path.subnet)).peekable();
-        own.peek().is_some() && own.all(|path| path.state == State::Cut)
-    };
-    let peers = facts.leases.peers.known().into_iter().flatten();
-    peers.filter(move |peer| peer.silent.is_some_and(|age| age >= SILENT) && cut(peer))
-}
-
-fn silent_node(facts: &Facts) -> Vec<Finding> {
-    let mesh = facts.mesh.known();
-    let silent = |subnet: &ipnet::IpNet| mesh.is_some_and(|mesh| mesh.paths.iter().any(|path| path.subnet == *subnet && path.state == State::Cut));
-    let peers = facts.leases.peers.known().into_iter().flatten();
-    let gone = peers.filter(|peer| peer.silent.is_some_and(|age| age >= SILENT) && peer.subnets.nets().all(|net| silent(&net)));
-    gone.filter_map(|peer| {
-        let minutes = peer.silent? / 60;
-        let subnet = peer.subnets.nets().next()?;
-        let command = match &facts.daemon.launch {
-            Launch::Systemd => format!("flannelctl release {subnet}"),
-            Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
-        };
-        Some(
-            Finding::new(
-                "silent-node",
-                Severity::Risk,
-                peer.subnets.to_string(),
-                format!("{} has not been heard of for {minutes} min", peer.name),
-                "if that machine is gone for good, its subnet stays taken until its lease ends",
-            )
-            .seen("it answers neither probes nor ping", "probes")
-            .run(command)
-            .on("any node"),
-        )
-    })
-    .collect()
+    let (file, example) = text.split_once("the network configuration ")?.1.split_once(" does not exist: create it, e.g. ")?;
+    Some(format!("printf '%s\\n' {} > {}", word(example), word(file)))
 }

@@ -113,6 +113,14 @@ pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
     }
 }
 
+/// A command of flannelctl that asks the store: with what the daemon is told about it.
+pub fn with_store(facts: &Facts, command: &str) -> String {
+    match &facts.daemon.launch {
+        Launch::Systemd => format!("(set -a; . /etc/default/flanneld; {command})"),
+        Launch::Kubernetes { .. } => command.to_owned(),
+    }
+}
+
 /// The command that starts the daemon anew.
 pub fn restart(facts: &Facts) -> String {
     match &facts.daemon.launch {

@@ -26,6 +26,8 @@ pub struct Daemon {
     pub launch: Launch,
     /// The arguments that it was started with, as far as remedies change them.
     pub arguments: Vec<Argument>,
+    /// Whether its options name this node's identity, which is made of the machine's otherwise.
+    pub id_given: bool,
     /// The file for pods: `subnet.env`.
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.

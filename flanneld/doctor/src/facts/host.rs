@@ -200,10 +200,10 @@ pub struct Module {
     pub why: String,
 }
 
-/// Packets with wrong checksums, now and before.
+/// Packets that came in with wrong checksums in the last two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
-    /// UDP's InCsumErrors since the last look.
+    /// UDP's InCsumErrors.
     pub udp: u64,
     /// TCP's.
     pub tcp: u64,

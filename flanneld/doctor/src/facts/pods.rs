@@ -58,6 +58,8 @@ pub struct Ipam {
     pub folder: PathBuf,
     /// The addresses with the file that keeps each, and whether a network namespace or link of its container still is there.
     pub kept: Vec<Kept>,
+    /// The folder in which the container runtime keeps what runs, by container; `None` where it is not known.
+    pub running: Option<PathBuf>,
     /// How many interfaces of pods are on the bridge.
     pub ports: Option<usize>,
 }

@@ -9,6 +9,7 @@ use crate::facts::host::{Interface, WayKind};
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
+use crate::firewalld::Surroundings;
 use run_dir::status_file::{self, Said};
 use std::path::Path;
 
@@ -26,7 +27,14 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
     let words = last_words.known().map(|words| words.text.clone()).unwrap_or_default();
-    let mut daemon = Daemon { running, last_words, subnet_file: subnet_file.to_owned(), launch: launch(&look.places), ..Daemon::default() };
+    let mut daemon = Daemon {
+        running,
+        last_words,
+        subnet_file: subnet_file.to_owned(),
+        launch: launch(&look.places),
+        id_given: options.get("node-id").is_some(),
+        ..Daemon::default()
+    };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
     let network = env.known().and_then(|env| network(env, &interfaces));
@@ -46,7 +54,8 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     if let Some(network) = &network {
         let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
         host.sysctls = Fact::Known(super::sysctls(&underlay));
-        host.firewalls = look.programs.firewalls(network).await;
+        let around = Surroundings { underlay: Some(underlay).filter(|name| !name.is_empty()), peers: Vec::new() };
+        host.firewalls = look.programs.firewalls(network, &around).await;
     } else {
         host.firewalls = Fact::unavailable("the network of this node is not known: there is no subnet.env");
     }
@@ -66,7 +75,12 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         kubernetes: Fact::Absent,
         ..Facts::default()
     };
-    (facts.store.trouble, facts.store.config) = (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
+    facts.store.trouble = Fact::unavailable(no_daemon);
+    // What it cannot work with ends a daemon, and it says so.
+    facts.store.config = match super::texts::config_trouble(&words).filter(|_| !alive) {
+        Some(text) => Fact::Known(text.to_owned()),
+        None => Fact::unavailable(no_daemon),
+    };
     facts.leases.own = Fact::unavailable(no_daemon);
     facts.leases.peers = Fact::unavailable(no_daemon);
     facts.leases.refused = Fact::unavailable(no_daemon);
@@ -97,10 +111,13 @@ fn last_words(subnet_file: &Path) -> Fact<LastWords> {
 fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
     let vxlan = interfaces.iter().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
     let udp = interfaces.iter().any(|interface| interface.name == "flannel0" && interface.kind == "tun");
-    let (backend, port, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp) {
-        (Some((vni, port)), _) => (Some("vxlan"), Some(port), Some(vni)),
-        (None, true) => (Some("udp"), Some(8285), None),
-        (None, false) => (None, None, None),
+    // Another device in its place has its name.
+    let named = interfaces.iter().find_map(|interface| interface.name.strip_prefix("flannel.")?.parse().ok());
+    let (backend, port, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
+        (Some((vni, port)), ..) => (Some("vxlan"), Some(port), Some(vni)),
+        (None, true, _) => (Some("udp"), Some(8285), None),
+        (None, false, Some(vni)) => (Some("vxlan"), None, Some(vni)),
+        (None, false, None) => (None, None, None),
     };
     Some(Network {
         networks: env.networks?,

@@ -86,7 +86,7 @@ pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, hos
             let gone = running.filter(|_| safe).map(|running| !running.join(&container).exists());
             kept.push(Kept { address, file, container, gone });
         }
-        found.push(Ipam { folder, kept, ports: ports(host) });
+        found.push(Ipam { folder, kept, running: running.cloned(), ports: ports(host) });
     }
     Fact::Known(found)
 }

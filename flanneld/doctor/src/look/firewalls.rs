@@ -2,6 +2,7 @@
 
 use crate::fact::Fact;
 use crate::facts::Network;
+use crate::firewalld::{Surroundings, firewalld};
 use crate::firewalls::{self, Firewalls};
 use crate::nftables::{self, Barrier};
 use ipnet::IpNet;
@@ -22,7 +23,7 @@ fn blinds(error: &ProgramError) -> bool {
 
 impl Programs {
     /// Lists the firewalls. A program that is not installed lists nothing; one that fails makes the firewalls unknown.
-    pub async fn firewalls(&mut self, network: &Network) -> Fact<Firewalls> {
+    pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = match self.iptables.take() {
             Some(known) => known,
             None => {
@@ -49,7 +50,7 @@ impl Programs {
         }
         self.iptables = Some(iptables);
         let listing = nft_table("inet", "firewalld").await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
-        let firewalld = listing.map(|listing| firewalls::firewalld(&listing, network.networks.nets(), network.port));
+        let firewalld = listing.map(|listing| firewalld(&listing, network, around));
         let barriers = self.barriers(network).await;
         match blind {
             Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => Fact::Unavailable(why),

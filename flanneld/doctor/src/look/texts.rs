@@ -28,6 +28,11 @@ pub fn taken_ports(text: &str) -> Vec<Port> {
     WAYS_IN.into_iter().filter_map(of).collect()
 }
 
+/// What is wrong with the network configuration, where that is what a text says.
+pub fn config_trouble(text: &str) -> Option<&str> {
+    text.contains("; set Backend.Type in the network configuration").then_some(text)
+}
+
 /// The interface that a daemon chose before it was refused.
 pub fn chosen_in(text: &str) -> Option<(&str, &str)> {
     let (_, rest) = text.split_once("This node chose ")?;
@@ -51,6 +56,8 @@ mod tests {
         let text = "the page cannot listen on 127.0.0.1:8474: Address already in use (os error 98); find the process";
         assert_eq!(taken_ports(text).iter().map(|port| (port.number, port.flag.as_str())).collect::<Vec<_>>(), [(8474, "page-port")]);
         assert_eq!(taken_ports("the health server cannot listen on 192.0.2.1:80: Cannot assign requested address"), []);
+        let text = "unknown backend type: x; set Backend.Type in the network configuration to one of alloc";
+        assert_eq!((config_trouble(text), config_trouble("another backend: Backend.Type")), (Some(text), None));
         let text = "… This node chose enp0s3: the default route's. Its interfaces:\n  enp0s3  10.0.2.15";
         assert_eq!(chosen_in(text), Some(("enp0s3", "the default route's")));
     }

@@ -11,7 +11,8 @@ use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::store::{Trouble, TroubleKind};
 use crate::facts::{Network, host};
-use crate::firewalls::{Firewalld, Firewalls, Table};
+use crate::firewalld::Firewalld;
+use crate::firewalls::{Firewalls, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use std::collections::BTreeMap;
@@ -101,7 +102,9 @@ fn full(facts: &mut Facts) {
         container: format!("c{number}"),
         gone: Some(true),
     };
-    facts.pods.ipam = Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept: (2..=254).map(kept).collect(), ports: Some(3) }]);
+    let kept = (2..=254).map(kept).collect();
+    facts.pods.ipam =
+        Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept, running: Some("/run/containers".into()), ports: Some(3) }]);
 }
 
 /// The checks with what raises them, and nothing else.

@@ -143,6 +143,7 @@ pub fn healthy() -> Facts {
             }),
             launch: Launch::Systemd,
             arguments: Vec::new(),
+            id_given: false,
             subnet_file: "/run/flannel/subnet.env".into(),
             drift: Fact::Known(Vec::new()),
             kernel_trouble: Fact::Absent,
@@ -174,7 +175,12 @@ pub fn healthy() -> Facts {
                 files: vec![file("10-flannel.conflist", true), file("87-podman.conflist", false)],
                 expected: true,
             }),
-            ipam: Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept: vec![kept], ports: Some(1) }]),
+            ipam: Fact::Known(vec![Ipam {
+                folder: "/var/lib/cni/networks/cbr0".into(),
+                kept: vec![kept],
+                running: Some("/run/containers".into()),
+                ports: Some(1),
+            }]),
         },
         kubernetes: Fact::Known(Kubernetes {
             node: "node-1".to_owned(),

@@ -6,7 +6,7 @@ use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::Sysctls;
 use crate::facts::{Facts, Network};
-use crate::firewalls::{Firewalld, Firewalls, Table, firewalld, table};
+use crate::firewalls::{Firewalls, Table, table};
 use crate::nftables;
 use proptest::prelude::*;
 
@@ -156,29 +156,8 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
     assert_eq!(seen(&network(), "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"), [""; 0]);
 }
 
-#[test]
-fn firewalld_counts_until_it_accepts_our_networks() {
-    let rule = |left: &str, right: serde_json::Value| serde_json::json!({"rule": {"expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "x", "field": left}}, "right": right}}]}});
-    let source = |addr: &str, len: u8| rule("saddr", serde_json::json!({"prefix": {"addr": addr, "len": len}}));
-    let read = |rules: Vec<serde_json::Value>| firewalld(&serde_json::json!({"nftables": rules}), network().networks.nets(), Some(8472));
-    let found = |known: Firewalld| report(&with(&network(), &sysctls(), Firewalls { firewalld: Some(known), ..Firewalls::default() })).findings;
-    let nothing = found(read(vec![source("10.0.0.0", 8), rule("dport", 22.into())]));
-    assert_eq!(
-        nothing[0].remedy.commands,
-        [
-            "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16",
-            "firewall-cmd --permanent --zone=trusted --add-source=fd10:244::/48",
-            "firewall-cmd --permanent --add-port=8472/udp",
-            "firewall-cmd --reload",
-        ]
-    );
-    let half = found(read(vec![source("10.244.0.0", 16), rule("dport", serde_json::json!({"set": [53, 8472]}))]));
-    assert!(half.len() == 1 && half[0].what.ends_with("does not accept fd10:244::/48"), "{half:?}");
-    assert_eq!(found(read(vec![source("10.244.0.0", 16), source("fd10:244::", 48), rule("dport", 8472.into())])), []);
-}
-
-/// The findings for what the real nft makes of a script.
-fn barred(script: &str) -> Vec<(String, String)> {
+/// What the real nft makes of a script: its chains, and all of it.
+pub fn listed(script: &str) -> Vec<serde_json::Value> {
     let list = "nft -f - && nft -j list chains && nft -j list ruleset";
     let mut child = std::process::Command::new("unshare")
         .args(["-n", "sh", "-ec", list])
@@ -190,7 +169,12 @@ fn barred(script: &str) -> Vec<(String, String)> {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "nft refuses\n{script}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let listings: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The findings for what the real nft makes of a script.
+fn barred(script: &str) -> Vec<(String, String)> {
+    let listings = listed(script);
     let all = nftables::bases(&listings[0], [true, false]);
     let barriers =
         all.iter().flat_map(|base| network().networks.nets().filter_map(|net| nftables::barrier(base, &listings[1], &net)).collect::<Vec<_>>());

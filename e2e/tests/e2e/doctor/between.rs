@@ -1,0 +1,162 @@
+//! Faults between nodes, which only their probes can tell: in hosts' firewalls, on the switch, of clocks.
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Lab, Store, Switch, binaries};
+
+use super::NETWORK;
+use super::fault::beside_each_other;
+use super::node::{Node, all_well, ready_nodes};
+
+/// Runs a test with so many nodes on one switch.
+fn nodes_on_a_switch(title: &str, count: u8, work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>) -> Result<()> {
+    Lab::run(title, |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, count)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        all_well(&mut nodes).context("at the start")?;
+        work(lab, &lan, &mut nodes)?;
+        all_well(&mut nodes).context("at the end")
+    })
+}
+
+/// Makes the switch do this to what it carries.
+fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
+    let table = format!("table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n");
+    lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
+}
+
+fn mend_the_switch(lan: &Switch) -> Result<()> {
+    lan.netns().exec("nft", &["delete", "table", "bridge", "faults"]).map(drop)
+}
+
+/// No verdict on another node makes this one unready.
+fn all_ready(nodes: &mut [Node]) -> Result<()> {
+    for node in nodes {
+        let answer = node.readyz()?;
+        ensure!(answer.0 == 200, "{answer:?}");
+    }
+    Ok(())
+}
+
+/// What a firewall or a cable does.
+fn dropped() -> Result<()> {
+    nodes_on_a_switch("doctor: the mesh", 3, |_, lan, nodes| {
+        // A firewall of this host drops what comes in.
+        nodes[0].run("iptables -A INPUT -p udp --dport 8472 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        all_ready(nodes)?;
+        nodes[0].mend()?;
+        all_well(nodes).context("after encap-blocked")?;
+
+        // The switch drops it, for all.
+        on_the_switch(lan, "udp dport 8472 drop")?;
+        for node in nodes.iter_mut() {
+            node.expect(&["encap-blocked"])?;
+        }
+        all_ready(nodes)?;
+        mend_the_switch(lan)?;
+        all_well(nodes).context("after encap-blocked on the switch")?;
+
+        // The second host sends the first one nothing.
+        nodes[1].run("iptables -A OUTPUT -p udp --dport 8472 -d 192.168.56.101 -j DROP")?;
+        nodes[0].expect(&["one-way"])?;
+        nodes[1].expect(&["overlay-cut"])?;
+        nodes[2].expect(&[])?;
+        all_ready(nodes)?;
+        nodes[1].run("iptables -F OUTPUT")?;
+        all_well(nodes).context("after one-way")?;
+
+        // The third host is off.
+        nodes[2].host.clone().cut("enp0s8")?;
+        nodes[0].expect(&["peer-cut"])?;
+        nodes[2].expect(&["peer-cut", "peer-cut"])?;
+        all_ready(nodes)?;
+        nodes[2].host.clone().reconnect("enp0s8")?;
+        all_well(nodes).context("after peer-cut")?;
+
+        // Probes are dropped, traffic is not.
+        nodes[1].run("iptables -A INPUT -p udp --dport 8473 -j DROP")?;
+        nodes[0].expect(&["probe-filtered"])?;
+        all_ready(nodes)?;
+        let first = nodes[0].first()?;
+        ensure!(first["remedy"]["on"] == "every node", "{first}");
+        let commands = nodes[0].commands()?;
+        nodes.iter_mut().try_for_each(|node| node.type_in(&commands))
+    })
+}
+
+/// The network carries less than its interfaces say.
+fn small_mtu() -> Result<()> {
+    nodes_on_a_switch("doctor: mtu", 2, |_, lan, nodes| {
+        on_the_switch(lan, "ip length > 1400 drop")?;
+        for node in nodes.iter_mut() {
+            node.expect(&["mtu"])?;
+            let first = node.first()?.to_string();
+            ensure!(first.contains("1350 bytes") && first.contains("as Backend.MTU, give 1400"), "{first}");
+        }
+        all_ready(nodes)?;
+        let first = nodes[0].first()?;
+        ensure!(first["remedy"]["on"] == "every node", "{first}");
+        let commands = nodes[0].commands()?;
+        ensure!(commands == ["ip link set enp0s8 mtu 1400"], "{commands:?}");
+        nodes.iter_mut().try_for_each(|node| node.type_in(&commands))?;
+        all_well(nodes).context("after its commands, with the same switch")?;
+        ensure!(nodes[0].daemon()?.subnet_env()?.mtu == 1350, "{:?}", nodes[0].daemon()?.subnet_env()?);
+        mend_the_switch(lan)
+    })
+}
+
+/// The network loses one packet in three.
+fn lossy() -> Result<()> {
+    nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
+        on_the_switch(lan, "ip saddr 192.168.56.101 udp dport 8472 numgen inc mod 3 == 0 drop")?;
+        for node in nodes.iter_mut() {
+            node.expect(&["lossy"])?;
+        }
+        all_ready(nodes)?;
+        mend_the_switch(lan)
+    })
+}
+
+/// A network card computes the checksums of packets in packets wrongly: here the switch spoils those of UDP, which stand behind 34 bytes of
+/// inner headers and 16 of outer ones.
+fn checksums() -> Result<()> {
+    nodes_on_a_switch("doctor: checksum", 2, |_, lan, nodes| {
+        // Between veths nobody computes a checksum that the sender left to its hardware.
+        for node in nodes.iter_mut() {
+            node.run("ethtool -K flannel.1 tx-checksum-ip-generic off")?;
+        }
+        on_the_switch(lan, "udp dport 8472 @th,312,8 17 @th,448,16 set 0xbad1")?;
+        for node in nodes.iter_mut() {
+            node.expect(&["checksum"])?;
+        }
+        all_ready(nodes)?;
+        let commands = nodes[0].commands()?;
+        nodes.iter_mut().try_for_each(|node| node.type_in(&commands))?;
+        mend_the_switch(lan)
+    })
+}
+
+/// A clock is a minute fast.
+fn clock() -> Result<()> {
+    nodes_on_a_switch("doctor: clock", 3, |_, _, nodes| {
+        let library = binaries::faketime()?;
+        nodes[2].wrap(&format!("export LD_PRELOAD='{}' FAKETIME=+60 FAKETIME_DONT_FAKE_MONOTONIC=1", library.display()))?;
+        nodes[2].restart()?;
+        nodes[2].expect(&["clock"])?;
+        let first = nodes[2].first()?["what"].to_string();
+        ensure!(first.contains("ahead of that of most peers"), "{first}");
+        nodes[0].expect(&[])?;
+        all_ready(nodes)?;
+        nodes[2].wrap("")?;
+        nodes[2].restart()
+    })
+}
+
+#[test]
+fn faults_between_nodes_are_found_and_mended() -> Result<()> {
+    beside_each_other(&[dropped, small_mtu, lossy, checksums, clock])
+}

@@ -1,0 +1,57 @@
+//! Devices in flannel's place, and what is left of others; forwarding of IPv6.
+
+use anyhow::{Result, ensure};
+use lab::{FlanneldOptions, Lab, Store};
+
+use super::fault::{Fault, fault, walk};
+use super::node::{Node, all_well, ready_nodes};
+
+const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
+
+const FAULTS: &[Fault] = &[
+    fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
+    // They may be another network's, whose daemon is stopped: who knows it deletes them.
+    fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0").by_hand(),
+    fault("leftovers", "ip link add flannel.7 type vxlan id 7 dstport 8472", "ip link delete flannel.7").by_hand(),
+    fault("leftovers", "ip -6 link add flannel-v6.7 type vxlan id 7 dstport 8472 local fd00:56::101", "ip link delete flannel-v6.7").by_hand(),
+    // The daemon puts its own back at once, so whoever takes its place has to be quick.
+    fault(
+        "foreign-device",
+        "until ip -d link show flannel.1 2>&1 | grep -q bridge; do ip link delete flannel.1 || true; ip link add flannel.1 type bridge || true; done",
+        "ip link delete was-flannel.1",
+    )
+    .unready(),
+    fault(
+        "foreign-device",
+        "until ip link show vx1; do ip link delete flannel.1 || true; ip link add vx1 type vxlan id 1 dstport 8472 nolearning || true; done",
+        "ip link delete vx1",
+    )
+    .by_hand()
+    .unready(),
+];
+
+#[test]
+fn devices_in_the_way_are_found_and_set_aside() -> Result<()> {
+    Lab::run("doctor: devices", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(DUAL)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        all_well(&mut nodes)?;
+        walk(&mut nodes[0], FAULTS)?;
+        all_well(&mut nodes)?;
+
+        // At the start it ends the daemon.
+        let node = &mut nodes[0];
+        node.run("kill -9 $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge")?;
+        node.daemon()?.kill()?;
+        node.start()?;
+        node.expect(&["foreign-device"])?;
+        ensure!(node.folded("not-running")?.as_deref() == Some("foreign-device"), "{:#}", node.doctor()?.1);
+        node.mend()?;
+        node.ready()?;
+        all_well(&mut nodes)
+    })
+}

@@ -1,0 +1,100 @@
+//! A fault of a host, and what is true of all of them: found first and alone, mended by its own commands, gone afterwards.
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::eventually_ok;
+
+use super::DEADLINE;
+use super::node::Node;
+
+/// A fault.
+#[derive(Clone, Copy)]
+pub struct Fault {
+    /// The check that finds it.
+    pub check: &'static str,
+    /// The script that makes it.
+    make: &'static str,
+    /// The script that takes away what the remedy leaves.
+    clear: &'static str,
+    /// Whether no command can mend it, so that `clear` does.
+    by_hand: bool,
+    /// What it does to the daemon's readiness.
+    readiness: Readiness,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readiness {
+    /// Nothing: packets are lost elsewhere, or later.
+    Kept,
+    /// It is withdrawn, and returns.
+    Withdrawn,
+    /// There is nobody to ask.
+    Silent,
+}
+
+/// A fault that the doctor's commands mend.
+pub const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
+    Fault { check, make, clear, by_hand: false, readiness: Readiness::Kept }
+}
+
+impl Fault {
+    /// One that only its maker can end.
+    pub const fn by_hand(self) -> Fault {
+        Fault { by_hand: true, ..self }
+    }
+
+    /// One over which a node is not ready.
+    pub const fn unready(self) -> Fault {
+        Fault { readiness: Readiness::Withdrawn, ..self }
+    }
+
+    /// One that ends or stops the daemon.
+    pub const fn silent(self) -> Fault {
+        Fault { readiness: Readiness::Silent, ..self }
+    }
+}
+
+/// Walks through faults of a node on which all is well.
+pub fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
+    faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
+}
+
+fn one(node: &mut Node, fault: &Fault) -> Result<()> {
+    let before = node.readyz()?;
+    ensure!(before.0 == 200, "{before:?}");
+    node.run(fault.make).context("making it")?;
+    node.expect(&[fault.check])?;
+    match fault.readiness {
+        Readiness::Kept => {
+            let now = node.readyz()?;
+            ensure!(now == before, "findings do not change readiness: {now:?}");
+        }
+        Readiness::Withdrawn => eventually_ok(DEADLINE, "the daemon is not ready", || match node.readyz()? {
+            (503, _) => Ok(()),
+            other => bail!("{other:?}"),
+        })?,
+        Readiness::Silent => {}
+    }
+    if !fault.by_hand {
+        node.mend().context("mending it")?;
+        node.expect(&[]).context("after its commands")?;
+    }
+    node.run(fault.clear).context("clearing it")?;
+    node.expect(&[]).context("afterwards")?;
+    eventually_ok(DEADLINE, "it is ready again", || {
+        let after = node.readyz()?;
+        ensure!(after.0 == 200, "{after:?}");
+        Ok(())
+    })
+}
+
+/// Runs labs beside each other: they mostly wait.
+pub fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
+    let done: Vec<Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab panicked"))).collect()
+    });
+    // All of them: one failure hides no other.
+    let failed: Vec<String> = done.into_iter().filter_map(|done| done.err().map(|error| format!("{error:#}"))).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("\n\n"));
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Healthy networks raise nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Lab, Store};
+
+use super::node::Node;
+
+/// Networks of which nothing is to be said.
+const HEALTHY: &[&str] = &[
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#,
+    r#"{"EnableIPv6":true,"EnableNFTables":true,"Network":"10.5.0.0/16","IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#,
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}"#,
+    r#"{"EnableNFTables":true,"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#,
+    r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd10:5::/48","Backend":{"Type":"host-gw"}}"#,
+];
+
+#[test]
+fn a_healthy_network_raises_no_finding() -> Result<()> {
+    let labs = HEALTHY.iter().map(|_| Lab::new("doctor: healthy")).collect::<Result<Vec<_>>>()?;
+    let mut all = Vec::new();
+    for (lab, config) in labs.iter().zip(HEALTHY) {
+        let lan = lab.switch("lan")?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(config)?;
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        for host in &lab.hosts(&lan, 2)? {
+            let mut node = Node::new(lab, host, &options, &store)?;
+            node.start()?;
+            all.push((config, node));
+        }
+    }
+    for (_, node) in &mut all {
+        node.ready()?;
+    }
+    for (config, node) in &mut all {
+        let env = node.daemon()?.subnet_env()?;
+        let _pod = node.host.pod("p1", &env)?;
+        node.expect(&[]).with_context(|| config.to_string())?;
+    }
+    std::thread::sleep(Duration::from_secs(12));
+    for (config, node) in &mut all {
+        node.expect(&[]).with_context(|| format!("{config}, later"))?;
+        let log = node.daemon()?.log();
+        ensure!(!log.contains("WARN this node"), "{config}: {log}");
+    }
+    Ok(())
+}

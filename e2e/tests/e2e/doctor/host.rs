@@ -1,0 +1,151 @@
+//! Faults of a host: its sysctls, firewalls, routes, files and programs.
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{FlanneldOptions, Lab, Store};
+
+use super::NETWORK;
+use super::fault::{Fault, fault, walk};
+use super::node::{Node, all_well, ready_nodes};
+
+/// ufw's chains, as they stand while it is active.
+const UFW: &str = "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input
+iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A ufw-before-input -p icmp -j ACCEPT
+iptables -A ufw-before-input -p udp --dport 8473 -j ACCEPT; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP";
+const NO_UFW: &str = "iptables -P INPUT ACCEPT; iptables -F INPUT; iptables -F ufw-before-input; iptables -F ufw-user-input
+iptables -X ufw-before-input; iptables -X ufw-user-input";
+
+/// firewalld's table, with every interface in the zone `public`.
+const FIREWALLD: &str = "nft -f - <<'TABLE'
+table inet firewalld {
+    chain filter_IN_trusted { accept; }
+    chain filter_FWD_trusted { accept; }
+    chain filter_IN_public_allow { tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept; }
+    chain filter_IN_public { jump filter_IN_public_allow; meta l4proto { icmp, ipv6-icmp } accept; reject with icmpx admin-prohibited; }
+    chain filter_FWD_public { reject with icmpx admin-prohibited; }
+    chain filter_INPUT_ZONES { goto filter_IN_public; }
+    chain filter_FORWARD_ZONES { goto filter_FWD_public; }
+    chain filter_INPUT {
+        type filter hook input priority 10; policy accept;
+        ct state { established, related } accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop
+        jump filter_INPUT_ZONES; reject with icmpx admin-prohibited
+    }
+    chain filter_FORWARD {
+        type filter hook forward priority 10; policy accept;
+        ct state { established, related } accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop
+        jump filter_FORWARD_ZONES; reject with icmpx admin-prohibited
+    }
+}
+TABLE";
+
+/// Every address of the node's subnet is kept, one of them for a container that runs.
+const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
+for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.$number; done
+printf 'alive\\r\\neth0' > $folder/$OWN.7; echo $OWN.254 > $folder/last_reserved_ip.0; touch $folder/lock; touch -d '1 hour ago' $folder/*
+printf 'young\\r\\neth0' > $folder/$OWN.8; touch $folder/$OWN.8";
+
+/// Puts the daemon where it finds no program of iptables.
+const NO_IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v iptables))";
+const IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
+
+const FAULTS: &[Fault] = &[
+    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "true"),
+    fault("rp-filter", "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1", "true"),
+    fault("bridge-nf-call", "sysctl -q -w net.bridge.bridge-nf-call-iptables=0", "true"),
+    fault(
+        "forward-policy",
+        "nft 'table inet wall { chain gate { type filter hook forward priority 7; policy drop; }; }'",
+        "nft delete table inet wall",
+    ),
+    fault("forward-reject", "iptables -I FORWARD -j REJECT", "iptables -D FORWARD -j REJECT"),
+    fault("ufw", UFW, NO_UFW),
+    fault("firewalld", FIREWALLD, "nft delete table inet firewalld"),
+    fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
+    fault(
+        "bridge-mtu",
+        "ip link add cni0 type bridge; ip link add veth7 mtu 1500 type veth peer name eth7; ip link set veth7 master cni0",
+        "ip link delete veth7; ip link delete cni0",
+    ),
+    fault("network-overlap", "ip link add other type bridge; ip address add 10.5.253.1/24 dev other", "ip link delete other").by_hand(),
+    fault("foreign-route", "ip route replace $PEER via 192.168.56.250 dev enp0s8", "ip route delete $PEER metric 4096").unready(),
+    fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/05-calico.conflist", "rm /etc/cni/net.d/*.aside"),
+    fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
+    fault("ipam-full", FULL, "test -e /var/lib/cni/networks/cbr0/$OWN.7 -a -e /var/lib/cni/networks/cbr0/$OWN.8 -a -e /var/lib/cni/networks/cbr0/lock"),
+    fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),
+    fault("lease-refused", "echo '{\"PublicIP\":\"192.168.56.77\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.6.1.0-24", "rm $LEASES/subnets/10.6.1.0-24").by_hand(),
+    fault("lease-refused", "echo '{' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
+    fault("duplicate-address", "echo '{\"PublicIP\":\"192.168.56.101\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
+    fault("rules", NO_IPTABLES, IPTABLES).by_hand().unready(),
+    fault("no-interface", "ip link set enp0s8 down", "true").unready(),
+    fault("hangs", "kill -STOP $(cat /run/flanneld.pid)", "true").silent(),
+    fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
+];
+
+#[test]
+fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
+    Lab::run("doctor: faults", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let folder = lab.folder("leases")?;
+        let store = Store::dir(&folder);
+        store.configure(NETWORK)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        all_well(&mut nodes)?;
+        let node = &mut nodes[0];
+        node.variables.push(("LEASES", folder.display().to_string()));
+        walk(node, FAULTS)?;
+        all_well(&mut nodes).context("after all of them")?;
+
+        // It is remembered for ten minutes, so it comes last.
+        let node = &mut nodes[0];
+        for _ in 0..5 {
+            node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
+        }
+        node.expect(&["drift-war"])?;
+        let (first, peer) = (node.first()?, node.variables.iter().find(|(name, _)| *name == "PEER").map(|(_, peer)| peer.clone()));
+        ensure!(first["about"] == format!("route to {}", peer.unwrap_or_default()), "{first}");
+        ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
+        Ok(())
+    })
+}
+
+/// Programs that have a port that flanneld wants, on hosts of their own.
+#[test]
+fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
+    Lab::run("doctor: ports", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let us = format!("(pid {})", std::process::id());
+        let names_us = |node: &mut Node| -> Result<()> {
+            let seen = node.first()?["evidence"][0]["text"].clone();
+            ensure!(seen.as_str().is_some_and(|text| text.contains(&us)), "{seen}");
+            Ok(())
+        };
+        let mut node = Node::new(lab, &hosts[0], &FlanneldOptions::bare().iface("enp0s8"), &store)?;
+        let page = hosts[0].netns().run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
+        node.start()?;
+        node.ready()?;
+        node.expect(&["port-taken"])?;
+        names_us(&mut node)?;
+        node.mend()?;
+        node.ready()?;
+        node.expect(&[])?;
+        ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the page moved");
+        drop(page);
+
+        // The port of the health endpoints ends the start.
+        let options = FlanneldOptions::bare().iface("enp0s8").healthz_port(None).env("FLANNELD_HEALTHZ_PORT", "8471");
+        let mut node = Node::new(lab, &hosts[1], &options, &store)?;
+        let _health = hosts[1].netns().run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
+        node.start()?;
+        node.expect(&["port-taken"])?;
+        names_us(&mut node)?;
+        ensure!(node.folded("not-running")?.as_deref() == Some("port-taken"), "{:#}", node.doctor()?.1);
+        let commands = node.commands()?;
+        let [moved, _] = commands.as_slice() else { bail!("{commands:?}") };
+        ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
+        Ok(())
+    })
+}

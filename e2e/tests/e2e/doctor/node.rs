@@ -1,0 +1,263 @@
+//! A host with files of its own where the doctor looks, and a stand-in for what restarts daemons.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually_ok, write_script};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::{DEADLINE, SOON};
+
+/// The folders that each host has for itself.
+const FOLDERS: [(&str, &str); 3] = [("default", "/etc/default"), ("cni", "/etc/cni/net.d"), ("ipam", "/var/lib/cni/networks")];
+
+/// firewalld as far as the doctor's commands need it: sources of the trusted zone, and ports.
+const FIREWALL_CMD: &str = r#"#!/bin/sh -e
+case "$*" in
+*--add-source=*)
+    nft insert rule inet firewalld filter_INPUT_ZONES ip saddr "${3#*=}" goto filter_IN_trusted
+    nft insert rule inet firewalld filter_FORWARD_ZONES ip saddr "${3#*=}" goto filter_FWD_trusted ;;
+*--add-port=*)
+    port=${2#*=}
+    nft add rule inet firewalld filter_IN_public_allow udp dport "${port%/udp}" accept ;;
+esac
+"#;
+
+/// A node as its operator sees it.
+pub struct Node {
+    pub host: Host,
+    /// Its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
+    pub files: PathBuf,
+    options: FlanneldOptions,
+    daemon: Option<Flanneld>,
+    /// Shell variables that its scripts may use.
+    pub variables: Vec<(&'static str, String)>,
+    scripts: u32,
+}
+
+impl Node {
+    pub fn new(lab: &Lab, host: &Host, options: &FlanneldOptions, store: &Store) -> Result<Node> {
+        let files = lab.folder(&format!("{}-files", host.name()))?;
+        for folder in FOLDERS.iter().map(|(name, _)| *name).chain(["bin"]) {
+            std::fs::create_dir_all(files.join(folder))?;
+        }
+        // As an operator writes it: what the lab gives as flags.
+        let lines = store.args().into_iter().filter_map(|arg| {
+            let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
+            Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
+        });
+        std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
+        // The only help: these do what systemd, ufw and firewalld do.
+        let marker = files.join("restart");
+        write_script(&files.join("bin/systemctl"), &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()))?;
+        write_script(&files.join("bin/ufw"), "#!/bin/sh\niptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
+        write_script(&files.join("bin/firewall-cmd"), FIREWALL_CMD)?;
+        std::os::unix::fs::symlink(binaries::own("flannelctl")?, files.join("bin/flannelctl"))?;
+        let node = Node { host: host.clone(), files, options: options.clone(), daemon: None, variables: Vec::new(), scripts: 0 };
+        node.wrap("")?;
+        let wrapper = node.wrapper();
+        Ok(Node { options: options.clone().binary(&wrapper), ..node })
+    }
+
+    fn wrapper(&self) -> PathBuf {
+        self.files.join("bin/flanneld")
+    }
+
+    /// Makes the daemon see the same files, and what this line of a shell does before it.
+    pub fn wrap(&self, before: &str) -> Result<()> {
+        let flanneld = binaries::own("flanneld")?;
+        write_script(
+            &self.wrapper(),
+            &format!("#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"", mounts(&self.files), flanneld.display()),
+        )
+    }
+
+    /// Starts the daemon, as its unit would: with the options of the file.
+    pub fn start(&mut self) -> Result<()> {
+        self.daemon = None;
+        let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
+        let options =
+            file.lines().filter_map(|line| line.split_once('=')).fold(self.options.clone(), |options, (name, value)| options.env(name, value));
+        self.daemon = Some(self.host.start_flanneld(&options)?);
+        Ok(())
+    }
+
+    /// Restarts it, as systemd does: one that is stopped is woken to end.
+    pub fn restart(&mut self) -> Result<()> {
+        if let Some(daemon) = &mut self.daemon {
+            if daemon.is_running() {
+                daemon.signal(Signal::SIGTERM)?;
+                daemon.cont()?;
+            }
+            daemon.wait(SOON)?;
+        }
+        self.start()
+    }
+
+    pub fn daemon(&mut self) -> Result<&mut Flanneld> {
+        self.daemon.as_mut().context("no daemon was started")
+    }
+
+    /// Waits until the daemon says that it is ready.
+    pub fn ready(&mut self) -> Result<()> {
+        let daemon = self.daemon()?;
+        eventually_ok(SOON, "the daemon is ready", || match daemon.get("/readyz")? {
+            (200, _) => Ok(()),
+            (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
+        })
+    }
+
+    /// Waits until it has run for so long that what needs waiting counts, too.
+    pub fn grown(&mut self) -> Result<()> {
+        let daemon = self.daemon()?;
+        eventually_ok(SOON, "the first ten seconds", || {
+            let text = daemon.get("/status")?.1;
+            let status: Value = serde_json::from_str(&text)?;
+            ensure!(status["uptime_seconds"].as_u64() > Some(10), "{text}");
+            Ok(())
+        })
+    }
+
+    /// Runs a script on the host, and returns its exit code and what it printed.
+    pub fn sh(&mut self, script: &str) -> Result<(i32, String)> {
+        self.scripts += 1;
+        let name = format!("script-{}", self.scripts);
+        let variables: String = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
+        let whole = format!("{}PATH='{}':$PATH\n{variables}{script}", mounts(&self.files), self.files.join("bin").display());
+        let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
+        let status = process.wait(DEADLINE)?;
+        Ok((status.code().unwrap_or(-1), process.log()))
+    }
+
+    /// Runs a script that succeeds.
+    pub fn run(&mut self, script: &str) -> Result<()> {
+        let (code, said) = self.sh(script)?;
+        ensure!(code == 0, "{script}: {code}: {said}");
+        Ok(())
+    }
+
+    /// What the doctor says, as JSON, and its exit code.
+    pub fn doctor(&mut self) -> Result<(i32, Value)> {
+        let (code, text) = self.sh("flannelctl doctor -o json")?;
+        let report = serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
+        Ok((code, report))
+    }
+
+    /// The first finding.
+    pub fn first(&mut self) -> Result<Value> {
+        let (_, report) = self.doctor()?;
+        ensure!(report["findings"][0].is_object(), "{report:#}");
+        Ok(report["findings"][0].clone())
+    }
+
+    /// The findings of a check that another one explains, and that one.
+    pub fn folded(&mut self, check: &str) -> Result<Option<String>> {
+        let (_, report) = self.doctor()?;
+        let mut findings = report["findings"].as_array().context("no findings")?.iter();
+        let found = findings.find(|finding| finding["check"] == check);
+        Ok(found.and_then(|finding| finding["explained_by"].as_str()).map(str::to_owned))
+    }
+
+    /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
+    pub fn expect(&mut self, wanted: &[&str]) -> Result<()> {
+        eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || self.finds(wanted))
+    }
+
+    /// One look.
+    pub fn finds(&mut self, wanted: &[&str]) -> Result<()> {
+        let (code, report) = self.doctor()?;
+        let findings = report["findings"].as_array().context("no findings")?;
+        let causes: Vec<&Value> = findings.iter().filter(|finding| finding["explained_by"].is_null()).collect();
+        let found: Vec<&str> = causes.iter().filter_map(|finding| finding["check"].as_str()).collect();
+        ensure!(found == wanted, "{found:?} instead of {wanted:?}: {:#}", report["findings"]);
+        let broken = causes.iter().any(|finding| finding["severity"] != "risk");
+        ensure!(code == if broken { 3 } else { 0 }, "{code}: {report:#}");
+        let (_, text) = self.sh("flannelctl doctor")?;
+        if let Some(first) = wanted.first() {
+            let line = text.lines().next().unwrap_or_default();
+            ensure!(line.ends_with(&format!(" {first}")), "{text}");
+        } else {
+            ensure!(text.contains(": 0 broken, 0 degraded, 0 risks,"), "{text}");
+        }
+        if report["daemon"] == "running" {
+            let metrics = self.counted()?;
+            ensure!(metrics == wanted.iter().map(|check| (*check).to_owned()).collect(), "{metrics:?} in the metrics, not {wanted:?}");
+        }
+        Ok(())
+    }
+
+    /// The checks that `flannel_findings` counts.
+    fn counted(&mut self) -> Result<BTreeSet<String>> {
+        let (_, text) = self.daemon()?.get("/metrics")?;
+        let lines = text.lines().filter_map(|line| line.strip_prefix("flannel_findings{check=\"")?.split_once("\"} "));
+        let found: BTreeSet<(&str, &str)> = lines.collect();
+        ensure!(found.len() > 40, "{text}");
+        Ok(found.into_iter().filter(|(_, count)| *count != "0").map(|(check, _)| check.to_owned()).collect())
+    }
+
+    /// What /readyz says.
+    pub fn readyz(&mut self) -> Result<(u16, String)> {
+        self.daemon()?.get("/readyz")
+    }
+
+    /// Types commands as they stand, and restarts the daemon where they ask systemd for it.
+    pub fn type_in(&mut self, commands: &[String]) -> Result<()> {
+        let file = self.files.join("restart");
+        for command in commands {
+            self.run(command)?;
+            if std::fs::read_to_string(&file).is_ok_and(|asked| asked.trim_end().ends_with(" flanneld")) {
+                std::fs::remove_file(&file)?;
+                self.restart()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The commands of the first finding.
+    pub fn commands(&mut self) -> Result<Vec<String>> {
+        let first = self.first()?;
+        let commands = first["remedy"]["commands"].as_array().with_context(|| format!("no commands: {first}"))?;
+        ensure!(!commands.is_empty(), "{first:#}");
+        Ok(commands.iter().filter_map(|command| command.as_str().map(str::to_owned)).collect())
+    }
+
+    /// Types the commands of the first finding as they stand.
+    pub fn mend(&mut self) -> Result<()> {
+        let commands = self.commands()?;
+        self.type_in(&commands)
+    }
+}
+
+/// Puts the host's own files where programs look for them; the mounts are the process's own.
+fn mounts(files: &Path) -> String {
+    FOLDERS.map(|(name, place)| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.join(name).display())).concat()
+}
+
+/// Nodes on these hosts, with this network, and all of them ready.
+pub fn ready_nodes(lab: &Lab, hosts: &[Host], store: &Store, options: &FlanneldOptions) -> Result<Vec<Node>> {
+    let mut nodes = hosts.iter().map(|host| Node::new(lab, host, options, store)).collect::<Result<Vec<_>>>()?;
+    for node in &mut nodes {
+        std::fs::write(node.files.join("cni/10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
+        node.start()?;
+    }
+    nodes.iter_mut().try_for_each(Node::ready)?;
+    let subnets = nodes.iter_mut().map(|node| Ok(node.daemon()?.subnet_env()?.subnet.context("a v4 subnet")?.trunc())).collect::<Result<Vec<_>>>()?;
+    for (number, node) in nodes.iter_mut().enumerate() {
+        let other = subnets[(number + 1) % subnets.len()];
+        let first = subnets[number].network().to_string();
+        // Its own subnet without the last number, and another node's whole one.
+        node.variables.extend([("OWN", first.trim_end_matches(".0").to_owned()), ("PEER", other.to_string())]);
+    }
+    Ok(nodes)
+}
+
+/// Waits until nothing is found on any node, and all are ready.
+pub fn all_well(nodes: &mut [Node]) -> Result<()> {
+    for node in nodes {
+        node.expect(&[])?;
+        node.ready()?;
+    }
+    Ok(())
+}

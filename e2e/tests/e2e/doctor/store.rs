@@ -1,0 +1,220 @@
+//! Faults of the store, of the network's configuration in it, and of leases and identities.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok};
+
+use super::fault::beside_each_other;
+use super::node::{Node, all_well, ready_nodes};
+use super::{DEADLINE, NETWORK, SOON};
+
+/// The finding of a store that does not answer says this.
+fn says(node: &mut Node, words: &[&str]) -> Result<()> {
+    node.expect(&["store-unreachable"])?;
+    let text = node.first()?.to_string();
+    ensure!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+    Ok(())
+}
+
+/// etcd is killed, hangs, and has no route.
+fn etcd_is_away() -> Result<()> {
+    Lab::run("doctor: store", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 1)?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let mut etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
+        let store = etcd.store()?;
+        store.configure(NETWORK)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let node = &mut nodes[0];
+        node.grown()?;
+        node.expect(&[])?;
+        let here = "etcd at http://192.168.56.199:2379";
+
+        etcd.kill(0)?;
+        says(node, &[here, "nobody listens at its address"])?;
+        ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
+        let commands = node.commands()?;
+        ensure!(commands == ["systemctl start etcd"] && node.first()?["remedy"]["on"] == "the store's machine", "{commands:?}");
+        // What the command does there.
+        etcd.restart(0)?;
+        node.expect(&[]).context("after it was killed")?;
+        node.ready()?;
+
+        etcd.process(0)?.stop()?;
+        says(node, &[here])?;
+        etcd.process(0)?.cont()?;
+        node.expect(&[]).context("after it hung")?;
+        node.ready()?;
+
+        node.run("ip route add unreachable 192.168.56.199/32")?;
+        says(node, &[here, "there is no route to it"])?;
+        node.run("ip route delete unreachable 192.168.56.199/32")?;
+        node.expect(&[]).context("after it had no route")?;
+        node.ready()
+    })
+}
+
+/// Certificates that do not fit: etcd's is expired, or not valid yet, or this node trusts another authority.
+fn certificates() -> Result<()> {
+    Lab::run("doctor: certificates", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8").tls())?;
+        let store = etcd.store()?;
+        store.configure(NETWORK)?;
+        let client = etcd.client()?;
+        let files = client.certificates().context("no certificates")?;
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        let unready = |node: &mut Node| -> Result<()> {
+            let answer = node.readyz()?;
+            ensure!(answer.0 == 503, "a node without a lease is not ready: {answer:?}");
+            Ok(())
+        };
+
+        let mut node = Node::new(lab, &hosts[0], &options, &store)?;
+        for (years, words) in [((2001, 2002), "expired"), ((2100, 2101), "not valid yet")] {
+            files.renew_server(Some(years))?;
+            node.start()?;
+            says(&mut node, &["the certificates do not fit", words])?;
+            unready(&mut node)?;
+        }
+        files.renew_server(None)?;
+        eventually_ok(DEADLINE, "it is ready", || node.ready())?;
+        node.expect(&[])?;
+
+        let other = Certificates::create(&lab.folder("other")?, &[IpAddr::from(machine.v4()?)])?;
+        let mut node = Node::new(lab, &hosts[1], &options, &store)?;
+        let trusted = node.files.join("default/ca.pem");
+        std::fs::copy(other.ca(), &trusted)?;
+        node.run(&format!("sed -i 's|^FLANNELD_ETCD_CAFILE=.*|FLANNELD_ETCD_CAFILE={}|' /etc/default/flanneld", trusted.display()))?;
+        node.start()?;
+        says(&mut node, &["the certificates do not fit", "authority"])?;
+        unready(&mut node)?;
+        std::fs::copy(files.ca(), &trusted)?;
+        node.restart()?;
+        eventually_ok(DEADLINE, "it is ready", || node.ready())?;
+        node.expect(&[])
+    })
+}
+
+/// The network's configuration is missing, wrong, and another program's.
+fn configuration() -> Result<()> {
+    Lab::run("doctor: configuration", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let says = |node: &mut Node, words: &str| -> Result<()> {
+            node.expect(&["config"])?;
+            let text = node.first()?.to_string();
+            ensure!(text.contains(words), "{text}");
+            Ok(())
+        };
+        let start = |host: &Host, name: &str| -> Result<(Store, Node)> {
+            let folder = lab.folder(name)?;
+            std::fs::create_dir_all(folder.join("subnets"))?;
+            let store = Store::dir(&folder);
+            let mut node = Node::new(lab, host, &FlanneldOptions::bare().iface("enp0s8"), &store)?;
+            if name == "wrong" {
+                store.configure(r#"{"Network":"10.5.0.0/16","SubnetLen":99,"Backend":{"Type":"vxlan"}}"#)?;
+            }
+            node.start()?;
+            Ok((store, node))
+        };
+        let (_, mut node) = start(&hosts[0], "missing")?;
+        says(&mut node, "does not exist")?;
+        ensure!(node.readyz()?.0 == 503, "{:?}", node.readyz()?);
+        node.mend()?;
+        node.ready()?;
+        node.expect(&[])?;
+
+        let (store, mut node) = start(&hosts[1], "wrong")?;
+        says(&mut node, "SubnetLen must be less than")?;
+        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
+        node.daemon()?.wait(DEADLINE)?;
+        says(&mut node, "backend type wireguard is not supported yet")?;
+        ensure!(node.folded("not-running")?.as_deref() == Some("config"), "{:#}", node.doctor()?.1);
+        store.configure(NETWORK)?;
+        node.mend()?;
+        node.ready()?;
+        node.expect(&[])
+    })
+}
+
+/// There are more nodes than subnets.
+fn pool() -> Result<()> {
+    Lab::run("doctor: pool", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.7.0","SubnetMax":"10.5.7.0","Backend":{"Type":"vxlan"}}"#)?;
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        let [first, second] = nodes.as_mut_slice() else { bail!("two nodes") };
+        first.start()?;
+        first.ready()?;
+        second.start()?;
+        second.expect(&["lease"])?;
+        ensure!(second.readyz()?.0 == 503, "{:?}", second.readyz()?);
+        ensure!(second.first()?.to_string().contains("out of subnets"), "{:#}", second.first()?);
+        // It shows who has what; whose lease may go is for people to say.
+        second.mend()?;
+        first.daemon()?.terminate(SOON)?;
+        second.run("(set -a; . /etc/default/flanneld; flannelctl release --force --yes 10.5.7.0/24)")?;
+        second.ready()?;
+        second.expect(&[])
+    })
+}
+
+/// A machine is a copy of another one.
+fn clone() -> Result<()> {
+    Lab::run("doctor: clone", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        for node in &mut nodes {
+            node.run("echo FLANNELD_NODE_ID=image >> /etc/default/flanneld")?;
+        }
+        nodes[0].start()?;
+        nodes[0].ready()?;
+        nodes[1].start()?;
+        nodes[1].daemon()?.wait(DEADLINE)?;
+        nodes[1].expect(&["clone"])?;
+        ensure!(nodes[1].folded("not-running")?.as_deref() == Some("clone"), "{:#}", nodes[1].doctor()?.1);
+        nodes[1].mend()?;
+        nodes[1].ready()?;
+        all_well(&mut nodes)
+    })
+}
+
+/// The holder of a lease is gone for good.
+fn gone() -> Result<()> {
+    Lab::run("doctor: gone", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let folder = lab.folder("leases")?;
+        let store = Store::dir(&folder);
+        store.configure(NETWORK)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        nodes[0].grown()?;
+        all_well(&mut nodes)?;
+        hosts[1].power_off()?;
+        nodes[0].expect(&["peer-cut"])?;
+        nodes[0].variables.push(("LEASES", folder.display().to_string()));
+        nodes[0].run("touch -d '20 minutes ago' $LEASES/subnets/$(echo $PEER | tr / -)")?;
+        nodes[0].expect(&["silent-node"])?;
+        ensure!(nodes[0].first()?["what"].to_string().contains("has not been heard of for 20 min"), "{:#}", nodes[0].first()?);
+        ensure!(nodes[0].readyz()?.0 == 200, "{:?}", nodes[0].readyz()?);
+        nodes[0].mend()?;
+        nodes[0].expect(&[])
+    })
+}
+
+#[test]
+fn faults_of_the_store_and_of_leases_are_named_with_the_cause() -> Result<()> {
+    beside_each_other(&[etcd_is_away, certificates, configuration, pool, clone, gone])
+}

@@ -1,0 +1,118 @@
+//! What keeps flannel's device from being made: a missing module, another device in its place.
+
+use super::way_out::restart;
+use crate::check::Check;
+use crate::facts::Facts;
+use crate::facts::host::Interface;
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "module",
+        severity: Severity::Broken,
+        title: "A kernel module is missing",
+        needs: &[Need::Modules],
+        explains: &["foreign-device", "not-running", "encap-blocked", "overlay-cut", "one-way", "probe-filtered"],
+        waits: false,
+        judge: module,
+    },
+    Check {
+        id: "foreign-device",
+        severity: Severity::Broken,
+        title: "A device is in the way",
+        needs: &[Need::Network, Need::Interfaces],
+        explains: &["not-running", "drift-war", "encap-blocked", "overlay-cut", "one-way", "probe-filtered"],
+        waits: false,
+        judge: foreign_device,
+    },
+];
+
+/// The interfaces, as far as they are known.
+pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
+    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
+}
+
+/// A device that only flannel names so.
+pub(super) fn is_flannels(interface: &Interface) -> bool {
+    let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    let named = interface.name == "flannel0"
+        || interface.name.strip_prefix("flannel.").is_some_and(number)
+        || interface.name.strip_prefix("flannel-v6.").is_some_and(number);
+    named && matches!(interface.kind.as_str(), "vxlan" | "tun")
+}
+
+/// What starts the daemon where it gave up.
+fn start(facts: &Facts) -> Option<String> {
+    (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
+}
+
+fn module(facts: &Facts) -> Vec<Finding> {
+    let missing = facts.host.modules.known().into_iter().flatten();
+    missing
+        .map(|module| {
+            let name = &module.name;
+            Finding::new(
+                "module",
+                Severity::Broken,
+                name,
+                format!("the kernel module {name} is missing"),
+                "some distributions package it separately: linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules-extra on Fedora and RHEL",
+            )
+            .seen(&module.why, format!("modprobe {name}"))
+            .run(format!("modprobe {}", word(name)))
+            .run_all(start(facts))
+        })
+        .collect()
+}
+
+fn foreign_device(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else { return Vec::new() };
+    let mut findings = Vec::new();
+    let wanted = match (network.backend.as_deref(), network.vni) {
+        (Some("udp"), _) => vec!["flannel0".to_owned()],
+        (Some("vxlan"), Some(vni)) => vec![format!("flannel.{vni}"), format!("flannel-v6.{vni}")],
+        _ => Vec::new(),
+    };
+    for interface in interfaces(facts) {
+        let name = &interface.name;
+        if wanted.contains(name) && !is_flannels(interface) {
+            let kind = if interface.kind.is_empty() { "hardware" } else { &interface.kind };
+            findings.push(
+                Finding::new(
+                    "foreign-device",
+                    Severity::Broken,
+                    name,
+                    format!("a device of another kind has the name {name}"),
+                    "flannel needs that name, and takes no device that is not its own; the command renames it",
+                )
+                .seen(format!("{name} is of the kind {kind}"), format!("ip -d link show {name}"))
+                .run(format!(
+                    "ip link set {0} down && ip link set {0} name {1}",
+                    word(name),
+                    word(&format!("was-{}", name.chars().take(11).collect::<String>()))
+                ))
+                .run_all(start(facts)),
+            );
+        }
+        let ours = network.vni.zip(network.port);
+        if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
+            let missing = !interfaces(facts).iter().any(|other| wanted.contains(&other.name));
+            if missing {
+                findings.push(
+                    Finding::new(
+                        "foreign-device",
+                        Severity::Broken,
+                        name,
+                        format!("the vxlan device {name} has flannel's VNI and UDP port"),
+                        "the kernel allows one device of a VNI and port: give that device another VNI, or set another VNI or Port in the Backend of the network configuration",
+                    )
+                    .seen(format!("VNI {}, UDP port {}", ours.unwrap_or_default().0, ours.unwrap_or_default().1), format!("ip -d link show {name}")),
+                );
+            }
+        }
+    }
+    findings
+}

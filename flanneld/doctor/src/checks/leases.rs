@@ -1,0 +1,150 @@
+//! The leases: this node's, the peers', and those that are not used.
+
+use super::way_out::with_store;
+use crate::check::Check;
+use crate::facts::Facts;
+use crate::facts::daemon::Launch;
+use crate::facts::leases::Peer;
+use crate::facts::mesh::State;
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::shell::word;
+
+/// How long a holder may be silent before its lease is suspected to be left over.
+const SILENT: u64 = 600;
+/// How many refused leases are told one by one.
+const TOLD: usize = 16;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "lease",
+        severity: Severity::Broken,
+        title: "This node's lease is in trouble",
+        needs: &[Need::OwnLease],
+        explains: &[],
+        waits: false,
+        judge: lease,
+    },
+    Check {
+        id: "lease-refused",
+        severity: Severity::Degraded,
+        title: "A peer's lease is not used",
+        needs: &[Need::Refused],
+        explains: &[],
+        waits: false,
+        judge: lease_refused,
+    },
+    Check {
+        id: "silent-node",
+        severity: Severity::Risk,
+        title: "The holder of a lease is gone",
+        needs: &[Need::Peers, Need::Mesh],
+        explains: &[],
+        waits: true,
+        judge: silent_node,
+    },
+];
+
+fn lease(facts: &Facts) -> Vec<Finding> {
+    let Some(own) = facts.leases.own.known() else {
+        let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("lease"));
+        return reason
+            .map(|reason| lost(facts, reason, "this node has no lease", "pods of this node get no addresses until it has one"))
+            .into_iter()
+            .collect();
+    };
+    match (&own.trouble, own.ends_in) {
+        (Some(trouble), Some(left)) if own.within_margin => {
+            vec![lost(facts, trouble, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
+        }
+        (None, Some(left)) if own.within_margin => {
+            vec![lost(
+                facts,
+                "it was not renewed",
+                &format!("the lease of this node ends in {left} s"),
+                "another node may then be given this node's subnet",
+            )]
+        }
+        (Some(trouble), _) => {
+            let mut finding = lost(
+                facts,
+                trouble,
+                "the lease of this node cannot be kept as it is",
+                "the store or another machine does not agree that it is this node's",
+            );
+            finding.severity = Severity::Degraded;
+            vec![finding]
+        }
+        (None, _) => Vec::new(),
+    }
+}
+
+fn lost(facts: &Facts, seen: &str, what: &str, why: &str) -> Finding {
+    let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
+    if seen.contains("out of subnets") { finding.run(with_store(facts, "flannelctl leases --long")) } else { finding }
+}
+
+fn lease_refused(facts: &Facts) -> Vec<Finding> {
+    // Those with our own address have a check of their own; a reservation that nobody took is as it should be.
+    let refused = facts.leases.refused.known().into_iter().flatten();
+    let refused: Vec<_> = refused.filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved")).collect();
+    let mut findings: Vec<Finding> = refused
+        .iter()
+        .take(TOLD)
+        .map(|refused| {
+            Finding::new(
+                "lease-refused",
+                Severity::Degraded,
+                &refused.lease,
+                format!("the lease {} is not used", refused.lease),
+                "pods of its node and pods of this one do not reach each other",
+            )
+            .seen(&refused.text, "flannelctl leases")
+            .on("the node that holds it")
+        })
+        .collect();
+    if refused.len() > TOLD {
+        let more = refused.len() - TOLD;
+        findings.push(
+            Finding::new("lease-refused", Severity::Degraded, "more", format!("{more} more leases are not used"), "their nodes are not reached")
+                .run(with_store(facts, "flannelctl leases")),
+        );
+    }
+    findings
+}
+
+/// The peers that neither the store nor the probes have heard of for long.
+pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
+    let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
+    let cut = |peer: &Peer| {
+        let mut own = paths.iter().filter(|path| peer.subnets.nets().any(|net| net == path.subnet)).peekable();
+        own.peek().is_some() && own.all(|path| path.state == State::Cut)
+    };
+    let peers = facts.leases.peers.known().into_iter().flatten();
+    peers.filter(move |peer| peer.silent.is_some_and(|age| age >= SILENT) && cut(peer))
+}
+
+fn silent_node(facts: &Facts) -> Vec<Finding> {
+    gone(facts)
+        .filter_map(|peer| {
+            let minutes = peer.silent? / 60;
+            let subnet = peer.subnets.nets().next()?;
+            let command = match &facts.daemon.launch {
+                Launch::Systemd => with_store(facts, &format!("flannelctl release --yes {subnet}")),
+                Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
+            };
+            Some(
+                Finding::new(
+                    "silent-node",
+                    Severity::Risk,
+                    peer.subnets.to_string(),
+                    format!("{} has not been heard of for {minutes} min", peer.name),
+                    "if that machine is gone for good, its subnet stays taken until its lease ends",
+                )
+                .seen("it answers neither probes nor ping", "probes")
+                .run(command),
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,105 @@
+//! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
+
+use super::healthy::{healthy, peer};
+use super::{causes, only, report};
+use crate::fact::Fact;
+use crate::facts::Facts;
+use crate::facts::daemon::LastWords;
+use crate::facts::host::{Module, Port, Route};
+use crate::facts::store::{Trouble, TroubleKind};
+use subnet_lease::Subnets;
+
+fn ended() -> Facts {
+    let mut facts = healthy();
+    facts.daemon.running = Fact::Known(false);
+    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "…".to_owned() });
+    facts
+}
+
+#[test]
+fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
+    let spoils: [(&str, fn(&mut Facts)); 4] = [
+        ("config", |facts| facts.store.config = Fact::Known("unknown backend type: x; set Backend.Type …".to_owned())),
+        ("module", |facts| facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }])),
+        ("foreign-device", |facts| {
+            if let Fact::Known(interfaces) = &mut facts.host.interfaces {
+                interfaces.iter_mut().filter(|interface| interface.name == "flannel.1").for_each(|interface| interface.kind = "bridge".to_owned());
+            }
+        }),
+        ("port-taken", |facts| {
+            let (purpose, flag) = ("health endpoints".to_owned(), "healthz-port".to_owned());
+            facts.host.ports = Fact::Known(vec![Port { number: 8471, udp: false, purpose, flag, owner: None }]);
+        }),
+    ];
+    for (check, spoil) in spoils {
+        let mut facts = ended();
+        spoil(&mut facts);
+        assert_eq!(causes(&facts), [check]);
+        assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some(check));
+        assert_eq!(only(&facts, check).remedy.commands.last().map(String::as_str), Some("systemctl restart flanneld"), "{check}");
+        facts.daemon.running = Fact::Known(true);
+        let commands = only(&facts, check).remedy.commands;
+        assert!(check == "port-taken" || !commands.iter().any(|command| command.contains("restart")), "{check}: {commands:?}");
+    }
+}
+
+#[test]
+fn a_missing_configuration_has_a_command_that_puts_one_there() {
+    let command = |text: &str| {
+        let mut facts = healthy();
+        facts.store.config = Fact::Known(text.to_owned());
+        only(&facts, "config").remedy.commands
+    };
+    let etcd = "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config '{\"Network\":\"10.244.0.0/16\"}'` (with …)";
+    assert_eq!(command(etcd), ["etcdctl put /n/config '{\"Network\":\"10.244.0.0/16\"}'"]);
+    let file = "the network configuration /srv/my leases/config does not exist: create it, e.g. {\"Network\":\"10.244.0.0/16\"}";
+    assert_eq!(command(file), ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
+    assert_eq!(command("/n/config: SubnetLen must be less than /31, not 99"), [""; 0]);
+    assert_eq!(command("put it there with `reboot`"), [""; 0]);
+}
+
+#[test]
+fn a_clone_gets_an_identity_where_it_has_it_from() {
+    let mut facts = ended();
+    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "another machine uses this node's identity abc".to_owned() });
+    let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
+    assert!(commands(&facts)[0].contains("/etc/machine-id") && commands(&facts).len() == 2, "{:?}", commands(&facts));
+    facts.daemon.id_given = true;
+    assert!(commands(&facts)[0].starts_with("echo FLANNELD_NODE_ID=$(") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
+}
+
+#[test]
+fn an_interface_that_is_gone_explains_what_it_cuts_off() {
+    let mut facts = healthy();
+    facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::NoRoute, text: "no route to host".to_owned() });
+    if let Fact::Known(mesh) = &mut facts.mesh {
+        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (crate::facts::mesh::State::Cut, false, true));
+    }
+    assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
+    if let Fact::Known(reasons) = &mut facts.daemon.reasons {
+        reasons.insert("underlay".to_owned(), "eth0 is down".to_owned());
+    }
+    assert_eq!(causes(&facts), ["no-interface"]);
+}
+
+/// A look at all routes for each of them would take minutes.
+#[test]
+fn ten_thousand_routes_are_looked_through_once() {
+    let net = |number: u32| format!("10.{}.{}.0/24", 64 + number / 256, number % 256).parse::<ipnet::Ipv4Net>().unwrap();
+    let mut facts = healthy();
+    let peers = (0..10_000).map(|number| crate::facts::leases::Peer { subnets: Subnets::V4(net(number)), ..peer("node", 9) });
+    facts.leases.peers = Fact::Known(peers.collect());
+    let route = |number: u32, protocol, metric| Route {
+        to: net(number).into(),
+        via: Some("198.51.100.7".parse().unwrap()),
+        index: Some(5),
+        protocol,
+        metric,
+    };
+    // Each has one of ours, and another program's that is worse; the last one's is better.
+    let routes = (0..10_000).flat_map(|number| [route(number, 241, 10), route(number, 4, if number == 9_999 { 10 } else { 20 })]);
+    facts.host.routes = Fact::Known(routes.collect());
+    let found = report(&facts);
+    let found: Vec<&str> = found.findings.iter().filter(|finding| finding.check == "foreign-route").map(|finding| finding.about.as_str()).collect();
+    assert_eq!(found, [net(9_999).to_string()]);
+}

@@ -1,0 +1,151 @@
+//! firewalld's table in, findings out.
+
+use super::healthy::healthy;
+use super::listings::listed;
+use super::report;
+use crate::fact::Fact;
+use crate::facts::Network;
+use crate::finding::Finding;
+use crate::firewalld::{Surroundings, firewalld};
+use crate::firewalls::Firewalls;
+
+/// A table like firewalld's: what sends packets to a zone on their way in and through, and what the zone `public` lets in and through.
+fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
+    let steps = |name: &str| format!("jump {name}_pre; jump {name}_log; jump {name}_deny; jump {name}_allow; jump {name}_post;");
+    let chains = |name: &str, allow: &str| {
+        let empty = ["pre", "log", "deny", "post"].map(|step| format!("chain {name}_{step} {{ }}\n")).concat();
+        format!("{empty}chain {name}_allow {{ {allow}\n }}\n")
+    };
+    format!(
+        "table inet firewalld {{\n{}{}
+        chain filter_IN_trusted {{ accept\n }}
+        chain filter_FWD_trusted {{ accept\n }}
+        chain filter_IN_public {{ {} meta l4proto {{ icmp, ipv6-icmp }} accept; reject with icmpx admin-prohibited; }}
+        chain filter_FWD_public {{ {} meta l4proto {{ icmp, ipv6-icmp }} accept; reject with icmpx admin-prohibited; }}
+        chain filter_INPUT_ZONES {{ {input}\n goto filter_IN_public; }}
+        chain filter_FORWARD_ZONES {{ {forward}\n goto filter_FWD_public; }}
+        chain filter_INPUT {{ type filter hook input priority 10; policy accept;
+            ct state {{ established, related }} accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop;
+            jump filter_INPUT_ZONES; reject with icmpx admin-prohibited; }}
+        chain filter_FORWARD {{ type filter hook forward priority 10; policy accept;
+            ct state {{ established, related }} accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop;
+            ip6 daddr {{ ::/96, 2002::/24 }} reject with icmpv6 addr-unreachable;
+            jump filter_FORWARD_ZONES; reject with icmpx admin-prohibited; }}
+        chain nat_POSTROUTING {{ type nat hook postrouting priority 110; policy accept; }}
+        }}",
+        chains("filter_IN_public", open),
+        chains("filter_FWD_public", through),
+        steps("filter_IN_public"),
+        steps("filter_FWD_public"),
+    )
+}
+
+fn network() -> Network {
+    healthy().network.known().unwrap().clone()
+}
+
+fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {
+    let known = firewalld(&listed(script)[1], &network(), around);
+    let mut facts = healthy();
+    facts.host.firewalls = Fact::Known(Firewalls { firewalld: Some(known), ..Firewalls::default() });
+    report(&facts).findings
+}
+
+fn around(peers: &[&str]) -> Surroundings {
+    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.iter().map(|peer| peer.parse().unwrap()).collect() }
+}
+
+/// What firewalld still refuses, in a word each.
+fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
+    let found = found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
+    let said = found.iter().map(|finding| finding.what.as_str()).collect::<String>();
+    [("10.244.0.0/16", "v4"), ("fd10:244::/48", "v6"), ("UDP port 8472", "port")]
+        .into_iter()
+        .filter(|(text, _)| said.contains(text))
+        .map(|(_, word)| word)
+        .collect()
+}
+
+const SOURCES: [&str; 2] = [
+    "ip saddr 10.244.0.0/16 goto filter_IN_trusted; ip6 saddr fd10:244::/48 goto filter_IN_trusted;",
+    "ip saddr 10.244.0.0/16 goto filter_FWD_trusted; ip6 saddr fd10:244::/48 goto filter_FWD_trusted;",
+];
+/// What firewalld has as it is installed.
+const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept;";
+
+#[test]
+fn what_is_refused_is_named_with_the_commands() {
+    let found = found_in(&table("", "", USUAL, ""), &around(&[]));
+    assert_eq!(
+        found[0].remedy.commands,
+        [
+            "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16",
+            "firewall-cmd --permanent --zone=trusted --add-source=fd10:244::/48",
+            "firewall-cmd --permanent --add-port=8472/udp",
+            "firewall-cmd --reload",
+        ]
+    );
+    assert_eq!(refused(SOURCES[0], SOURCES[1], USUAL, ""), ["port"], "nodes are no pods");
+    assert_eq!(found_in(&table(SOURCES[0], SOURCES[1], USUAL, ""), &around(&[])).len(), 1, "nor where the nodes are not known");
+    assert_eq!(refused(SOURCES[0], SOURCES[1], "udp dport 8472 accept", ""), [""; 0], "what the commands make of it");
+    assert_eq!(refused("", "", "udp dport 8472 accept", ""), ["v4", "v6"]);
+    let half = "ip saddr 10.244.0.0/16 goto filter_FWD_trusted;";
+    assert_eq!(refused("", half, "udp dport 8472 accept", ""), ["v6"]);
+}
+
+#[test]
+fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
+    for open in [
+        "udp dport 8000-9000 accept",
+        "udp dport { 53, 8472 } accept",
+        "udp dport { 53, 8400-8500 } accept",
+        "meta l4proto udp accept",
+        "ip saddr 192.0.2.0/24 accept",
+    ] {
+        assert_eq!(refused("", SOURCES[1], open, ""), [""; 0], "{open}");
+    }
+    for shut in [
+        "udp dport 8473-9000 accept",
+        "tcp dport 8472 accept",
+        "udp sport 8472 accept",
+        "ct state { established } accept",
+        "ip saddr 203.0.113.7 accept",
+        "iifname \"eth1\" accept",
+        "meta l4proto icmp accept",
+        "udp dport 8472 drop; udp dport 8472 accept",
+    ] {
+        assert_eq!(refused("", SOURCES[1], shut, ""), ["port"], "{shut}");
+    }
+    for input in
+        ["iifname \"eth0\" goto filter_IN_trusted", "iifname \"eth*\" goto filter_IN_trusted", "ip saddr 192.0.2.0/24 goto filter_IN_trusted"]
+    {
+        assert_eq!(refused(input, SOURCES[1], USUAL, ""), [""; 0], "{input}");
+    }
+    assert_eq!(refused("iifname \"eth1\" goto filter_IN_trusted", SOURCES[1], USUAL, ""), ["port"]);
+    // Some of the nodes: who may be a node's neighbour and who not is not flannel's to say.
+    assert_eq!(refused("ip saddr 192.0.2.2 goto filter_IN_trusted", SOURCES[1], USUAL, ""), [""; 0]);
+}
+
+#[test]
+fn pods_may_be_forwarded_by_devices_or_wider_networks() {
+    let port = "udp dport 8472 accept";
+    let devices = "iifname { \"cni0\", \"flannel.1\", \"flannel-v6.1\" } goto filter_FWD_trusted";
+    assert_eq!(refused("", devices, port, ""), [""; 0]);
+    assert_eq!(refused("", "iifname \"cni0\" goto filter_FWD_trusted", port, ""), ["v4", "v6"], "one direction");
+    assert_eq!(refused("", "iifname \"flannel.1\" goto filter_FWD_trusted; iifname \"cni0\" goto filter_FWD_trusted", port, ""), ["v6"]);
+    assert_eq!(refused("", "ip saddr 10.0.0.0/8 goto filter_FWD_trusted; meta nfproto ipv6 goto filter_FWD_trusted", port, ""), [""; 0]);
+    assert_eq!(refused("", "ip saddr 10.245.0.0/16 goto filter_FWD_trusted", port, "oifname \"eth0\" accept"), ["v4", "v6"]);
+    assert_eq!(refused("", "", port, "accept"), [""; 0]);
+}
+
+#[test]
+fn no_listing_panics() {
+    let network = network();
+    for text in [
+        "null",
+        "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}",
+    ] {
+        let known = firewalld(&serde_json::from_str(text).unwrap(), &network, &Surroundings::default());
+        assert!(known.port, "a table without a verdict lets everything pass");
+    }
+}

@@ -1,0 +1,139 @@
+//! Since when the holders of leases have been silent: the store is asked about peers that answer no probe, and only about them.
+
+use ipnet::IpNet;
+use probing::state::State;
+use probing::view::{Mesh, Peer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::manager::{SubnetManager, boot_time};
+use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
+use tokio::sync::watch;
+
+/// How often it is looked who answers nothing.
+const PACE: Duration = Duration::from_secs(5);
+/// Who has been cut off for less may just be restarting.
+const CUT: Duration = Duration::from_secs(15);
+/// The age at which silence is worth a word.
+const SILENT: Duration = Duration::from_secs(600);
+/// How often it is asked about who is silent: all nodes ask about one that is gone.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many peers are asked about.
+const PEERS: usize = 16;
+
+/// When the holders were last heard of (boot-time clock), by subnet.
+pub type Heard = BTreeMap<Subnets, Duration>;
+
+/// Whom to ask about, and what was heard. Pure.
+#[derive(Debug, Default)]
+struct Book {
+    /// When to ask next, and when the holder was last heard of, if that is known.
+    pages: BTreeMap<Subnets, (Duration, Option<Duration>)>,
+}
+
+impl Book {
+    /// Enters who is cut off, and forgets the others. Returns whom to ask about now.
+    fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
+        self.pages.retain(|subnets, _| cut.contains_key(subnets));
+        for subnets in cut.iter().filter(|(_, age)| **age >= CUT).map(|(subnets, _)| subnets).take(PEERS) {
+            self.pages.entry(*subnets).or_insert((now, None));
+        }
+        self.pages.iter().filter(|(_, (next, _))| *next <= now).map(|(subnets, _)| *subnets).take(PEERS).collect()
+    }
+
+    /// Enters an answer: how long ago the holder was heard of.
+    fn answered(&mut self, subnets: Subnets, ago: Option<Duration>, now: Duration) {
+        // Until then it cannot have been silent for long.
+        let wait = match ago {
+            Some(ago) if ago < SILENT => (SILENT - ago).max(PACE),
+            _ => AGAIN,
+        };
+        self.pages.insert(subnets, (now + wait, ago.map(|ago| now.saturating_sub(ago))));
+    }
+
+    fn heard(&self) -> Heard {
+        self.pages.iter().filter_map(|(subnets, (_, heard))| Some((*subnets, (*heard)?))).collect()
+    }
+}
+
+/// The peers that are cut off in every family in which they are asked, with how long they have been.
+fn cut(mesh: &Mesh, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
+    if mesh.peers.iter().all(|peer| peer.state != State::CutOff) {
+        return BTreeMap::new();
+    }
+    let asked: BTreeMap<IpNet, &Peer> = mesh.peers.iter().map(|peer| (peer.subnet, peer)).collect();
+    let age = |lease: &Lease| {
+        let ways = lease.subnets.nets().filter_map(|net| asked.get(&net));
+        let ages = ways.map(|peer| (peer.state == State::CutOff).then_some(peer.state_age_ms));
+        ages.collect::<Option<Vec<_>>>()?.into_iter().min()
+    };
+    leases.others(own, Kinds::Any).filter_map(|lease| Some((lease.subnets, Duration::from_millis(age(lease)?)))).collect()
+}
+
+/// Asks until it is dropped.
+pub async fn ask(
+    manager: Arc<dyn SubnetManager>,
+    mesh: impl Fn() -> Arc<Mesh> + Send,
+    leases: watch::Receiver<Arc<LeaseTable>>,
+    own: Subnets,
+    heard: watch::Sender<Heard>,
+) {
+    let mut book = Book::default();
+    loop {
+        let table = leases.borrow().clone();
+        let due = book.due(&cut(&mesh(), &table, &own), boot_time());
+        for subnets in due {
+            let ago = tokio::time::timeout(PATIENCE, manager.last_heard(&subnets)).await.unwrap_or_default();
+            book.answered(subnets, ago, boot_time());
+        }
+        let now = book.heard();
+        heard.send_if_modified(|known| {
+            let news = *known != now;
+            *known = now;
+            news
+        });
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subnets(number: u8) -> Subnets {
+        Subnets::V4(format!("10.5.{number}.0/24").parse().unwrap())
+    }
+
+    const fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    #[test]
+    fn the_store_is_asked_seldom_and_about_the_cut_alone() {
+        let mut book = Book::default();
+        let cut = |age: u64| BTreeMap::from([(subnets(1), seconds(age)), (subnets(2), seconds(1))]);
+        assert_eq!(book.due(&cut(14), seconds(1000)), []);
+        assert_eq!(book.due(&cut(15), seconds(1001)), [subnets(1)]);
+        book.answered(subnets(1), Some(seconds(100)), seconds(1001));
+        assert_eq!(book.heard(), BTreeMap::from([(subnets(1), seconds(901))]));
+        assert_eq!(book.due(&cut(500), seconds(1500)), [], "it was heard of lately");
+        assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
+        book.answered(subnets(1), Some(seconds(600)), seconds(1501));
+        assert_eq!((book.due(&cut(600), seconds(5100)), book.due(&cut(600), seconds(5101))), (vec![], vec![subnets(1)]));
+        // The store does not answer.
+        book.answered(subnets(1), None, seconds(5101));
+        assert_eq!(book.heard(), Heard::new());
+        book.answered(subnets(1), Some(seconds(700)), seconds(5101));
+        assert_eq!(book.due(&BTreeMap::new(), seconds(5102)), []);
+        assert_eq!(book.heard(), Heard::new(), "it answers again");
+    }
+
+    #[test]
+    fn a_cluster_without_power_is_asked_about_by_sixteens() {
+        let all: BTreeMap<Subnets, Duration> = (0..=255).map(|number| (subnets(number), seconds(60))).collect();
+        let mut book = Book::default();
+        assert_eq!((book.due(&all, seconds(1)).len(), book.due(&all, seconds(2)).len()), (16, 16));
+    }
+}
