@@ -5,6 +5,7 @@ use super::message::WAIT;
 use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
+use crate::who::short;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Peer {
     pub target: Target,
     /// Its number, for orders: 0 if it cannot be computed.
     pub who: u64,
+    /// The number of its subnet in rows.
+    pub short: u32,
     pub standing: Standing,
     /// The verdict with its grade.
     pub shown: State,
@@ -70,6 +73,7 @@ impl Peer {
     pub fn new(target: Target, now: Duration) -> Self {
         Self {
             who: target.who().unwrap_or(0),
+            short: short(&target.subnet),
             target,
             standing: Standing::default(),
             shown: State::Unknown,
