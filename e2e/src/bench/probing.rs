@@ -45,9 +45,8 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     if probes {
         let (sent, answers) = (sum(&daemon, "flannel_probe_sent_total")?, sum(&daemon, "flannel_probe_answered_total")?);
         eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
-        let bad = sum(&daemon, "flannel_probe_peers")?
-            - sum(&daemon, "flannel_probe_peers{state=\"well\"}")?
-            - sum(&daemon, "flannel_probe_peers{state=\"unknown\"}")?;
+        let of = |state: &str| sum(&daemon, &format!("flannel_probe_peers{{state=\"{state}\"}}"));
+        let bad = sum(&daemon, "flannel_probe_peers")? - of("well")? - of("slow")? - of("unknown")?;
         ensure!(bad == 0.0, "{bad} peers are not well: {:?}", daemon.get("/metrics")?);
     } else {
         eprintln!("  without probes: {resident:.1} MiB, {share:.3} %");
