@@ -92,18 +92,20 @@ e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a t
 
 bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld GO_FLANNEL_CNI=/path/to/flannel]
 	./e2e/setup.sh bench
-	cargo build --release -p flanneld
+	cargo build --release -p flanneld -p flannelctl
 	cargo build --release -p e2e --bin bench
 	./cni/build.sh
 	$(AS_ROOT) ./target/release/bench $(ARGS)
 
-soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load
+soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
 	cargo test -p probing --test simulation -- --ignored
+	@# A healthy network has no findings: ten minutes of each backend under load.
+	FLANNEL_TEST_QUIET=600 cargo test -p e2e --test e2e -- --ignored --nocapture quiet::
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
 
@@ -135,7 +137,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
-	for target in lease net_conf subnet_env options datagram icmp vxlan tun; do \
+	for target in lease net_conf subnet_env options datagram icmp vxlan tun probe; do \
 	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
 

@@ -6,19 +6,27 @@ use doctor::finding::Severity;
 use ipnet::IpNet;
 use probing::prober::{Prober, Settings, Surroundings};
 use probing::view::Own;
+use run_dir::instance::lent::{self, tunnel_on};
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::{LeaseTable, Subnets};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How often the prober learns what this node says of itself.
 const TELL: Duration = Duration::from_secs(2);
+/// Every so many times it is looked whether another network's tunnel has the port of the probes, or has it no more.
+const LOOK_AT_THE_PORT: u32 = 5;
+/// Between two looks because somebody asks for it.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A prober with everything it follows.
 pub struct Mesh {
     /// The handle.
     pub prober: Prober,
+    port: u16,
     overlay: Overlay,
     own: Subnets,
     underlay: watch::Receiver<Underlay>,
@@ -37,23 +45,36 @@ impl Mesh {
             outer_ipv6: overlay.outer_ipv6,
             clear: overlay.clear,
         };
-        let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay));
-        Self { prober, overlay, own, underlay, health }
+        let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)));
+        Self { prober, port, overlay, own, underlay, health }
     }
 
     /// Asks and answers until `stop`.
     pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
-        let (out, around) = watch::channel(surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay));
+        // Who asks after the first look is heard.
+        let (asks, mut quiet_until) = (asked_for(self.port), Instant::now());
+        let (mut yields_to, mut number) = (tunnel_on(self.port), 0u32);
+        let (out, around) = watch::channel(surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay, yields_to.clone()));
         let prober = self.prober.clone().run(leases, around, stop.clone());
         let follow = async {
             let mut ticks = tokio::time::interval(TELL);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
+                    () = asked_back(asks.as_ref(), quiet_until) => {
+                        quiet_until = Instant::now() + PAUSE;
+                        yields_to = tunnel_on(self.port);
+                    }
                     changed = self.underlay.changed() => if changed.is_err() { std::future::pending::<()>().await },
-                    _ = ticks.tick() => self.prober.tell(own_row(&self.health)),
+                    _ = ticks.tick() => {
+                        self.prober.tell(own_row(&self.health));
+                        number = number.wrapping_add(1);
+                        if number.is_multiple_of(LOOK_AT_THE_PORT) {
+                            yields_to = tunnel_on(self.port);
+                        }
+                    }
                 }
-                let now = surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay);
+                let now = surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay, yields_to.clone());
                 out.send_if_modified(|present| {
                     let news = *present != now;
                     if news {
@@ -67,6 +88,24 @@ impl Mesh {
             () = prober => {}
             () = follow => {}
         }
+    }
+}
+
+/// Where other daemons on this host ask for the port.
+fn asked_for(port: u16) -> Option<UnixListener> {
+    let listener = lent::borrow(port).and_then(UnixListener::from_std);
+    // Without it the tunnel gets the port at the next look.
+    listener.inspect_err(|error| tracing::debug!("nobody can ask for UDP port {port}: {error}")).ok()
+}
+
+/// Waits until a tunnel wants the port. Anybody on this host can ask, again and again, and is heard after a pause only.
+async fn asked_back(asks: Option<&UnixListener>, quiet_until: Instant) {
+    match asks {
+        Some(asks) => {
+            tokio::time::sleep_until(quiet_until).await;
+            let _ = asks.accept().await;
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -87,7 +126,7 @@ fn own_row(health: &Health) -> Own {
 }
 
 /// What the prober needs of the underlay.
-fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay) -> Surroundings {
+fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to: Option<String>) -> Surroundings {
     // With tunnels of one family, that family's address is asked from.
     let wanted = |ipv6: bool| match overlay.outer_ipv6 {
         Some(outer) => outer == ipv6,
@@ -101,7 +140,12 @@ fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay) -> Surrou
     };
     let address = |ipv6: bool| underlay.tunnel_source(ipv6).filter(|_| wanted(ipv6));
     let mtu = |ipv6: bool| u16::try_from((overlay.mtu)(underlay.mtu, ipv6)).unwrap_or(u16::MAX);
-    Surroundings { addresses: (address(false), address(true)), local: underlay.local.iter().map(IpNet::addr).collect(), mtu: (mtu(false), mtu(true)) }
+    Surroundings {
+        addresses: (address(false), address(true)),
+        local: underlay.local.iter().map(IpNet::addr).collect(),
+        mtu: (mtu(false), mtu(true)),
+        yields_to,
+    }
 }
 
 #[cfg(test)]
@@ -128,10 +172,13 @@ mod tests {
             mtu: Arc::new(|mtu, ipv6| mtu - if ipv6 { 70 } else { 50 }),
         };
         let both = Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00::/64".parse().unwrap());
-        let around = surroundings(&underlay, &both, &overlay(None));
-        assert_eq!(around, Surroundings { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430) });
-        assert_eq!(surroundings(&underlay, &both, &overlay(Some(false))).addresses, (Some(v4.into()), None));
+        let around = surroundings(&underlay, &both, &overlay(None), None);
+        assert_eq!(
+            around,
+            Surroundings { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430), yields_to: None }
+        );
+        assert_eq!(surroundings(&underlay, &both, &overlay(Some(false)), None).addresses, (Some(v4.into()), None));
         let one = Dual::V4("10.5.1.0/24".parse().unwrap());
-        assert_eq!(surroundings(&underlay, &one, &overlay(None)).addresses, (Some(v4.into()), None));
+        assert_eq!(surroundings(&underlay, &one, &overlay(None), None).addresses, (Some(v4.into()), None));
     }
 }

@@ -1,9 +1,49 @@
-//! A datagram on the probe port: what is taken for a message leads back to its bytes, and a row holds what fits in it.
+//! A datagram on the probe port: what is taken for a message leads back to its bytes, a row holds what fits in it, and a node that hears it
+//! answers with no more than it got.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use probing::node::{Datagram, Itself, Node, Now};
 use probing::rows;
+use probing::state::State;
+use probing::target::{Target, Way};
+use probing::who::who;
 use probing::wire::{ECHO, HEADER, Message, ROW, echo, parse, row_answer};
+use std::time::Duration;
+
+const NOW: Now = Now { at: Duration::from_secs(100), wall_ms: 1_700_000_000_000 };
+
+/// A node with one peer, which it has asked for everything.
+fn node() -> Node {
+    let own = "10.5.1.0/24".parse().unwrap();
+    let itself = Itself {
+        who_v4: Some(who("a", &own)),
+        who_v6: None,
+        overlay_v4: Some(own.network()),
+        overlay_v6: None,
+        device: true,
+        clear: true,
+        mtu_v4: 1450,
+        mtu_v6: 1430,
+    };
+    // Nonces that a fuzzer can find.
+    let mut nonce = 0;
+    let mut node = Node::new(itself, NOW.at, move || {
+        nonce += 1;
+        nonce
+    });
+    let peer = Target {
+        id: Some("b".to_owned()),
+        name: Some("b".to_owned()),
+        subnet: "10.5.2.0/24".parse().unwrap(),
+        address: [192, 0, 2, 2].into(),
+        primary: true,
+    };
+    node.set_targets(vec![peer], NOW.at);
+    node.look(NOW);
+    node.wake(Now { at: NOW.at + Duration::from_secs(2), ..NOW });
+    node
+}
 
 fuzz_target!(|data: &[u8]| {
     match parse(data) {
@@ -21,10 +61,22 @@ fuzz_target!(|data: &[u8]| {
                 assert!(body.cells.len() * 8 <= rest.len());
                 let again = rows::write(&body);
                 assert!(HEADER + again.len() <= ROW);
-                assert_eq!(rows::read(&again).unwrap().counts, body.counts);
+                let again = rows::read(&again).unwrap();
+                assert_eq!((again.counts, again.own, again.rtt_us), (body.counts, body.own, body.rtt_us));
             }
         }
         None => {}
     }
     let _ = rows::read(data);
+    let mut node = node();
+    let now = Now { at: NOW.at + Duration::from_secs(2), ..NOW };
+    for (way, from, known) in [(Way::Overlay, [10, 5, 2, 0], true), (Way::Beside, [192, 0, 2, 2], true), (Way::Beside, [192, 0, 2, 9], false)] {
+        let answer = node.hear(now, Datagram { way, from: from.into(), at: now.at, bytes: data });
+        assert!(answer.is_none_or(|answer| known && answer.len() <= data.len()));
+    }
+    // One datagram is no verdict on anything but the peer.
+    assert!(node.counts().keys().all(|state| *state != State::CutOff));
+    node.wake(now);
+    let shown = node.show(now, 8473, Vec::new());
+    assert!(shown.rows.len() <= 1 && shown.peers.len() == 1);
 });

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink};
+use lab::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Switch, Uplink};
 
 use crate::gateway;
 use crate::table::Table;
@@ -21,6 +21,8 @@ pub struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
     pub lab: Lab,
+    /// What connects the hosts.
+    pub lan: Switch,
     _etcd: Etcd,
     client: EtcdClient,
     store: Store,
@@ -40,7 +42,7 @@ impl Fleet {
         store.configure(NET_CONF)?;
         let lease = client.grant(86_400)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
-        let fleet = Fleet { node, options, lab, _etcd: etcd, client, store, store_host, lease };
+        let fleet = Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease };
         fleet.put(0..peers)?;
         Ok(fleet)
     }

@@ -2,6 +2,8 @@
 //!
 //! `--help` tells its arguments.
 
+#[path = "../bench/answers.rs"]
+mod answers;
 #[path = "../bench/cni.rs"]
 mod cni;
 #[path = "../bench/datapath.rs"]
@@ -14,6 +16,8 @@ mod healing;
 mod kube;
 #[path = "../bench/load.rs"]
 mod load;
+#[path = "../bench/probing.rs"]
+mod probing;
 #[path = "../bench/scale.rs"]
 mod scale;
 #[path = "../bench/table.rs"]
@@ -35,6 +39,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --peers=N           this many leases only, no healing, no packets
   --cni               what the CNI plugin costs, and nothing else
   --nodes=N           this many Nodes of Kubernetes, and nothing else
+  --probing           what probes cost and how soon they tell, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier
@@ -61,6 +66,7 @@ struct Order {
     cni: usize,
     /// How many Nodes of Kubernetes there are.
     nodes: u32,
+    probing: bool,
     packets: bool,
     plan: datapath::Plan,
 }
@@ -69,26 +75,31 @@ struct Order {
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
-    let (mut cni, mut nodes) = (CNI_ROUNDS, kube::NODES);
+    let (mut cni, mut nodes, mut probing) = (CNI_ROUNDS, kube::NODES, true);
     for arg in arguments {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--markdown" => markdown = true,
             "--quick" => {
                 sizes.truncate(2);
-                nodes = 0;
+                (nodes, probing) = (0, false);
                 cni = cni.min(CNI_QUICK);
                 plan.rounds = 1;
             }
             "--no-datapath" => packets = false,
-            "--datapath" => (sizes, heal, cni, nodes) = (Vec::new(), false, 0, 0),
-            "--cni" => (sizes, heal, packets, nodes) = (Vec::new(), false, false, 0),
+            "--datapath" => (sizes, heal, cni, nodes, probing) = (Vec::new(), false, 0, 0, false),
+            "--cni" => (sizes, heal, packets, nodes, probing) = (Vec::new(), false, false, 0, false),
+            "--probing" => (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, 0),
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
             arg => match arg.split_once('=') {
-                Some(("--peers", peers)) => (sizes, heal, packets, cni, nodes) = (vec![number("--peers", peers)?], false, false, 0, 0),
-                Some(("--nodes", count)) => (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, number("--nodes", count)?),
+                Some(("--peers", peers)) => {
+                    (sizes, heal, packets, cni, nodes, probing) = (vec![number("--peers", peers)?], false, false, 0, 0, false);
+                }
+                Some(("--nodes", count)) => {
+                    (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, number("--nodes", count)?, false);
+                }
                 Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
@@ -101,7 +112,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    Ok(Some(Order { markdown, sizes, heal, cni, nodes, packets, plan }))
+    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -145,7 +156,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) -> Result<()> {
+fn measure(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }: Order) -> Result<()> {
     let (mut table, mut cluster) = (Table::default(), Table::default());
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -159,6 +170,12 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) ->
         eprintln!("healing: {} peers", healing::PEERS);
         healing::measure(&mut table)?;
     }
+    let mut mesh = Table::default();
+    if probing {
+        eprintln!("probing: {} peers", probing::PEERS);
+        probing::measure(&mut mesh)?;
+    }
+    let mesh = (!mesh.is_empty()).then(|| mesh.markdown());
     let cluster = (!cluster.is_empty()).then(|| cluster.markdown());
     let scale = (!table.is_empty()).then(|| table.markdown());
     let mut plugin = Table::default();
@@ -168,7 +185,7 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) ->
     }
     let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
     let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
-    for text in scale.iter().chain(&cluster).chain(&plugin) {
+    for text in scale.iter().chain(&mesh).chain(&cluster).chain(&plugin) {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
@@ -177,6 +194,9 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, packets, plan }: Order) ->
     if markdown {
         if let Some(text) = scale {
             table::write("scale", &text)?;
+        }
+        if let Some(text) = mesh {
+            table::write("probing", &text)?;
         }
         if let Some(text) = cluster {
             table::write("kube", &text)?;

@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// Ten times what it should take.
-const TOLD: Duration = Duration::from_secs(100);
+pub const TOLD: Duration = Duration::from_secs(100);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
 
 /// What one node says of another one in one family: its state, and all of it.
-fn peer(bed: &Bed, node: usize, of: usize, ipv6: bool) -> Result<(String, serde_json::Value)> {
+pub fn peer(bed: &Bed, node: usize, of: usize, ipv6: bool) -> Result<(String, serde_json::Value)> {
     let (code, text) = bed.daemons[node].api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
     let document: serde_json::Value = serde_json::from_str(&text)?;
@@ -198,8 +198,8 @@ fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-const PROBES: u16 = 8473;
+pub const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub const PROBES: u16 = 8473;
 
 /// A question as `docs/probing.md` describes it.
 fn question(length: u16) -> Vec<u8> {
@@ -270,7 +270,7 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
     .unwrap();
 }
 
-fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+pub fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (is, all) = peer(bed, *node, *of, false)?;
         ensure!(is == state, "{} says of {}: {is}, and not {state}: {all}", bed.hosts[*node].name(), bed.hosts[*of].name());
@@ -278,7 +278,7 @@ fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     Ok(())
 }
 
-fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+pub fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     eventually_ok(TOLD, state, || told_v4_now(bed, state, pairs))
 }
 

@@ -166,6 +166,62 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
     host.flanneld(&options(&lab, 51, r#""Backend":{"Type":"vxlan"}"#, &[])).unwrap();
 }
 
+/// The tunnel of a second network wants the port of the first one's probes: packets of pods go before probes, and the doctor names whose.
+#[test]
+fn probes_leave_their_port_to_a_tunnel() {
+    Lab::run("two-nets-probes", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let first = options(lab, 50, r#""Backend":{"Type":"vxlan","VNI":50}"#, &[]);
+        let second = options(lab, 51, r#""Backend":{"Type":"vxlan","VNI":51,"Port":8473}"#, &["--probe-port=8573", "--page-port=8574"]);
+        let ones = hosts.iter().map(|host| host.flanneld(&first)).collect::<Result<Vec<_>>>()?;
+        let peers = |daemon: &Flanneld, state: &str| daemon.metric(&format!("flannel_probe_peers{{state=\"{state}\"}}"));
+        let all_well = || ones.iter().all(|one| peers(one, "well").is_ok_and(|well| well == 1.0));
+        eventually(DEADLINE, "the first network probes", all_well)?;
+        let twos = hosts.iter().map(|host| host.flanneld(&second)).collect::<Result<Vec<_>>>()?;
+        let mut pods = Vec::new();
+        for (host, two) in hosts.iter().zip(&twos) {
+            let env = two.subnet_env()?;
+            pods.push(host.pod("p51", &env)?);
+        }
+        lab::eventually_ok(DEADLINE, "the second network's packets pass", || lab::PingMatrix::of(&pods)?.require_complete())?;
+        for (one, two) in ones.iter().zip(&twos) {
+            lab::eventually_ok(DEADLINE, "the doctor says whose the port is", || {
+                let (_, text) = one.api("/api/v1/node")?;
+                let document: serde_json::Value = serde_json::from_str(&text)?;
+                let findings = document["findings"].as_array().into_iter().flatten();
+                let seen: Vec<_> =
+                    findings.filter(|finding| finding["check"] == "port-taken").map(|finding| &finding["evidence"][0]["text"]).collect();
+                let owner = format!("(pid {}, flanneld, network 10.51.0.0/16)", two.pid());
+                let problems = document["mesh"]["problems"].to_string();
+                ensure!(problems.contains(&owner) && problems.contains("--probe-port"), "{problems}");
+                let named = |text: &&serde_json::Value| text.as_str().is_some_and(|text| text.contains(&owner[1..owner.len() - 1]));
+                ensure!(seen.len() == 1 && seen.iter().all(named), "{seen:?}");
+                Ok(())
+            })?;
+            // By ping they are asked all the same.
+            ensure!(one.is_ready() && two.is_ready());
+        }
+        eventually(DEADLINE, "ping goes on", all_well)?;
+        // The tunnel goes, with its device: the port is the probes' again.
+        drop(twos);
+        for host in &hosts {
+            host.netns().ip("link delete flannel.51")?;
+        }
+        lab::eventually_ok(DEADLINE, "the first network probes again", || {
+            for one in &ones {
+                let (_, text) = one.api("/api/v1/node")?;
+                let document: serde_json::Value = serde_json::from_str(&text)?;
+                ensure!(document["mesh"]["problems"] == serde_json::json!([]), "{}", document["mesh"]["problems"]);
+                let peer = &document["mesh"]["peers"][0];
+                ensure!(peer["state"] == "well" && peer["ping_only"] == false, "{peer}");
+            }
+            Ok(())
+        })
+    })
+    .unwrap();
+}
+
 /// Two networks share a port: the guard of either lets the nodes of both in, those that come later too, and nobody else.
 #[test]
 fn a_guard_knows_the_peers_of_all_networks_on_its_port() {

@@ -227,3 +227,15 @@ fn facts_know_what_they_are() {
     assert_eq!(Fact::from_result(Err::<u8, _>("no")).why(), Some("no"));
     assert_eq!(Fact::Known(1).known(), Some(&1));
 }
+
+#[test]
+fn a_daemon_that_starts_anew_is_no_filtered_port() {
+    let mut facts = healthy();
+    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    mesh.paths[0].ping_only = true;
+    mesh.paths[0].since = Some(29);
+    assert_eq!(causes(&facts), Vec::<String>::new());
+    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    mesh.paths[0].since = Some(30);
+    assert_eq!(causes(&facts), ["probe-filtered"]);
+}

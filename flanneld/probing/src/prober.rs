@@ -64,6 +64,8 @@ pub struct Surroundings {
     pub local: Vec<IpAddr>,
     /// The MTU of the overlay network: IPv4, and IPv6.
     pub mtu: (u16, u16),
+    /// Whose tunnel on this host has the probe port. Packets of pods go before probes: the port is left to it.
+    pub yields_to: Option<String>,
 }
 
 /// Asks and answers. Clones are the same prober.
@@ -173,7 +175,7 @@ impl Prober {
             let now = self.now();
             if changed || now.at >= reopen {
                 let around = surroundings.borrow_and_update().clone();
-                sockets.follow(&addresses(&settings, &around), settings.clear);
+                sockets.follow(&addresses(&settings, &around), settings.clear, around.yields_to.as_deref());
                 reopen = now.at + REOPEN;
                 let mut inner = self.inner();
                 inner.problems = sockets.problems();

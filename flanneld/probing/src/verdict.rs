@@ -141,7 +141,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// The grade of "well": by the losses among the last questions, and by the round trip, against the median of the other peers'.
+/// The grade of "well": by the losses among the last questions, and by the fastest of the last round trips, against the median of all peers.
 pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
     if lost >= LOSES {
         return State::LosesSome;

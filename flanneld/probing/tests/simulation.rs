@@ -289,6 +289,23 @@ fn a_row_full_of_lies_is_what_one_node_says() {
     assert!(view.peers.iter().all(|peer| peer.state == State::Well && peer.others.is_empty()));
 }
 
+/// The document stays small, however many nodes say however much: the worst of each is kept.
+#[test]
+fn what_many_nodes_say_is_bounded() {
+    let mut world = World::new(300);
+    world.set(7, 8, Link { overlay: [false; 2], ..Link::default() });
+    world.run(90 * S);
+    world.look(0);
+    world.run(6 * S);
+    let view = world.view(0);
+    assert!(view.rows.len() == 299 && view.rows.iter().all(|row| row.said_age_ms.is_some()), "{}", view.rows.len());
+    assert!(view.rows.iter().all(|row| row.counts.values().sum::<u32>() == 299), "the counts are those of all");
+    let cells: usize = view.rows.iter().map(|row| row.peers.len()).sum();
+    assert!((10_000..=20_200).contains(&cells), "{cells}");
+    let of_7 = view.rows.iter().find(|row| row.name.as_deref() == Some("node-7")).unwrap();
+    assert_eq!(of_7.peers.first().map(|cell| cell.state), Some(State::OverlayCut), "the worst comes first");
+}
+
 /// What a cluster costs at rest: questions and bytes of each node, and that each direction is asked once a cycle.
 fn costs(nodes: usize, cycles: u32, link: Link) {
     let mut world = World::new(nodes);

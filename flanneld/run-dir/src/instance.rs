@@ -1,5 +1,6 @@
 //! One daemon per network: an abstract socket named after the network, and a lock beside subnet.env.
 
+pub mod lent;
 pub mod running;
 mod sockets;
 pub mod taken;

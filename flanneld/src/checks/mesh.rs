@@ -5,6 +5,7 @@ use doctor::facts::mesh::{Mesh, Path, State};
 use doctor::look::owner;
 use probing::state::State as Verdict;
 use probing::view::{self, Peer};
+use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 
 /// Each peer and family is a path.
@@ -15,7 +16,9 @@ pub(super) fn mesh(view: &view::Mesh) -> Mesh {
 /// The ports of the probes that another program has.
 pub(super) fn taken_ports(view: &view::Mesh) -> Vec<Port> {
     let numbers: BTreeSet<u16> = view.problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
-    let port = |number| Port { number, udp: true, purpose: "probes".to_owned(), flag: "probe-port".to_owned(), owner: owner(number, true) };
+    // A socket of the kernel's vxlan is no process's.
+    let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
+    let port = |number| Port { number, udp: true, purpose: "probes".to_owned(), flag: "probe-port".to_owned(), owner: owner(number) };
     numbers.into_iter().map(port).collect()
 }
 
@@ -41,6 +44,9 @@ fn path(peer: &Peer) -> Path {
         let judged = lately.iter().filter(|said| said.state != Verdict::Unknown).count();
         (count(well), count(judged.saturating_sub(well)))
     });
+    // By its own words it heard us then: until then its daemon answered.
+    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_beside_age_ms].into_iter().flatten().min();
+    let age_ms = spoke_ms.filter(|_| peer.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
     Path {
         node: peer.title(),
         ours: peer.id.is_some(),
@@ -56,6 +62,6 @@ fn path(peer: &Peer) -> Path {
         lost: peer.lost,
         clock_ahead: peer.clock_offset_ms,
         others,
-        since: Some(peer.state_age_ms / 1000),
+        since: Some(age_ms / 1000),
     }
 }

@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 
 /// How far most peers' clocks may be from ours, in milliseconds.
 const CLOCK: i64 = 5000;
+/// How long a daemon may be silent while it starts anew, in seconds: so long its port does not count as filtered.
+const RESTART: u64 = 30;
 /// How many peers are told one by one.
 const TOLD: usize = 16;
 
@@ -221,7 +223,8 @@ fn slow(_: &Facts, path: &Path) -> Finding {
 
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let Some(mesh) = facts.mesh.known() else { return Vec::new() };
-    let filtered: Vec<&Path> = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).collect();
+    let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
+    let filtered: Vec<&Path> = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).filter(lasts).collect();
     let Some(first) = filtered.first() else { return Vec::new() };
     let names: Vec<&str> = filtered.iter().take(4).map(|path| path.node.as_str()).collect();
     let port = mesh.port;

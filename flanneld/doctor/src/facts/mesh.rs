@@ -41,7 +41,7 @@ pub struct Path {
     pub clock_ahead: Option<i64>,
     /// Other nodes that were asked and reach it, and those that do not.
     pub others: Option<(u16, u16)>,
-    /// Seconds since this state began.
+    /// Seconds since this state began; of a peer that answers ping alone, at most since it answered anything else.
     pub since: Option<u64>,
 }
 

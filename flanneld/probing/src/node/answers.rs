@@ -7,6 +7,9 @@ use crate::target::Way;
 use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};
 use std::time::Duration;
 
+/// For how long a row is sent again as it was written: writing one takes a look at every peer.
+const FRESH: Duration = Duration::from_secs(1);
+
 impl Node {
     pub(super) fn answer_echo(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header, body: &Echo) -> Option<Vec<u8>> {
         let Some((key, who, known)) = self.asker(datagram, header.from).map(|peer| (peer.target.subnet, peer.who, peer.target.id.is_some())) else {
@@ -60,6 +63,9 @@ impl Node {
         let own = self.itself.who(key.addr().is_ipv6())?;
         self.traffic.questions += 1;
         let header = Header { kind: Kind::RowAnswer, from: own, to: header.from, ..*header };
-        row_answer(&header, &rows::write(&self.body(now)))
+        if self.row.as_ref().is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH) {
+            self.row = Some((now.at, rows::write(&self.body(now))));
+        }
+        self.row.as_ref().and_then(|(_, row)| row_answer(&header, row))
     }
 }

@@ -21,8 +21,11 @@ pub struct Node {
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
+    /// This node's row as it was written last, and when.
+    pub(super) row: Option<(Duration, Vec<u8>)>,
     pub(super) peers: BTreeMap<IpNet, Peer>,
-    pub(super) addresses: HashMap<(Way, IpAddr), Vec<IpNet>>,
+    /// Who asks from where.
+    pub(super) addresses: BTreeSet<(Way, IpAddr, IpNet)>,
     pub(super) waiting: HashMap<u64, Waiting>,
     pub(super) forget: VecDeque<(Duration, u64)>,
     pub(super) closes: BTreeSet<(Duration, IpNet)>,
@@ -54,8 +57,9 @@ impl Node {
             random: Box::new(random),
             began: now,
             own: Own::default(),
+            row: None,
             peers: BTreeMap::new(),
-            addresses: HashMap::new(),
+            addresses: BTreeSet::new(),
             waiting: HashMap::new(),
             forget: VecDeque::new(),
             closes: BTreeSet::new(),
@@ -96,7 +100,10 @@ impl Node {
 
     /// What it says of itself in its row.
     pub fn set_own(&mut self, own: Own) {
-        self.own = own;
+        if self.own != own {
+            self.own = own;
+            self.row = None;
+        }
     }
 
     /// The peers as the leases say. What is known of those that stay is kept.
@@ -129,10 +136,8 @@ impl Node {
         }
         self.addresses.clear();
         for (key, peer) in &self.peers {
-            self.addresses.entry((Way::Beside, peer.target.address)).or_default().push(*key);
-            for address in peer.target.overlay_addresses() {
-                self.addresses.entry((Way::Overlay, address)).or_default().push(*key);
-            }
+            self.addresses.insert((Way::Beside, peer.target.address, *key));
+            self.addresses.extend(peer.target.overlay_addresses().map(|address| (Way::Overlay, address, *key)));
         }
     }
 
@@ -158,8 +163,8 @@ impl Node {
         let again = first(&self.again).map(|at| retry(&mut self.retries, at));
         let hunt = first(&self.hunts);
         let sessions = self.sessions.values().map(|session| session.next).min();
-        let forget = self.forget.front().map(|(until, _)| *until);
-        let due = [again, hunt, first(&self.closes), sessions, forget, self.viewer.next(now.at)];
+        // What is only to be forgotten waits for the next turn: to wake for it would cost as much as a question.
+        let due = [again, hunt, first(&self.closes), sessions, self.viewer.next(now.at)];
         due.into_iter().flatten().fold(self.walk.next(), Duration::min)
     }
 

@@ -5,6 +5,7 @@ use super::message::WAIT;
 use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
+use crate::who::short;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Peer {
     pub target: Target,
     /// Its number, for orders: 0 if it cannot be computed.
     pub who: u64,
+    /// The number of its subnet in rows.
+    pub short: u32,
     pub standing: Standing,
     /// The verdict with its grade.
     pub shown: State,
@@ -70,6 +73,7 @@ impl Peer {
     pub fn new(target: Target, now: Duration) -> Self {
         Self {
             who: target.who().unwrap_or(0),
+            short: short(&target.subnet),
             target,
             standing: Standing::default(),
             shown: State::Unknown,
@@ -100,6 +104,9 @@ impl Peer {
         self.target.address == target.address && self.target.id == target.id
     }
 }
+
+/// So many round trips make a peer slow.
+const SETTLED: u8 = 4;
 
 /// The last questions through the overlay network.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,6 +192,13 @@ impl History {
         known.sort_unstable();
         known.get(known.len() / 2).copied()
     }
+
+    /// The fastest of the last round trips, once there are enough of them to call a peer slow. On a busy machine any answer may be late, the
+    /// median of few too; what is slow on its way is never fast.
+    pub fn fastest_us(&self) -> Option<u32> {
+        let known = self.rtts.get(..usize::from(self.known.min(8)))?;
+        if self.known < SETTLED { None } else { known.iter().min().copied() }
+    }
 }
 
 #[cfg(test)]
@@ -232,10 +246,10 @@ mod tests {
         for us in [9_000, 1, 2] {
             history.round_trip(Duration::from_micros(us));
         }
-        assert_eq!(history.rtt_us(), Some(2));
+        assert_eq!((history.rtt_us(), history.fastest_us()), (Some(2), None));
         for us in 100..140 {
             history.round_trip(Duration::from_micros(us));
         }
-        assert_eq!(history.rtt_us(), Some(136));
+        assert_eq!((history.rtt_us(), history.fastest_us()), (Some(136), Some(132)));
     }
 }

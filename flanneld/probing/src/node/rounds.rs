@@ -182,7 +182,7 @@ impl Node {
     fn tell(&mut self, now: Now, key: IpNet, typical: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let is = match peer.standing.present {
-            Verdict { state: State::Well, .. } => grade(peer.history.lost(), peer.history.rtt_us(), typical),
+            Verdict { state: State::Well, .. } => grade(peer.history.lost(), peer.history.fastest_us(), typical),
             Verdict { state, .. } => state,
         };
         if is != State::SmallMtu {

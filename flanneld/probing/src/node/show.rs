@@ -8,7 +8,6 @@ use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
 use crate::state::{Harm, State};
 use crate::view::{self, Cell, Mesh, Said};
-use crate::who::short;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -23,7 +22,8 @@ fn age(now: Now, at: Duration) -> u64 {
 impl Node {
     /// Everything that is known. `port` and `problems` are the sockets'.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
-        let subnets: HashMap<u32, IpNet> = self.peers.keys().map(|subnet| (short(subnet), *subnet)).collect();
+        let looked = !self.viewer.rows.is_empty();
+        let subnets: HashMap<u32, IpNet> = self.peers.iter().filter(|_| looked).map(|(subnet, peer)| (peer.short, *subnet)).collect();
         let rows: Vec<view::Row> = self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect();
         let mut said: HashMap<IpNet, Vec<Said>> = HashMap::new();
         for row in &rows {
@@ -133,15 +133,15 @@ impl Node {
 
     /// This node's own row.
     pub(super) fn body(&self, now: Now) -> Body {
-        let cell = |(key, peer): (&IpNet, &Peer)| Wire {
-            subnet: short(key),
+        let cell = |peer: &Peer| Wire {
+            subnet: peer.short,
             state: peer.shown,
             ping_only: peer.standing.present.ping_only,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked_age_ms: peer.asked_at.map(|at| age(now, at)),
         };
-        let mut cells: Vec<Wire> = self.peers.iter().map(cell).collect();
+        let mut cells: Vec<Wire> = self.peers.values().map(cell).collect();
         if !fit(cells.len()) {
             cells.sort_by_cached_key(Wire::rank);
         }

@@ -18,7 +18,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 pub struct Row {
     pub asked_at: Duration,
     pub said_at: Option<Duration>,
-    /// As it came in: rows of ten thousand nodes are kept.
+    /// As on the wire: rows of ten thousand nodes are kept.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }

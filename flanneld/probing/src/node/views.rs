@@ -3,7 +3,7 @@
 use super::machine::Node;
 use super::message::{Now, Waiting, What};
 use super::viewer::EVERY;
-use crate::rows;
+use crate::rows::{self, Wire};
 use crate::state::{Harm, State};
 use crate::wire::Header;
 use ipnet::IpNet;
@@ -13,6 +13,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(10);
 /// How many others are asked about a peer in trouble.
 const WITNESSES: usize = 16;
+/// How much of what others say of their peers is kept in all: everything of some 140 nodes, of more the worst.
+const CELLS: usize = 20_200;
 
 impl Node {
     /// Somebody looks at other nodes' rows: they are asked for the next ten seconds.
@@ -53,14 +55,20 @@ impl Node {
             self.traffic.junk += 1;
             return;
         }
-        if rows::read(bytes).is_none() {
+        let Some(mut body) = rows::read(bytes) else {
             self.traffic.junk += 1;
             return;
-        }
+        };
         self.traffic.answered += 1;
+        let rows = if self.viewer.looks(now.at) { self.peers.len() } else { WITNESSES };
+        let most = (CELLS / rows.max(1)).max(1);
+        if body.cells.len() > most {
+            body.cells.sort_by_cached_key(Wire::rank);
+            body.cells.truncate(most);
+        }
         let row = self.viewer.rows.entry(waiting.key).or_default();
         row.said_at = Some(now.at);
-        row.bytes = bytes.into();
+        row.bytes = rows::write(&body).into();
         // The way that worked is kept.
         row.attempts = row.attempts.wrapping_sub(1);
     }

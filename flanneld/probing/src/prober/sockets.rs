@@ -47,8 +47,9 @@ impl Sockets {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes what it takes to have exactly these addresses. `clear` tells whether questions go beside the overlay network.
-    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], clear: bool) {
+    /// Opens and closes what it takes to have exactly these addresses. `clear` tells whether questions go beside the overlay network,
+    /// `yields_to` whose tunnel has the port.
+    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], clear: bool, yields_to: Option<&str>) {
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (way, address) in wanted {
             let ipv6 = address.is_ipv6();
@@ -57,13 +58,19 @@ impl Sockets {
             }
             places.insert((*way, ipv6, true), SocketAddr::new(*address, 0));
         }
-        self.open.retain(|place, socket| places.get(place) == Some(&socket.address));
+        self.open.retain(|place, socket| places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2));
         self.problems.retain(|place, _| places.contains_key(place));
         for (place, address) in places {
             if self.open.contains_key(&place) {
                 continue;
             }
             let (_, _, is_ping) = place;
+            if let Some(owner) = yields_to.filter(|_| !is_ping) {
+                // Without it the kernel refuses that tunnel its port, and with it all packets of its pods.
+                let why = format!("another flanneld on this host uses the port for its tunnel ({owner}); {}", other_port("one of the two networks"));
+                self.problem(place, Problem { address: Some(address), taken: true, what: text(&place, address, &why) });
+                continue;
+            }
             let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address) };
             match opened {
                 Ok(socket) => {
@@ -82,14 +89,18 @@ impl Sockets {
         let taken = error.kind() == io::ErrorKind::AddrInUse;
         let remedy = match error.kind() {
             _ if taken => format!(
-                "another program has the port: find it with `ss -lunp sport = :{}`, or choose another one with --probe-port on every node",
-                address.port()
+                "another program has the port: find it with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
+                address.port(),
+                other_port("the network")
             ),
             io::ErrorKind::PermissionDenied => "it needs CAP_NET_RAW".to_owned(),
             _ => "it is tried again".to_owned(),
         };
-        let what = format!("probes cannot use {}: {error}; {remedy}", name(&place, address));
-        let problem = Problem { address: (!is_ping).then_some(address), taken, what };
+        let what = text(&place, address, &format!("{error}; {remedy}"));
+        self.problem(place, Problem { address: (!is_ping).then_some(address), taken, what });
+    }
+
+    fn problem(&mut self, place: Place, problem: Problem) {
         if self.problems.get(&place) != Some(&problem) {
             tracing::warn!("{}", problem.what);
             self.problems.insert(place, problem);
@@ -154,6 +165,14 @@ impl Sockets {
             }
         }
     }
+}
+
+fn text(place: &Place, address: SocketAddr, why: &str) -> String {
+    format!("probes cannot use {}: {why}", name(place, address))
+}
+
+fn other_port(whose: &str) -> String {
+    format!("choose another one with --probe-port on every node of {whose}")
 }
 
 fn name((_, ipv6, is_ping): &Place, address: SocketAddr) -> String {

@@ -9,6 +9,8 @@ pub const SOCKETS: &str = "flannel-rs/";
 
 /// Prefix of the names of the sockets for host resources that a daemon holds.
 pub const TAKEN: &str = "flannel-rs.taken/";
+/// Prefix of the names of the sockets of ports that a daemon leaves to any tunnel.
+pub const LENT: &str = "flannel-rs.lent/";
 /// Prefix of the names of the sockets for guard slots.
 pub const GUARDS: &str = "flannel-rs.guard/";
 

@@ -1,6 +1,7 @@
 //! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the rules for a network.
 
 use super::InstanceError;
+use super::lent;
 use super::sockets::{GUARDS, TAKEN, named, owner};
 use std::collections::BTreeSet;
 use std::io;
@@ -85,6 +86,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
                 return Err(taken(name));
             }
         }
+        lent::ask_back(*port);
     }
     Ok(Taken { _sockets: sockets })
 }
@@ -108,4 +110,31 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
 /// The guard slots of all our daemons in this network namespace.
 pub fn guard_slots() -> BTreeSet<u16> {
     named(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lent::{borrow, tunnel_on};
+    use super::*;
+    use subnet_lease::Dual;
+
+    #[test]
+    fn a_tunnel_asks_for_its_port() {
+        const PORT: u16 = 61_473;
+        let listener = borrow(PORT).unwrap();
+        assert!(listener.accept().is_err() && tunnel_on(PORT).is_none());
+        for shares_ports in [true, false] {
+            let wants = Wants { ports: vec![PORT], shares_ports, ..Wants::default() };
+            let taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
+            listener.accept().unwrap();
+            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
+            assert!(tunnel_on(PORT - 1).is_none());
+            drop(taken);
+            assert!(tunnel_on(PORT).is_none());
+        }
+        // Another port is none of its business.
+        let wants = Wants { ports: vec![PORT + 1], ..Wants::default() };
+        let _taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
+        assert!(listener.accept().is_err());
+    }
 }

@@ -1,0 +1,126 @@
+//! What it costs to ask a thousand peers that answer, and how soon a cut is known.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use lab::{Bed, Flanneld, Lab, Uplink, binaries};
+
+use crate::answers;
+use crate::scale::{Fleet, memory, stop, sum};
+use crate::table::Table;
+
+/// How many peers there are.
+pub const PEERS: u32 = 1000;
+/// With probes and without, in turns.
+const ROUNDS: usize = 4;
+/// After a start everything is new; then it is measured for so long.
+const SETTLED: Duration = Duration::from_secs(20);
+const WINDOW: Duration = Duration::from_secs(40);
+/// How often a node is cut off.
+const CUTS: usize = 5;
+const DEADLINE: Duration = Duration::from_secs(120);
+const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// Processor time of all threads: the kernel counts ticks of 10 ms in /proc/PID/stat, and more exactly here.
+fn processor(daemon: &Flanneld) -> Result<f64> {
+    let mut sum = 0.0;
+    for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += text.split_whitespace().next().context("an empty schedstat")?.parse::<f64>()? / 1e9;
+    }
+    Ok(sum)
+}
+
+/// Memory in MiB and share of a processor in percent.
+fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
+    let options = if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
+    let mut daemon = fleet.node.start_flanneld(&options)?;
+    daemon.wait_ready(DEADLINE)?;
+    std::thread::sleep(SETTLED);
+    let (start, before) = (Instant::now(), processor(&daemon)?);
+    std::thread::sleep(WINDOW);
+    let share = (processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0;
+    let (resident, _) = memory(&daemon)?;
+    if probes {
+        let (sent, answers) = (sum(&daemon, "flannel_probe_sent_total")?, sum(&daemon, "flannel_probe_answered_total")?);
+        eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
+        let of = |state: &str| sum(&daemon, &format!("flannel_probe_peers{{state=\"{state}\"}}"));
+        let bad = sum(&daemon, "flannel_probe_peers")? - of("well")? - of("slow")? - of("unknown")?;
+        ensure!(bad == 0.0, "{bad} peers are not well: {:?}", daemon.get("/metrics")?);
+    } else {
+        eprintln!("  without probes: {resident:.1} MiB, {share:.3} %");
+    }
+    stop(daemon)?;
+    Ok((resident, share))
+}
+
+/// Measures both.
+pub fn measure(table: &mut Table) -> Result<()> {
+    let fleet = Fleet::of(PEERS)?;
+    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    // All that is sent to a peer goes to one host, which takes it.
+    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
+    let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
+    let (mut memory, mut shares) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| -> Result<()> {
+        let serving = scope.spawn(|| answers::serve(&peers, node, &ended, &answered));
+        let outcome = (0..ROUNDS).try_for_each(|_| -> Result<()> {
+            let (without, with) = (rest(&fleet, false)?, rest(&fleet, true)?);
+            memory.push(with.0 - without.0);
+            shares.push(with.1 - without.1);
+            Ok(())
+        });
+        ended.store(true, Relaxed);
+        let served = serving.join().map_err(|_| anyhow!("the peers panicked"))?;
+        outcome.and(served)
+    })?;
+    ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
+    table.figures(&format!("{PEERS} peers at rest: memory, more than with --probe-port=0"), memory, "MiB", "2 MiB", "-");
+    table.figures(&format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"), shares, "%", "0.1 %", "-");
+    cuts(table)
+}
+
+/// One of three nodes is cut off, again and again.
+fn cuts(table: &mut Table) -> Result<()> {
+    let lab = Lab::new("bench-probing")?;
+    let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
+    let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
+    let counts = |node: usize, state: &str| -> Result<f64> {
+        sum(bed.daemons.get(node).context("a daemon")?, &format!("flannel_probe_peers{{state=\"{state}\"}}"))
+    };
+    let status = |node: usize| -> Result<Option<i32>> {
+        let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
+        let file = format!("--subnet-file={}", daemon.subnet_file().display());
+        Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
+    };
+    let until = |start: Instant, what: &str, holds: &dyn Fn() -> Result<bool>| -> Result<Duration> {
+        while !holds()? {
+            ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(start.elapsed())
+    };
+    let all_well = || Ok((0..3).map(|node| counts(node, "well")).sum::<Result<f64>>()? == 6.0);
+    let (mut others, mut itself, mut told, mut mended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let host = bed.hosts.get(2).context("a third host")?;
+    until(Instant::now(), "all are well", &all_well)?;
+    for cut in 0..CUTS {
+        // At any moment of a cycle.
+        std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
+        let start = Instant::now();
+        host.cut("enp0s8")?;
+        others.push(until(start, "the others know it", &|| Ok(counts(0, "cut-off")? == 1.0 && counts(1, "cut-off")? == 1.0))?);
+        told.push(until(start, "status tells it", &|| Ok(status(0)? == Some(3) && status(1)? == Some(3)))?);
+        itself.push(until(start, "it knows it itself", &|| Ok(counts(2, "cut-off")? == 2.0))?);
+        let start = Instant::now();
+        host.reconnect("enp0s8")?;
+        mended.push(until(start, "all are well again", &all_well)?);
+    }
+    table.times("3 nodes, one is cut off: known to both others", &others, "10000 ms", "never");
+    table.times("3 nodes, one is cut off: known to itself", &itself, "10000 ms", "never");
+    table.times("3 nodes, one is cut off: `flannelctl status` of both others exits with 3", &told, "10000 ms", "never");
+    table.times("3 nodes, the cable is back: all well to each other", &mended, "10000 ms", "never");
+    Ok(())
+}

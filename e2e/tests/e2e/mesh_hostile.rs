@@ -1,0 +1,206 @@
+//! What a hostile host can do to the mesh: forge who it is, answer what it was not asked, lie. Whatever it does, it changes what is
+//! thought of nobody else.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Bed, Host, Lab, Uplink, craft, eventually_ok, throughout};
+use serde_json::Value;
+
+use crate::mesh::{PROBES, TOLD, V4, peer, told_v4, told_v4_now};
+
+const ROW_QUESTION: u8 = 3;
+const ROW_ANSWER: u8 = 4;
+const ECHO: usize = 72;
+const ROW: usize = 1232;
+/// The state "cut off" on the wire.
+const CUT_OFF: u8 = 7;
+
+/// A message as `docs/probing.md` has it, with zeros behind its header.
+fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
+    let mut bytes = [&b"flpr\x01"[..], &[kind], &(length as u16).to_be_bytes(), &nonce.to_be_bytes(), &from, &to].concat();
+    bytes.resize(length, 0);
+    bytes
+}
+
+/// A row in which everything is as bad as it can be, and a name that wants to be a colour.
+fn lies(question: &[u8]) -> Vec<u8> {
+    let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
+    let mut bytes = [&b"flpr\x01"[..], &[ROW_ANSWER], &question[6..8], nonce, to, from].concat();
+    bytes.extend([0; 1]);
+    bytes.extend([0xff; 6]);
+    bytes.extend(b"\x1b[31mwrong\n\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    bytes.truncate(32 + 31);
+    bytes.push(9);
+    bytes.extend([0xff; 9 * 4 + 4]);
+    bytes.extend(140u16.to_be_bytes());
+    while bytes.len() + 8 <= ROW {
+        bytes.extend([bytes.len() as u8, 0, 0, 0, CUT_OFF, 0, 255, 0]);
+    }
+    bytes
+}
+
+/// The number of a node, by the address it asks from.
+type Numbers = Mutex<BTreeMap<IpAddr, [u8; 8]>>;
+
+/// Runs on a host in the place of its daemon: answers every question for its row with lies, and remembers who asked.
+fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
+    let mut buffer = [0; 2048];
+    while !stop.load(Relaxed) {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let question = &buffer[..length];
+        if length < ECHO || !question.starts_with(b"flpr\x01") {
+            continue;
+        }
+        numbers.lock().unwrap().insert(from.ip(), question[16..24].try_into().unwrap());
+        if question[5] == ROW_QUESTION {
+            let _ = socket.send_to(&lies(question), from);
+        }
+    }
+}
+
+fn document(bed: &Bed, node: usize, path: &str) -> Result<Value> {
+    let (code, text) = bed.daemons[node].api(path)?;
+    ensure!(code == 200, "{code}: {text}");
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
+    Ok(bed.daemons[node].subnet_env()?.subnet.context("a v4 subnet")?.network().into())
+}
+
+/// Packets in the name of a node, to another one: beside the tunnel and in it, questions and answers of all kinds, and junk.
+fn forge(bed: &Bed, outsider: &Host, name_of: usize, to: usize, numbers: &BTreeMap<IpAddr, [u8; 8]>, round: u64) -> Result<()> {
+    let number = |node: usize| -> Result<[u8; 8]> { Ok(numbers.get(&IpAddr::from(bed.hosts[node].v4()?)).copied().unwrap_or([9; 8])) };
+    let (from, meant) = (number(name_of)?, number(to)?);
+    let mut messages = Vec::new();
+    for kind in 0..=5 {
+        let length = if kind == ROW_QUESTION || kind == ROW_ANSWER { ROW } else { ECHO };
+        messages.push(message(kind, length, round, from, meant));
+        messages.push(message(kind, 1400, round.wrapping_mul(7919), from, meant));
+    }
+    messages.push(b"flpr".to_vec());
+    messages.push(vec![0xff; 900]);
+    let at = |ip: IpAddr| SocketAddr::new(ip, PROBES);
+    let (beside, overlay) = ((bed.hosts[name_of].v4()?, bed.hosts[to].v4()?), (overlay_of(bed, name_of)?, overlay_of(bed, to)?));
+    let packets = |from: IpAddr, to: IpAddr| messages.iter().map(|message| craft::udp_packet(at(from), at(to), 64, message)).collect::<Vec<_>>();
+    craft::send_raw(outsider.netns(), &packets(beside.0.into(), beside.1.into()))?;
+    // A pod that calls itself that node.
+    craft::send_raw(bed.pods[to].netns(), &packets(overlay.0, overlay.1))?;
+    // Whoever reaches the port of the tunnel may write anything inside.
+    let link = bed.hosts[to].netns().sh("ip -br link show flannel.1")?;
+    let mac = link.split_whitespace().nth(2).with_context(|| link.clone())?;
+    let mac: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>()?;
+    let mac: [u8; 6] = mac.try_into().ok().context("no MAC")?;
+    let frames: Vec<Vec<u8>> = packets(overlay.0, overlay.1).iter().map(|packet| craft::vxlan(1, mac, 0x0800, packet)).collect();
+    let from = SocketAddr::new(outsider.v4()?.into(), 0);
+    craft::send_from(outsider.netns(), from, SocketAddr::new(beside.1.into(), 8472), &frames)
+}
+
+/// What came to a host's probe port as questions, and what it sent as answers, in packets and bytes.
+const COUNTERS: &str = "table inet count {
+    chain in { type filter hook input priority -300; udp dport 8473 @th,104,8 { 1, 3 } counter; }
+    chain out { type filter hook output priority 300; udp dport 8473 @th,104,8 { 2, 4 } counter; }
+}";
+
+fn counted(host: &Host, chain: &str) -> Result<(u64, u64)> {
+    let text = host.netns().sh(&format!("nft list chain inet count {chain}"))?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let after = |name: &str| words.iter().position(|word| *word == name).and_then(|place| words.get(place + 1)?.parse().ok());
+    after("packets").zip(after("bytes")).with_context(|| text.clone())
+}
+
+#[test]
+fn forgers_and_liars_change_nobody_elses_verdict() {
+    Lab::run("mesh-hostile", |lab| {
+        let mut bed = Bed::start(lab, 3, V4, |_, options| options)?;
+        let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
+        told_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0), (1, 2)])?;
+        let third = [IpAddr::from(bed.hosts[2].v4()?), overlay_of(&bed, 2)?];
+        bed.daemons[2].terminate(Duration::from_secs(10))?;
+        let (numbers, stop) = (Numbers::default(), AtomicBool::new(false));
+        let sockets = third.map(|address| -> Result<UdpSocket> {
+            let socket = bed.hosts[2].netns().run(|| UdpSocket::bind((address, PROBES)))??;
+            socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+            Ok(socket)
+        });
+        let sockets: Vec<UdpSocket> = sockets.into_iter().collect::<Result<_>>()?;
+        std::thread::scope(|scope| {
+            for socket in &sockets {
+                scope.spawn(|| lie(socket, &numbers, &stop));
+            }
+            let outcome = under_attack(&bed, &outsider, &numbers);
+            stop.store(true, Relaxed);
+            outcome
+        })
+    })
+    .unwrap();
+}
+
+fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
+    let liar = bed.hosts[2].name();
+    let row = eventually_ok(TOLD, "the liar's row", || {
+        let document = document(bed, 0, "/api/v1/node?rows")?;
+        let rows = document["mesh"]["rows"].as_array().context("no rows")?;
+        let row = rows.iter().find(|row| row["name"] == liar && !row["said_age_ms"].is_null());
+        row.cloned().with_context(|| format!("{liar} has said nothing yet: {rows:?}"))
+    })?;
+    // It is shown as what that node says, and as nothing else.
+    ensure!(row["said"]["broken"] == 65535 && row["said"]["gravest"].is_null() && row["counts"]["cut-off"] == u64::from(u32::MAX), "{row}");
+    throughout(Duration::from_secs(6), "lies are one node's words", || {
+        told_v4_now(bed, "well", &[(0, 1), (1, 0)])?;
+        let document = document(bed, 0, "/api/v1/node?rows")?;
+        let findings = document["findings"].as_array().context("no findings")?;
+        ensure!(findings.iter().all(|finding| finding["check"] == "probe-filtered"), "{findings:?}");
+        let (_, second) = peer(bed, 0, 1, false)?;
+        ensure!(second["others"] == serde_json::json!([]), "{second}");
+        Ok(())
+    })?;
+
+    // Both asked the liar, so it knows what they are called.
+    let known = eventually_ok(TOLD, "both have asked", || {
+        let known = numbers.lock().unwrap().clone();
+        for node in 0..2 {
+            let address = IpAddr::from(bed.hosts[node].v4()?);
+            ensure!(known.contains_key(&address), "{address} has not asked yet: {known:?}");
+        }
+        Ok(known)
+    })?;
+
+    // Who is well stays well, and gets no more than it asked for.
+    bed.hosts[0].netns().feed("nft", &["-f", "-"], COUNTERS)?;
+    let mut round = 0;
+    throughout(Duration::from_secs(8), "forged packets of a peer that is well", || {
+        for _ in 0..40 {
+            round += 1;
+            forge(bed, outsider, 1, 0, &known, round)?;
+        }
+        told_v4_now(bed, "well", &[(0, 1), (1, 0)])
+    })?;
+    let (asked, answered) = (counted(&bed.hosts[0], "in")?, counted(&bed.hosts[0], "out")?);
+    println!("{round} rounds: {asked:?} questions and bytes came, {answered:?} answers and bytes went");
+    ensure!(asked.0 > 1000 && answered.0 > 10, "{asked:?} questions, {answered:?} answers: this shows nothing");
+    ensure!(answered.0 <= asked.0 && answered.1 <= asked.1, "{answered:?} answers to {asked:?} questions");
+
+    // Who is gone stays gone, whatever is said in its name.
+    bed.hosts[1].cut("enp0s8")?;
+    told_v4(bed, "cut-off", &[(0, 1)])?;
+    throughout(Duration::from_secs(8), "forged packets of a peer that is gone", || {
+        round += 1;
+        forge(bed, outsider, 1, 0, &known, round)?;
+        told_v4_now(bed, "cut-off", &[(0, 1)])?;
+        told_v4_now(bed, "well", &[(0, 2)])
+    })?;
+    bed.hosts[1].reconnect("enp0s8")?;
+    told_v4(bed, "well", &[(0, 1), (1, 0)])?;
+    let junk = bed.daemons[0].metric("flannel_probe_dropped_total{reason=\"junk\"}")?;
+    ensure!(junk > 100.0, "{junk}: {:?}", bed.daemons[0].get("/metrics")?);
+    for daemon in &bed.daemons[..2] {
+        ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
+    }
+    Ok(())
+}

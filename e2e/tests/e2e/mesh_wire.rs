@@ -1,0 +1,100 @@
+//! What probes cost, counted where the packets pass: on the switch of twenty nodes.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Lab, Store, Switch, eventually_ok};
+use serde_json::Value;
+
+use crate::mesh::V4;
+
+const NODES: u8 = 20;
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Two cycles of so few nodes: in that time each direction has its turn, whatever its places in the orders of the two.
+const WINDOW: Duration = Duration::from_secs(11);
+
+/// Counts what is sent by whom, and who asks whom. Through the tunnel, behind the headers of UDP, VXLAN, Ethernet, IP and UDP again.
+const COUNTERS: &str = "table bridge probes {
+    set sent { type ipv4_addr; flags dynamic; size 1000; }
+    set asked { type ipv4_addr . ipv4_addr; flags dynamic; size 10000; }
+    chain c {
+        type filter hook forward priority 0; policy accept;
+        udp dport 8472 @th,464,32 0x666c7072 update @sent { ip saddr counter }
+        udp dport 8473 update @sent { ip saddr counter }
+        udp dport 8472 @th,464,32 0x666c7072 @th,504,8 1 update @asked { ip saddr . ip daddr counter }
+        udp dport 8473 @th,104,8 1 update @asked { ip saddr . ip daddr counter }
+    }
+}";
+
+/// Packets and bytes, by who sent them.
+type Sent = BTreeMap<Ipv4Addr, (u64, u64)>;
+/// Questions, by who asked whom.
+type Asked = BTreeMap<(Ipv4Addr, Ipv4Addr), u64>;
+
+fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
+    let text = lan.netns().exec("nft", &["-j", "list", "table", "bridge", "probes"])?;
+    let listing: Value = serde_json::from_str(&text)?;
+    let elements = |name: &str| -> Result<Vec<Value>> {
+        let set = listing["nftables"].as_array().into_iter().flatten().find(|object| object["set"]["name"] == name);
+        Ok(set.with_context(|| format!("no set {name} in {text}"))?["set"]["elem"].as_array().cloned().unwrap_or_default())
+    };
+    let address = |value: &Value| -> Result<Ipv4Addr> { Ok(value.as_str().context("no address")?.parse()?) };
+    let number = |element: &Value, what: &str| element["elem"]["counter"][what].as_u64().with_context(|| format!("no {what} in {element}"));
+    let (mut sent, mut asked) = (Sent::new(), Asked::new());
+    for element in elements("sent")? {
+        sent.insert(address(&element["elem"]["val"])?, (number(&element, "packets")?, number(&element, "bytes")?));
+    }
+    for element in elements("asked")? {
+        let pair = &element["elem"]["val"]["concat"];
+        asked.insert((address(&pair[0])?, address(&pair[1])?), number(&element, "packets")?);
+    }
+    Ok((sent, asked))
+}
+
+#[test]
+fn twenty_nodes_ask_each_other_once_a_cycle_for_two_kilobytes_a_second() {
+    Lab::run("mesh-wire", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, NODES)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(V4)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
+        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))?;
+        eventually_ok(DEADLINE, "all peers are well", || {
+            for daemon in &daemons {
+                let well = daemon.metric("flannel_probe_peers{state=\"well\"}")?;
+                ensure!(well as u8 == NODES - 1, "{well} of {} peers are well", NODES - 1);
+            }
+            Ok(())
+        })?;
+        lan.netns().feed("nft", &["-f", "-"], COUNTERS)?;
+        let addresses = hosts.iter().map(lab::Host::v4).collect::<Result<Vec<_>>>()?;
+        // A busy machine answers late, and is asked again: that is not rest.
+        eventually_ok(DEADLINE, "nodes at rest", || {
+            let (begun, (sent_before, asked_before)) = (Instant::now(), counted(&lan)?);
+            std::thread::sleep(WINDOW);
+            let (sent, asked) = counted(&lan)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let (mut most, mut dearest) = (0.0, 0.0);
+            for from in &addresses {
+                let bytes = sent.get(from).copied().unwrap_or_default().1 - sent_before.get(from).copied().unwrap_or_default().1;
+                let mut questions = 0;
+                for to in addresses.iter().filter(|to| *to != from) {
+                    let count = |asked: &Asked| asked.get(&(*from, *to)).copied().unwrap_or_default();
+                    let count = count(&asked) - count(&asked_before);
+                    ensure!((1..=4).contains(&count), "{from} asked {to} {count} times in {seconds:.1} s");
+                    questions += count;
+                }
+                let (questions, bytes) = (questions as f64 / seconds, bytes as f64 / seconds);
+                ensure!(questions <= 8.0 && bytes <= 2000.0, "{from}: {questions:.1} questions and {bytes:.0} bytes a second");
+                (most, dearest) = (questions.max(most), bytes.max(dearest));
+            }
+            println!("{NODES} nodes: at most {most:.1} questions and {dearest:.0} bytes a second of each, headers of the tunnel included");
+            Ok(())
+        })
+    })
+    .unwrap();
+}

@@ -1,0 +1,227 @@
+//! Proves that the doctor has nothing to say of a network in which nothing is wrong: processors and links are full, daemons restart, a
+//! node joins and is released, and no node reports anything.
+//!
+//! A part of `make soak`; `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Pod, Store, Transfer, TransferOptions, binaries, eventually_ok, write_script};
+use serde_json::Value;
+
+/// A busy machine takes its time.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Between two actions: as long as several rounds of the doctor and of the probes.
+const PAUSE: Duration = Duration::from_secs(12);
+/// What a stream sends before it begins anew.
+const PIECE: u64 = 16 << 20;
+
+/// How long each backend is watched.
+fn time() -> Duration {
+    Duration::from_secs(std::env::var("FLANNEL_TEST_QUIET").ok().and_then(|text| text.parse().ok()).unwrap_or(120))
+}
+
+/// Three nodes, and a fourth one that comes and goes.
+struct Cluster {
+    hosts: Vec<Host>,
+    store: Store,
+    options: FlanneldOptions,
+    daemons: Vec<Flanneld>,
+    guest: Option<Flanneld>,
+    /// Whether daemons carry the packets of pods, and the node whose daemon was ended: then packets to its pods are lost, and its peers
+    /// are right to say so.
+    carried: bool,
+    ended: Option<usize>,
+    /// Everything else that was said, with the node and the moment.
+    said: BTreeSet<String>,
+    looks: u32,
+}
+
+impl Cluster {
+    fn start(lab: &Lab, net_conf: &str, carried: bool) -> Result<Cluster> {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 4)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(net_conf)?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(DEADLINE).binary(&alone(&lab.folder("files")?)?);
+        let daemons = hosts.iter().take(3).map(|host| host.flanneld(&options)).collect::<Result<Vec<_>>>()?;
+        Ok(Cluster { hosts, store, options, daemons, guest: None, carried, ended: None, said: BTreeSet::new(), looks: 0 })
+    }
+
+    /// What the doctor says of a node that runs; nothing while it cannot be asked.
+    fn look(&mut self, node: usize, when: &str) -> Result<()> {
+        let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
+        let file = format!("--subnet-file={}", self.daemons[node].subnet_file().display());
+        let output = self.hosts[node].netns().output(&program, &["doctor", "-o", "json", &file])?;
+        let report: Value = match serde_json::from_slice(&output.stdout) {
+            Ok(report) if output.status.code() != Some(1) => report,
+            _ => bail!("{}: {}", self.hosts[node].name(), String::from_utf8_lossy(&output.stderr)),
+        };
+        self.looks += 1;
+        let findings = report["findings"].as_array().context("no findings")?;
+        ensure!(findings.is_empty() || report["daemon"] == "running", "{}: {report:#}", self.hosts[node].name());
+        let ended = self.ended.filter(|_| self.carried).map(|ended| self.hosts[ended].name());
+        let is_true = |finding: &&Value| {
+            let about = finding["about"].as_str().unwrap_or_default();
+            finding["check"] == "overlay-cut" && ended.is_some_and(|ended| about.split(' ').next() == Some(ended))
+        };
+        for finding in findings.iter().filter(|finding| !is_true(finding)) {
+            let line = format!("{}, {when}: {}: {} {}", self.hosts[node].name(), finding["check"], finding["what"], finding["evidence"]);
+            if self.said.insert(line.clone()) {
+                println!("{line}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at all nodes for so long.
+    fn watch(&mut self, when: &str) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < PAUSE {
+            for node in 0..self.daemons.len() {
+                eventually_ok(DEADLINE, "the doctor can be asked", || self.look(node, when))?;
+            }
+            // The doctor's rounds are not the load.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        Ok(())
+    }
+
+    /// The daemon of a node ends, one way or the other, and starts anew; the others are asked meanwhile.
+    fn restart(&mut self, node: usize, kill: bool) -> Result<()> {
+        let when = if kill { "after a kill" } else { "after a restart" };
+        self.ended = Some(node);
+        if kill {
+            self.daemons[node].kill()?
+        } else {
+            ensure!(self.daemons[node].terminate(DEADLINE)?.success(), "{}", self.daemons[node].log_tail(20))
+        }
+        self.daemons[node] = self.hosts[node].start_flanneld(&self.options)?;
+        for other in (0..self.daemons.len()).filter(|other| *other != node) {
+            eventually_ok(DEADLINE, "the doctor can be asked", || self.look(other, when))?;
+        }
+        self.daemons[node].wait_ready(DEADLINE)?;
+        self.watch(when)
+    }
+
+    /// The fourth node joins.
+    fn join(&mut self) -> Result<()> {
+        self.ended = None;
+        self.guest = Some(self.hosts[3].flanneld(&self.options)?);
+        self.watch("after a node joined")
+    }
+
+    /// It ends, and its lease is released.
+    fn release(&mut self) -> Result<()> {
+        let Some(mut guest) = self.guest.take() else { bail!("nobody joined") };
+        self.ended = Some(3);
+        let subnet = guest.subnet_env()?.subnet.context("no subnet")?.trunc();
+        ensure!(guest.terminate(DEADLINE)?.success(), "{}", guest.log_tail(20));
+        let key =
+            self.store.subnets()?.into_iter().map(|(key, _)| key).find(|key| key.contains(&subnet.network().to_string())).context("no lease")?;
+        let key = key.rsplit('/').next().context("no key")?.to_owned();
+        let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
+        let args = [vec!["release".to_owned(), key, "--force".into(), "--yes".into()], self.store.args()].concat();
+        let output = self.hosts[0].netns().output(&program, &args)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.watch("after a node was released")
+    }
+
+    fn rounds(&mut self, end: Instant) -> Result<()> {
+        self.watch("under load")?;
+        for round in 0.. {
+            if round > 0 && Instant::now() >= end {
+                return Ok(());
+            }
+            self.restart(round % 3, false)?;
+            self.join()?;
+            self.restart((round + 1) % 3, true)?;
+            self.release()?;
+        }
+        Ok(())
+    }
+}
+
+/// A flanneld to which the files of this machine mean nothing.
+fn alone(files: &Path) -> Result<PathBuf> {
+    std::fs::write(files.join("10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
+    let (wrapper, flanneld) = (files.join("flanneld"), binaries::own("flanneld")?);
+    let mount = |place: &str| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.display());
+    write_script(&wrapper, &format!("#!/bin/sh -e\n{}{}exec '{}' \"$@\"", mount("/etc/default"), mount("/etc/cni/net.d"), flanneld.display()))?;
+    Ok(wrapper)
+}
+
+/// All processors busy, and streams between all pods, until `stop`. Counts the bytes of the streams.
+fn load<'scope, 'env>(scope: &'scope std::thread::Scope<'scope, 'env>, pods: &'env [Pod], stop: &'env AtomicBool, bytes: &'env AtomicU64) {
+    for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        scope.spawn(move || {
+            while !stop.load(Relaxed) {
+                // A stream may break while a daemon restarts: then the next one begins.
+                if let Ok(done) = Transfer::run(&pods[from], &pods[to], PIECE, &TransferOptions::default().deadline(DEADLINE)) {
+                    bytes.fetch_add(done.bytes, Relaxed);
+                }
+            }
+        });
+    }
+}
+
+fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Result<()> {
+    let v6 = if dual { r#""EnableIPv6":true,"IPv6Network":"fd10:5::/48","# } else { "" };
+    let net_conf = format!(r#"{{"Network":"10.5.0.0/16",{v6}"EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#);
+    Lab::run(&format!("quiet-{backend}"), |lab| {
+        let mut cluster = Cluster::start(lab, &net_conf, backend == "udp")?;
+        let pods =
+            cluster.hosts.iter().zip(&cluster.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        eventually_ok(DEADLINE, "pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let end = Instant::now() + time;
+        std::thread::scope(|scope| {
+            load(scope, &pods, &stop, &bytes);
+            let outcome = cluster.rounds(end);
+            stop.store(true, Relaxed);
+            outcome
+        })?;
+        let bytes = bytes.load(Relaxed);
+        println!("{net_conf}: {} reports, {} findings, {} MB between pods", cluster.looks, cluster.said.len(), bytes >> 20);
+        ensure!(bytes > 0, "the links carried nothing");
+        ensure!(cluster.said.is_empty(), "{net_conf}: {:#?}", cluster.said);
+        Ok(())
+    })
+}
+
+/// With both kinds of rules, and one or two families.
+fn all_kinds(backend: &str) -> Result<()> {
+    let _alone = crate::one_load_at_a_time();
+    for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
+        keeps_quiet(backend, nftables, dual, time() / 4)?;
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "ten minutes: a part of `make soak`"]
+fn vxlan_under_load_is_no_fault() -> Result<()> {
+    all_kinds("vxlan")
+}
+
+#[test]
+#[ignore = "ten minutes: a part of `make soak`"]
+fn udp_under_load_is_no_fault() -> Result<()> {
+    all_kinds("udp")
+}
+
+#[test]
+#[ignore = "ten minutes: a part of `make soak`"]
+fn host_gw_under_load_is_no_fault() -> Result<()> {
+    all_kinds("host-gw")
+}
