@@ -29,12 +29,14 @@ mod kube;
 mod lab;
 mod lab_killed;
 mod lease;
+mod left_behind;
 mod mesh;
 mod rules;
 mod traffic;
 mod two_networks;
 mod underlay;
 mod vagrant;
+mod vm;
 mod ways;
 
 /// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.

@@ -113,7 +113,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let marks = nat_marks(facts, interface);
     let candidates = candidates(facts, interface);
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
-    let silent = !paths.is_empty() && paths.iter().all(|path| path.state == State::Cut);
+    // One that has just joined was not asked yet: it contradicts nothing.
+    let cut = || paths.iter().filter(|path| path.state == State::Cut);
+    let silent = cut().next().is_some() && paths.iter().all(|path| matches!(path.state, State::Cut | State::Unknown));
     let refused = refused_for_address(facts);
     let ours = with_our_address(facts);
     // Without probes the marks alone tell: nobody else is behind that gateway.
@@ -143,9 +145,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         finding = finding.seen(*text, "flannelctl leases");
     }
     if silent {
-        let names: Vec<String> = paths.iter().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
-        let more = if paths.len() > names.len() { format!(" and {} more", paths.len() - names.len()) } else { String::new() };
-        let verb = if paths.len() == 1 { "answers" } else { "answer" };
+        let names: Vec<String> = cut().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
+        let more = if cut().count() > names.len() { format!(" and {} more", cut().count() - names.len()) } else { String::new() };
+        let verb = if cut().count() == 1 { "answers" } else { "answer" };
         finding = finding.seen(format!("{}{more} {verb} nothing, ping neither", names.join(" and ")), "probes");
     }
     if candidates.is_empty() {
