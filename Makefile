@@ -16,6 +16,8 @@ DESTDIR ?=
 SECONDS ?= 60
 # make image
 ARCH ?=
+# make test-vm
+ALL ?=
 # make test-interop, make bench
 GO_FLANNELD ?=
 GO_FLANNEL_CNI ?=
@@ -32,7 +34,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop test-images fuzz cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop test-images test-vm fuzz cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +76,7 @@ test: setup ## All checks and all tests: what CI runs
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
 	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory test-vm
 	@$(MAKE) --no-print-directory test-interop
 
 lint: setup ## Format, clippy, licences
@@ -134,6 +137,15 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	./conf/image/build.sh arm64
 	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
+
+# Some of what other tests show on this machine's kernel, and with ALL=1 all of it that is about the kernel.
+VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::,traffic::vxlan_dual_etcd_34 golden::host_gw_dual)
+
+test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel [ALL=1 ARGS=name]
+	./e2e/setup.sh vm
+	@# As `make test` builds it: with other features, most would be compiled twice.
+	cargo test --workspace --no-run
+	./e2e/vm/test.sh $(if $(ALL),5400,720) $(or $(ARGS),$(VM_TESTS))
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -212,6 +212,20 @@ emulator() {
     mv "$half" "$cache/qemu-user"
 }
 
+# A virtual machine for what this machine's kernel may lack; unpacked and not installed.
+vm_now() {
+    [ "$(uname -m)" = x86_64 ] || return 0
+    # A changed recipe makes a new one.
+    local folder
+    folder=${FLANNEL_VM_DIR:-$cache/vm-$(cat "$here/vm/get.sh" "$here/vm/init" | cksum | cut -d' ' -f1)}
+    [ ! -e "$folder/vmlinuz" ] || return 0
+    apt_update qemu-system-x86 linux-image-cloud-amd64 busybox-static wireguard-tools
+    say "the distribution's emulator and a kernel into $folder"
+    mkdir -p "$cache"
+    rm -rf "$cache"/vm-*
+    "$here/vm/get.sh" "$folder"
+}
+
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -234,6 +248,7 @@ case $what in
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
-    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
-    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench or test" ;;
+    vm) test_packages; build_packages; install_packages; etcd_now; vm_now ;;
+    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; vm_now; cargo_tools ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm or test" ;;
 esac

@@ -38,6 +38,8 @@ pub struct Setup {
     pub options: Options,
     /// The networks of the previous run on this host. What is left of them is removed.
     pub former: FormerNetworks,
+    /// Devices of earlier backends on this host. Once the new one works, they are removed: routes through them would still lead somewhere.
+    pub left_behind: Vec<LinkName>,
     /// How packets are read and sent in user space.
     pub features: Features,
 }
@@ -66,7 +68,12 @@ impl From<KernelError> for Error {
 
 impl Setup {
     /// The scope of a backend with these links.
-    pub(crate) fn scope(&self, links: Vec<LinkName>) -> Scope {
+    pub(crate) fn scope(&self, mut links: Vec<LinkName>) -> Scope {
+        let left: Vec<LinkName> = self.left_behind.iter().filter(|name| !links.contains(name)).copied().collect();
+        for name in &left {
+            tracing::info!("{name} is left of an earlier backend; it is removed when the new one works");
+        }
+        links.extend(left);
         Scope { links, networks: self.config.networks, former: self.former, protocol: self.route_protocol, checksum_offload: false }
     }
 }
@@ -84,6 +91,25 @@ pub struct Takes {
     pub shares_ports: bool,
 }
 
+/// What encapsulated packets are recognised by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guarded {
+    /// UDP, to one of these ports.
+    Udp(Vec<u16>),
+    /// IP in IP.
+    Ipip,
+}
+
+impl Guarded {
+    /// The UDP ports.
+    pub fn ports(&self) -> &[u16] {
+        match self {
+            Guarded::Udp(ports) => ports,
+            Guarded::Ipip => &[],
+        }
+    }
+}
+
 /// How nodes can ask each other through the network that the backend makes, and beside it.
 #[derive(Clone)]
 pub struct Overlay {
@@ -93,6 +119,8 @@ pub struct Overlay {
     pub device: bool,
     /// The family of the tunnels' own packets, if one serves all families.
     pub outer_ipv6: Option<bool>,
+    /// Whether it carries IPv6.
+    pub ipv6: bool,
     /// Whether anything may go from node to node that is not encrypted.
     pub clear: bool,
     /// The MTU of the network, from that of the underlay and the family (IPv6?).
@@ -107,9 +135,9 @@ pub trait Backend: Send {
         Takes::default()
     }
 
-    /// The UDP ports of encapsulated packets that could be forged. Traffic rules can guard them.
-    fn guarded_ports(&self) -> Vec<u16> {
-        Vec::new()
+    /// The encapsulated packets that could be forged. Traffic rules can guard them.
+    fn guarded(&self) -> Option<Guarded> {
+        None
     }
 
     /// How peers can be asked through this network. `None` from backends that carry no packets.

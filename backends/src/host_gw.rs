@@ -47,7 +47,7 @@ impl Backend for HostGw {
 
     fn overlay(&self) -> Option<Overlay> {
         // There is no device; pods' packets are as large as the underlay's.
-        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, clear: true, mtu: Arc::new(|underlay, _| underlay) })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
     }
 
     fn accepts(&self) -> Accepts {

@@ -6,6 +6,7 @@ pub mod alloc;
 pub mod backend;
 pub mod handover;
 pub mod host_gw;
+pub mod ipip;
 mod network;
 pub mod registry;
 pub mod status;
@@ -13,7 +14,7 @@ pub mod udp;
 mod userspace;
 pub mod vxlan;
 
-pub use backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;

@@ -1,7 +1,7 @@
 //! The backends by name, one line for each.
 
 use crate::backend::{Backend, Error, Setup};
-use crate::{alloc, host_gw, udp, vxlan};
+use crate::{alloc, host_gw, ipip, udp, vxlan};
 use subnet_lease::json::Object;
 use subnet_lease::{LeaseAttrs, RawJson};
 
@@ -19,12 +19,13 @@ pub struct Kind {
 pub const BACKENDS: &[Kind] = &[
     Kind { name: alloc::KIND, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
     Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
+    Kind { name: ipip::KIND, make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)), identity: nothing },
     Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
     Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vxlan::identity },
 ];
 
 /// Backends of Go flannel that are not supported yet.
-const MISSING: [&str; 5] = [WIREGUARD, "ipip", "extension", "ipsec", "tencent-vpc"];
+const MISSING: [&str; 4] = [WIREGUARD, "extension", "ipsec", "tencent-vpc"];
 const WIREGUARD: &str = "wireguard";
 
 /// Creates the backend named in the network configuration.
@@ -62,7 +63,7 @@ fn nothing(_data: &RawJson) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Takes;
+    use crate::backend::{Guarded, Takes};
     use netstate::reconcile::Options;
 
     fn setup(text: &str) -> Setup {
@@ -72,6 +73,7 @@ mod tests {
             route_protocol: 241,
             options: Options::default(),
             former: Default::default(),
+            left_behind: Vec::new(),
             features: Default::default(),
             files: Default::default(),
         }
@@ -91,6 +93,7 @@ mod tests {
             assert_eq!((one.shares_ports, one.tunnels.is_empty()), (shared, !shared), "{mode}");
         }
         assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], ports: vec![8285], ..Takes::default() });
+        assert_eq!(v4(r#"{"Type":"ipip"}"#, true), Takes { devices: vec!["flannel.ipip".to_owned()], ..Takes::default() });
         assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
@@ -101,6 +104,7 @@ mod tests {
             (r#"{"Type":"vxlan"}"#, true, [1450, 1430]),
             (r#"{"Type":"vxlan","MTU":1400}"#, true, [1350, 1330]),
             (r#"{"Type":"udp"}"#, true, [1472, 1472]),
+            (r#"{"Type":"ipip"}"#, true, [1480, 1480]),
             (r#"{"Type":"host-gw"}"#, false, [1500, 1500]),
         ] {
             let overlay = overlay(backend).unwrap();
@@ -115,28 +119,30 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_rules_can_guard() {
-        for (backend, ports) in [
-            (r#"{"Type":"vxlan"}"#, vec![8472]),
-            (r#"{"Type":"VXLAN","port":4789}"#, vec![4789]),
-            (r#"{"Type":"udp"}"#, vec![8285]),
-            (r#"{"Type":"udp","Port":9000}"#, vec![9000]),
-            (r#"{"Type":"host-gw","Port":1}"#, vec![]),
+    fn what_rules_can_guard() {
+        for (backend, guarded) in [
+            (r#"{"Type":"vxlan"}"#, Some(Guarded::Udp(vec![8472]))),
+            (r#"{"Type":"VXLAN","port":4789}"#, Some(Guarded::Udp(vec![4789]))),
+            (r#"{"Type":"udp"}"#, Some(Guarded::Udp(vec![8285]))),
+            (r#"{"Type":"udp","Port":9000}"#, Some(Guarded::Udp(vec![9000]))),
+            (r#"{"Type":"ipip","Port":1}"#, Some(Guarded::Ipip)),
+            (r#"{"Type":"host-gw","Port":1}"#, None),
         ] {
             let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
-            assert_eq!(create(&setup).unwrap().guarded_ports(), ports, "{backend}");
+            assert_eq!(create(&setup).unwrap().guarded(), guarded, "{backend}");
         }
         assert!(refusal(r#"{"Type":"udp","Port":70000}"#).contains("Port is 70000"));
     }
 
     #[test]
     fn unsupported_types_are_named() {
-        for built in ["vxlan", "host-gw", "alloc", "udp", "VXLAN"] {
+        for built in ["vxlan", "host-gw", "alloc", "ipip", "udp", "VXLAN"] {
             assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");
         }
         assert!(
-            refusal(r#"{"Type":"aws-vpc"}"#)
-                .starts_with("unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of alloc, host-gw, udp, vxlan")
+            refusal(r#"{"Type":"aws-vpc"}"#).starts_with(
+                "unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of alloc, host-gw, ipip, udp, vxlan"
+            )
         );
         assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not supported yet"));
         assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));

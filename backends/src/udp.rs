@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -64,14 +64,14 @@ impl Backend for Udp {
         Takes { devices: vec![DEVICE.to_owned()], ports: vec![self.config.port], ..Takes::default() }
     }
 
-    fn guarded_ports(&self) -> Vec<u16> {
-        vec![self.config.port]
+    fn guarded(&self) -> Option<Guarded> {
+        Some(Guarded::Udp(vec![self.config.port]))
     }
 
     fn overlay(&self) -> Option<Overlay> {
         let outer = self.outer_ipv6();
         let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
-        Some(Overlay { kinds: Kinds::Any, device: true, outer_ipv6: Some(outer), clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Any, device: true, outer_ipv6: Some(outer), ipv6: true, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {

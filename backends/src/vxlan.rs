@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -115,14 +115,14 @@ impl Backend for Vxlan {
         }
     }
 
-    fn guarded_ports(&self) -> Vec<u16> {
-        vec![self.port()]
+    fn guarded(&self) -> Option<Guarded> {
+        Some(Guarded::Udp(vec![self.port()]))
     }
 
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, ipv6| config.device_mtu(underlay, ipv6));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: None, clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: None, ipv6: true, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {

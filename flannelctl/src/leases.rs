@@ -137,6 +137,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         files: backends::handover::Files::default(),
         options: Default::default(),
         former: Default::default(),
+        left_behind: Vec::new(),
         features: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());

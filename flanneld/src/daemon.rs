@@ -4,6 +4,7 @@ mod attrs;
 mod end;
 mod host;
 mod lease;
+mod left_behind;
 mod node;
 mod node_info;
 mod retry;

@@ -36,6 +36,11 @@ pub struct Mesh {
 impl Mesh {
     /// Prepares to ask and answer on this port.
     pub fn new(port: u16, id: &str, own: Subnets, overlay: Overlay, underlay: watch::Receiver<Underlay>, health: Health) -> Self {
+        // Nobody answers in a family that the network does not carry.
+        let own = match own {
+            Subnets::Both(v4, _) if !overlay.ipv6 => Subnets::V4(v4),
+            own => own,
+        };
         let settings = Settings {
             port,
             id: id.to_owned(),
@@ -168,6 +173,7 @@ mod tests {
             kinds: Kinds::Any,
             device: true,
             outer_ipv6,
+            ipv6: true,
             clear: true,
             mtu: Arc::new(|mtu, ipv6| mtu - if ipv6 { 70 } else { 50 }),
         };

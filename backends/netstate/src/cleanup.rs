@@ -102,6 +102,11 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
 }
 
+/// Whether flannel, ours or Go's, creates devices of this name and kind.
+pub fn is_flannels(name: &str, kind: &str) -> bool {
+    matches!(link_owner(name, kind), LinkOwner::Flannel)
+}
+
 /// Decides for each object whether to remove or keep it.
 pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();

@@ -1,10 +1,12 @@
 //! Interfaces: their common properties, and their kinds, each in a file of its own.
 
+pub mod ipip;
 pub mod tun;
 pub mod vxlan;
 
 use crate::fit::Fit;
 use crate::names::Mac;
+use ipip::IpipSpec;
 use tun::TunSpec;
 use vxlan::VxlanSpec;
 
@@ -25,13 +27,20 @@ pub struct LinkSpec {
     pub checksum_offload: Option<bool>,
 }
 
+/// The kernel's name for WireGuard devices.
+pub const WIREGUARD: &str = "wireguard";
+
 /// Kinds of interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkKind {
     /// A vxlan tunnel end.
     Vxlan(VxlanSpec),
+    /// An IPIP tunnel.
+    Ipip(IpipSpec),
     /// A TUN device, ours or Go flannel's.
     Tun(TunSpec),
+    /// A WireGuard device, Go flannel's. Never desired, only found.
+    Wireguard,
     /// Any other kind, by the kernel's name for it. Never desired, only found.
     Other(String),
 }
@@ -41,9 +50,17 @@ impl LinkKind {
     pub fn name(&self) -> &str {
         match self {
             LinkKind::Vxlan(_) => vxlan::KIND,
+            LinkKind::Ipip(_) => ipip::KIND,
             LinkKind::Tun(_) => tun::KIND,
+            LinkKind::Wireguard => WIREGUARD,
             LinkKind::Other(kind) => kind,
         }
+    }
+
+    /// The kernel module that provides the kind.
+    pub fn module(&self) -> &str {
+        // They are named alike.
+        self.name()
     }
 
     /// Whether flannel creates links of this kind. Under our name such a link is ours and may be rebuilt as another kind.
@@ -55,6 +72,7 @@ impl LinkKind {
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
+            (LinkKind::Ipip(want), LinkKind::Ipip(have)) => want.fit(have),
             (LinkKind::Tun(want), LinkKind::Tun(have)) => want.fit(have),
             (LinkKind::Other(want), LinkKind::Other(have)) if want == have => Fit::Same,
             (want, have) if want.is_flannels() && have.is_flannels() => Fit::Rebuild,

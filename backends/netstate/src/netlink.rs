@@ -4,6 +4,7 @@ mod decode;
 mod errno;
 mod ethtool;
 mod header;
+mod ipip;
 mod links;
 pub mod lookup;
 mod read;
@@ -16,7 +17,7 @@ mod watched;
 mod wire;
 mod write;
 
-use crate::cleanup::Inventory;
+use crate::cleanup::{Inventory, is_flannels};
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
@@ -24,8 +25,9 @@ use crate::scope::Scope;
 use crate::survey::Survey;
 use crate::underlay::Underlay;
 use async_trait::async_trait;
+use ipnet::IpNet;
 use socket::{Notices, Requests};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use uapi::*;
 
@@ -35,6 +37,8 @@ pub struct NetlinkKernel {
     notices: Notices,
     /// Our links, as of the last read.
     links: Vec<(LinkName, u32)>,
+    /// The indices that our links had when they were last seen: a renamed one keeps it.
+    last_index: BTreeMap<LinkName, u32>,
     /// The underlay, as of the last facts.
     underlay: (u32, LinkName),
     /// Whether there are on-link queries. If so, every route of the main table matters.
@@ -58,6 +62,7 @@ impl NetlinkKernel {
             notices: Notices::open(GROUPS)?,
             requests: Requests::open()?,
             links: Vec::new(),
+            last_index: BTreeMap::new(),
             underlay: (0, LinkName::default()),
             asking: false,
             on_link: BTreeSet::new(),
@@ -88,6 +93,26 @@ impl NetlinkKernel {
     /// Either list is incomplete.
     pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
         self.list_all().await
+    }
+
+    /// The devices of flannel's, ours or Go's and of any backend, that have an address inside these networks.
+    ///
+    /// # Errors
+    /// A list is incomplete.
+    pub async fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
+        let links = self.all_links().await?;
+        let mut found = Vec::new();
+        for link in links.iter().filter(|link| is_flannels(link.name.as_str(), link.spec.kind.name())) {
+            let mut inside = false;
+            for family in [AF_INET, AF_INET6] {
+                let addresses = self.addresses_of(link.index, family).await?;
+                // An operator's address has the length of a network.
+                let single = addresses.iter().filter(|(net, _)| net.prefix_len() == net.max_prefix_len());
+                inside |= single.map(|(net, _)| net.addr()).any(|ip| networks.iter().any(|network| network.contains(&ip)));
+            }
+            found.extend(inside.then_some(link.name));
+        }
+        Ok(found)
     }
 
     /// The MAC of an existing vxlan or TUN interface of that name.

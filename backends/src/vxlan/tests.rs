@@ -15,6 +15,7 @@ fn vxlan(backend: &str) -> Vxlan {
         route_protocol: 241,
         options: Default::default(),
         former: Default::default(),
+        left_behind: Vec::new(),
         features: Default::default(),
         files: crate::handover::Files::default(),
     };
@@ -265,6 +266,7 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
         route_protocol: 241,
         options: Default::default(),
         former,
+        left_behind: Vec::new(),
         features: Default::default(),
         files: crate::handover::Files::default(),
     };

@@ -140,6 +140,7 @@ pub fn setup(template: &str, backend: &str) -> Setup {
         route_protocol: 241,
         options: Options::default(),
         former: Default::default(),
+        left_behind: Vec::new(),
         features: Default::default(),
         files: Default::default(),
     }

@@ -1,8 +1,9 @@
 //! The rules in iptables syntax, and the input for iptables-restore that puts them in place: text in, text out.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
-use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
+use super::rules::{Carrier, Encap, Match, Rule, Ruleset, Verdict, head};
 use ipnet::IpNet;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -72,12 +73,31 @@ fn guards(saved: &str) -> BTreeSet<u16> {
     lines(saved).filter(|(table, _)| *table == "raw").flat_map(|(_, line)| words(line)).collect()
 }
 
-/// The jumps match the port, so that other packets are checked against one rule only.
+/// The match for encapsulated packets.
+fn carrier(carrier: &Carrier) -> String {
+    match carrier {
+        Carrier::Ipip => " -p 4".to_owned(),
+        Carrier::Udp(ports) => match ports.iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+            [port] => format!(" -p udp -m udp --dport {port}"),
+            ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
+        },
+    }
+}
+
+/// iptables-save prints a protocol by its name in /etc/protocols, and distributions name protocol 4 differently.
+fn by_number(saved: &str) -> Cow<'_, str> {
+    match [" -p ipencap ", " -p ipv4 "].into_iter().find(|named| saved.contains(named)) {
+        Some(named) => Cow::Owned(saved.replace(named, " -p 4 ")),
+        None => Cow::Borrowed(saved),
+    }
+}
+
+/// The jumps match the carrier, so that other packets are checked against one rule only.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
         builtin,
-        jump: encap.filter(|encap| used(encap)).map(|encap| jump(builtin, &format!(" -p udp -m udp --dport {}", encap.port), comment, &chain)),
+        jump: encap.filter(|encap| used(encap)).map(|encap| jump(builtin, &carrier(&encap.carrier), comment, &chain)),
         first: false,
     };
     let lines = |encap: &Encap| {
@@ -104,6 +124,7 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 /// The input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired ones.
 /// None if nothing has to change. Each table is one commit. A chain is replaced as a whole; in a shared chain, only our rules are.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
+    let saved = &*by_number(saved);
     let mut out = String::new();
     for managed in managed_chains(rules, saved) {
         let present = ChainState::of(&managed, &rules.others, saved);

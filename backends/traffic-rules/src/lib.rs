@@ -13,7 +13,7 @@ mod tests;
 use ipnet::IpNet;
 use ownership::OtherDaemons;
 use programs::{Iptables, ProgramError, Variant, legacy_tables, nft, nft_check, nft_table, pick};
-use rules::{Port, RuleOptions, Ruleset, guard, ruleset};
+use rules::{Carrier, Ends, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub struct Wanted {
     pub nftables: bool,
     /// The interval at which the iptables rules are checked.
     pub resync: Duration,
-    /// The backend's UDP port.
-    pub port: Option<u16>,
+    /// What the backend's encapsulated packets are recognised by.
+    pub carrier: Option<Carrier>,
     /// This host's addresses on the node network.
     pub hosts: BTreeSet<IpAddr>,
     /// The public addresses of the other nodes, and of nodes of other networks that send to the same port.
@@ -50,7 +50,7 @@ pub struct Wanted {
 impl Wanted {
     /// Whether the rules depend on the addresses of the other nodes.
     pub fn follows_peers(&self) -> bool {
-        self.port.is_some() && self.options.guard.is_some()
+        self.carrier.is_some() && self.options.guard.is_some()
     }
 
     /// The rules, one set for each family.
@@ -59,10 +59,10 @@ impl Wanted {
         let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
         let mut out = Vec::new();
         for (ipv6, pods) in [(false, v4.zip(own_v4)), (true, v6.zip(own_v6))] {
-            let port = self.port.map(|number| Port { number, pods, hosts: &self.hosts, peers: &self.peers });
+            let ends = self.carrier.as_ref().map(|carrier| Ends { carrier, pods, hosts: &self.hosts, peers: &self.peers });
             // Packets of one family may be encapsulated in the other.
-            let port = port.filter(|_| pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6));
-            let encap = port.and_then(|port| guard(ipv6, port, self.options.guard));
+            let ends = ends.filter(|_| pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6));
+            let encap = ends.and_then(|ends| guard(ipv6, ends, self.options.guard));
             let rules = match pods {
                 Some((network, own)) => ruleset(network, own, &self.options),
                 None if encap.is_some() => Ruleset::empty(ipv6),
@@ -193,7 +193,7 @@ impl Applier {
             // A kernel that cannot guard the port must still masquerade.
             Err(ProgramError::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) => {
                 nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await?;
-                Err(ProgramError::Refused(format!("cannot guard the encapsulation port; the other rules are in place: {why}")))
+                Err(ProgramError::Refused(format!("cannot guard the tunnels; the other rules are in place: {why}")))
             }
             done => done.map(|()| Applied { wrote: true, ..applied }),
         }

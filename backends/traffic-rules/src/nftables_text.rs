@@ -4,7 +4,7 @@
 //! themselves do what the iptables rules do (the mark is masked, rule 4 is about this node's pods).
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
-use super::rules::{Match, Rule, Ruleset, Verdict};
+use super::rules::{Carrier, Match, Rule, Ruleset, Verdict};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -77,9 +77,9 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// The port that all its rules match.
-    fn port(&self, rules: &Ruleset) -> Option<u16> {
-        rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.port)
+    /// What all its rules match.
+    fn carrier<'a>(&self, rules: &'a Ruleset) -> Option<&'a Carrier> {
+        rules.encap.as_ref().filter(|_| self.guard).map(|encap| &encap.carrier)
     }
 }
 
@@ -146,7 +146,7 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
     let Chain { kind, hook, priority, comment, .. } = chain;
     let path = format!("{family} {table} {name}");
-    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.port(rules), rule, rules.guard_slot));
+    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.carrier(rules), rule, rules.guard_slot));
     let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
     // Adding the chain first makes the flush and the deletion safe.
     let add = format!("add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}");
@@ -185,8 +185,15 @@ pub fn probe(ipv6: bool) -> String {
     )
 }
 
-fn render(family: &str, port: Option<u16>, rule: &Rule, slot: u16) -> String {
-    let mut out = port.map(|port| format!(" udp dport {port}")).unwrap_or_default();
+fn render(family: &str, carrier: Option<&Carrier>, rule: &Rule, slot: u16) -> String {
+    let mut out = match carrier {
+        None => String::new(),
+        Some(Carrier::Ipip) => " ip protocol 4".to_owned(),
+        Some(Carrier::Udp(ports)) => match ports.iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+            [port] => format!(" udp dport {port}"),
+            ports => format!(" udp dport {{ {} }}", ports.join(", ")),
+        },
+    };
     let not = |is: bool| if is { "" } else { "!= " };
     for condition in &rule.matches {
         let _ = match condition {
@@ -407,8 +414,8 @@ impl TableState {
         for rule in items(listing, "rule") {
             let name = text(rule, "chain");
             if let Some(chain) = found.chains.iter_mut().find(|chain| chain.name == name) {
-                let port = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.port);
-                chain.rules.push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, port, rules.guard_slot) });
+                let carrier = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| &encap.carrier);
+                chain.rules.push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, carrier, rules.guard_slot) });
             }
         }
         for set in items(listing, "set") {
@@ -457,17 +464,15 @@ impl TableState {
     }
 }
 
-fn parse(rule: &Value, port: Option<u16>, slot: u16) -> Option<Rule> {
+fn parse(rule: &Value, carrier: Option<&Carrier>, slot: u16) -> Option<Rule> {
     let mut matches = Vec::new();
     let mut verdict = None;
     let mut counted = false;
     let mut expressions = rule.get("expr")?.as_array()?.iter();
-    if let Some(port) = port {
-        let first = expressions.next()?.get("match")?;
-        let payload = first.get("left")?.get("payload")?;
-        if (text(payload, "protocol"), text(payload, "field"), text(first, "op")) != ("udp", "dport", "==") || first.get("right")? != port {
-            return None;
-        }
+    if let Some(carrier) = carrier
+        && !matches_carrier(expressions.next()?.get("match")?, carrier)?
+    {
+        return None;
     }
     for expression in expressions {
         if let Some(condition) = expression.get("match") {
@@ -503,6 +508,22 @@ fn parse(rule: &Value, port: Option<u16>, slot: u16) -> Option<Rule> {
         return None;
     }
     Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
+}
+
+/// Whether a condition matches just these encapsulated packets.
+fn matches_carrier(condition: &Value, carrier: &Carrier) -> Option<bool> {
+    let payload = condition.get("left")?.get("payload")?;
+    let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
+    let right = condition.get("right")?;
+    Some(match carrier {
+        Carrier::Udp(ports) => {
+            let several = right.get("set").and_then(Value::as_array).map_or(std::slice::from_ref(right), Vec::as_slice);
+            let found: Option<BTreeSet<u16>> = several.iter().map(|port| u16::try_from(port.as_u64()?).ok()).collect();
+            what == ("udp", "dport", "==") && found.as_ref() == Some(ports)
+        }
+        // nft prints it by its name in /etc/protocols, if there is one.
+        Carrier::Ipip => what == ("ip", "protocol", "==") && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str())),
+    })
 }
 
 fn parse_match(condition: &Value, slot: u16) -> Option<Match> {

@@ -73,11 +73,27 @@ pub struct Ruleset {
     pub others: OtherDaemons,
 }
 
-/// The rules for the encapsulation port of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only its packets reach them.
+/// What encapsulated packets are recognised by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// UDP, to one of these ports.
+    Udp(BTreeSet<u16>),
+    /// IP in IP: protocol 4 (RFC 2003). Over IPv4 only.
+    Ipip,
+}
+
+impl Carrier {
+    /// UDP to one port.
+    pub fn port(port: u16) -> Self {
+        Carrier::Udp([port].into())
+    }
+}
+
+/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only they reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// The UDP port.
-    pub port: u16,
+    /// What they are recognised by.
+    pub carrier: Carrier,
     /// The rules for incoming packets, from the network or from pods.
     pub incoming: Vec<Rule>,
     /// The rules for packets that this host sends.
@@ -206,11 +222,11 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     }
 }
 
-/// The encapsulation port of one family.
+/// The ends of the tunnels of one family.
 #[derive(Clone, Copy, Debug)]
-pub struct Port<'a> {
-    /// The UDP port.
-    pub number: u16,
+pub struct Ends<'a> {
+    /// What encapsulated packets are recognised by.
+    pub carrier: &'a Carrier,
     /// The pods' network and this node's subnet of it. None if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
@@ -219,22 +235,25 @@ pub struct Port<'a> {
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// The guard of the encapsulation port. Addresses of the other family are ignored. None if no option is set.
-pub fn guard(ipv6: bool, port: Port<'_>, guard: GuardOptions) -> Option<Encap> {
+/// The guard of the tunnels. Addresses of the other family are ignored. None if no option is set.
+pub fn guard(ipv6: bool, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
+    if ipv6 && *ends.carrier == Carrier::Ipip {
+        return None;
+    }
     let family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| ip.is_ipv6() == ipv6).copied().collect() };
-    let hosts = family(port.hosts);
+    let hosts = family(ends.hosts);
     // If the node network lies inside the pod network, nodes must not be mistaken for pods.
-    let within = port.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
+    let within = ends.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     if guard.notrack {
         incoming.push(rule([Match::LocalDestination], Verdict::Notrack));
-        outgoing.push(match port.pods {
+        outgoing.push(match ends.pods {
             Some((network, _)) if !within => rule([Match::Destination(false, network), Match::LocalSource], Verdict::Notrack),
             _ => rule([Match::LocalSource], Verdict::Notrack),
         });
     }
     if guard.bar_pods
-        && let Some((network, own)) = port.pods
+        && let Some((network, own)) = ends.pods
     {
         let from = Match::Source(true, if within { own } else { network });
         incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
@@ -247,8 +266,8 @@ pub fn guard(ipv6: bool, port: Port<'_>, guard: GuardOptions) -> Option<Encap> {
         UnknownSenders::Drop => Some(Verdict::Drop),
     };
     incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)));
-    let peers = verdict.map(|_| family(port.peers).into_iter().chain(hosts).collect());
-    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { port: port.number, incoming, outgoing, peers })
+    let peers = verdict.map(|_| family(ends.peers).into_iter().chain(hosts).collect());
+    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { carrier: ends.carrier.clone(), incoming, outgoing, peers })
 }
 
 fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {

@@ -1,7 +1,7 @@
 use super::iptables_text::payload;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{GuardOptions, Port, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
+use super::rules::{Carrier, Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
 use subnet_lease::Dual;
@@ -118,7 +118,7 @@ fn golden_rules() {
             options,
             nftables: false,
             resync: Duration::from_secs(60),
-            port: None,
+            carrier: None,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: 0,
@@ -180,13 +180,13 @@ fn rules_of_old_versions_are_removed() {
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
     let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
     let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
-    let port = Port {
-        number: 8472,
+    let ends = Ends {
+        carrier: &Carrier::port(8472),
         pods: Some((network.parse().unwrap(), own.parse().unwrap())),
         hosts: &hosts,
         peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
     };
-    Ruleset { encap: guard(rules.ipv6, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
+    Ruleset { encap: guard(rules.ipv6, ends, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(iptables_text::unknown_senders(raw), None, "the output has no counts");
     // No options, no guard.
     let no_addresses = BTreeSet::new();
-    let port = Port { number: 8472, pods: None, hosts: &no_addresses, peers: &no_addresses };
+    let port = Ends { carrier: &Carrier::port(8472), pods: None, hosts: &no_addresses, peers: &no_addresses };
     assert_eq!(guard(false, port, GuardOptions::default()), None);
 }
 
@@ -222,7 +222,12 @@ fn the_encapsulation_port_is_guarded() {
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
-    let port = Port { number: 8472, pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())), hosts: &hosts, peers: &hosts };
+    let port = Ends {
+        carrier: &Carrier::port(8472),
+        pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())),
+        hosts: &hosts,
+        peers: &hosts,
+    };
     let chosen = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Off, bar_pods: true };
     let encap = guard(false, port, chosen).unwrap();
     let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::empty(false) }, "").unwrap();
@@ -403,7 +408,7 @@ fn nft_output_is_recognised() {
             // A different port is recognised as a difference.
             let mut other = rules.clone();
             if let Some(encap) = &mut other.encap {
-                encap.port += 1;
+                encap.carrier = Carrier::port(1);
                 assert!(!nftables_text::holds(&other, listing.as_ref()));
             }
         }
@@ -540,6 +545,36 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
+/// Several ports, or a protocol without ports: written by us, printed by the programs of several distributions, and recognised.
+#[test]
+fn other_carriers_than_one_port_are_guarded() {
+    let rules = |ipv6: bool, carrier: &Carrier| {
+        let (none, pods) = (BTreeSet::new(), Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())));
+        let options = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Count, bar_pods: true };
+        Ruleset { encap: guard(ipv6, Ends { carrier, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(ipv6) }
+    };
+    let several = Carrier::Udp([51820, 51821].into());
+    for (carrier, iptables, nft) in
+        [(&several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"), (&Carrier::Ipip, "-p 4", "ip protocol 4")]
+    {
+        let rules = rules(false, carrier);
+        let text = payload(&rules, EMPTY).unwrap();
+        assert!(text.contains(&format!("-A PREROUTING {iptables} -m comment")), "{text}");
+        let saved = restored(EMPTY, &text);
+        assert_eq!(payload(&rules, &saved), None);
+        for name in ["ipencap", "ipv4"] {
+            assert_eq!(payload(&rules, &saved.replace("-p 4 ", &format!("-p {name} "))), None, "{name}");
+        }
+        let script = nftables_text::script(&rules, None);
+        assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
+    }
+    assert_eq!(rules(true, &Carrier::Ipip).encap, None, "it has no packets over IPv6");
+    // Another carrier is another guard.
+    let saved = restored(EMPTY, &payload(&rules(false, &Carrier::port(8472)), EMPTY).unwrap());
+    let after = restored(&saved, &payload(&rules(false, &Carrier::Ipip), &saved).unwrap());
+    assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
+}
+
 /// The IPv4 rules of one of two daemons that share a host.
 fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSenders, guarded: [bool; 2], unknown: bool) -> Ruleset {
     let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
@@ -547,7 +582,7 @@ fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSe
     let other = 1 - number;
     let hosts = ["192.168.56.101".parse().unwrap()].into();
     let peers = ["192.168.56.102".parse().unwrap()].into();
-    let port = Port { number: 8472, pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
+    let port = Ends { carrier: &Carrier::port(8472), pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
     let encap = guard(false, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
     let others = OtherDaemons {
         own: [net(number)].into(),

@@ -32,7 +32,7 @@ const OTHERS: &str = "
 ";
 
 /// Everything that a program can have in the kernel of a host.
-fn dump(host: &Host) -> String {
+pub(crate) fn dump(host: &Host) -> String {
     let script = "
         nft -s list ruleset
         for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
@@ -68,7 +68,7 @@ fn run_files(host: &Host) -> Vec<String> {
 }
 
 /// A dry run tells what a real one does and changes nothing; the real one leaves `before`; another has nothing to do.
-fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
+pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);
     let files = run_files(host);
     assert!(!differences(before, &there).is_empty(), "there is something to remove");

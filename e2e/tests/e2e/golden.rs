@@ -62,7 +62,7 @@ fn alloc() -> Result<()> {
 type Facts = BTreeMap<&'static str, Vec<String>>;
 
 /// Builds the bed of the captures, runs our daemons in it, and waits until all is as captured.
-fn compare(case: &str) -> Result<()> {
+pub(crate) fn compare(case: &str) -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case);
     let read = |file: &str| std::fs::read_to_string(capture.join(file)).with_context(|| format!("{case}/{file}"));
     let expected = captured(&capture)?;

@@ -18,9 +18,12 @@ const HOST_GW: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","Subne
 /// A link of somebody else, and routes of his over it, one of them inside our network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// What somebody else puts on our device, outside our network.
-const FOREIGN_ON_DEVICE: &str = "route replace 10.97.0.0/16 dev flannel.1 proto static\naddress replace 10.98.0.1/24 dev flannel.1\n\
-    neighbour replace 10.98.0.9 lladdr 02:00:00:00:09:09 dev flannel.1 nud permanent";
+/// What somebody else puts on our device, outside our network; the last one where the device has MACs.
+const FOREIGN_ON_DEVICE: [&str; 3] = [
+    "route replace 10.97.0.0/16 dev DEV proto static",
+    "address replace 10.98.0.1/24 dev DEV",
+    "neighbour replace 10.98.0.9 lladdr 02:00:00:00:09:09 dev DEV nud permanent",
+];
 
 /// Three hosts with a pod each, probed on every way, without audits.
 struct Cluster {
@@ -61,6 +64,7 @@ impl Cluster {
         let dual = net_conf.contains("IPv6Network");
         let meshes = meshes(&pods)?;
         let devices = match (net_conf.contains("vxlan"), dual) {
+            _ if net_conf.contains("ipip") => vec!["flannel.ipip"],
             (false, _) => vec![],
             (true, false) => vec!["flannel.1"],
             (true, true) => vec!["flannel.1", "flannel-v6.1"],
@@ -101,8 +105,9 @@ impl Cluster {
     /// Does something to the first host and waits for what follows from it, a host at a time.
     fn becomes(&self, what: &str, damage: &str, foreign: Foreign, expected: impl Fn(usize, &str) -> String) -> Result<()> {
         let netns = self.hosts[0].netns();
-        if !self.devices.is_empty() {
-            netns.ip(FOREIGN_ON_DEVICE)?;
+        if let Some(device) = self.devices.first() {
+            let kinds = if *device == "flannel.ipip" { &FOREIGN_ON_DEVICE[..2] } else { &FOREIGN_ON_DEVICE };
+            netns.ip(&kinds.join("\n").replace("DEV", device))?;
         }
         let on_device = foreign == Foreign::Stays;
         let others = others(&self.hosts[0], on_device)?;
@@ -189,7 +194,7 @@ fn others(host: &Host, on_device: bool) -> Result<String> {
         .collect();
     let addresses = netns.addresses()?;
     lines.extend(addresses.iter().filter(|entry| counts(&entry.ifname) && !entry.net.starts_with("10.5.")).map(|entry| format!("{entry:?}")));
-    if on_device {
+    if on_device && netns.links()?.iter().any(|link| link.ifname == "flannel.1") {
         let neighbours = netns.neighbours("flannel.1")?;
         lines.extend(neighbours.iter().filter(|entry| entry.dst.starts_with("10.98.")).map(|entry| format!("{} {:?}", entry.dst, entry.lladdr)));
     }
@@ -227,7 +232,11 @@ fn underlay_and_routes(cluster: &Cluster, overhead: u32) -> Result<()> {
     let mtu_in_file =
         |mtu: u32| eventually(DEADLINE, "subnet.env follows the MTU", || cluster.daemons[0].subnet_env().is_ok_and(|env| env.mtu == mtu));
     let smaller = |host: usize, before: &str| {
-        if host == 0 { before.replace("mtu 1450", "mtu 1350").replace("mtu 1430", "mtu 1330") } else { before.to_owned() }
+        if host == 0 {
+            before.replace("mtu 1450", "mtu 1350").replace("mtu 1430", "mtu 1330").replace("mtu 1480", "mtu 1380")
+        } else {
+            before.to_owned()
+        }
     };
     cluster.becomes("the underlay's MTU shrinks", "ip link set enp0s8 mtu 1400", Foreign::Stays, smaller)?;
     mtu_in_file(1400 - overhead)?;
@@ -257,6 +266,39 @@ fn device(cluster: &Cluster) -> Result<()> {
     // Below 1280 bytes the kernel would take IPv6 from the device.
     cluster.repairs("the MTU changes", &cluster.each_device("ip link set DEV mtu 1300"), Stays)?;
     cluster.repairs("learning is switched on", &cluster.each_device("ip link set DEV type vxlan learning"), Stays)
+}
+
+/// The damages that an IPIP device knows. The interface that the module makes by itself is nobody's, whatever happens.
+fn ipip_device(cluster: &Cluster) -> Result<()> {
+    use Foreign::{GoesWithDevice, Stays};
+    let repairs = |what, damage: &str, foreign| cluster.repairs(what, &cluster.each_device(damage), foreign);
+    repairs("the device is deleted", "ip link del DEV", GoesWithDevice)?;
+    repairs("the device is set down", "ip link set DEV down", GoesWithDevice)?;
+    repairs("the device is set down and up", "ip link set DEV down; ip link set DEV up", GoesWithDevice)?;
+    repairs("the address is removed", "for net in $(ip -o address show dev DEV | grep -o '10.5[^ ]*'); do ip address del $net dev DEV; done", Stays)?;
+    repairs("the MTU changes", "ip link set DEV mtu 1300", Stays)?;
+    repairs("the local address changes", "ip link change DEV type ipip local 10.98.0.1 remote any", Stays)?;
+    repairs("the TTL changes", "ip link change DEV type ipip local 192.168.56.101 remote any ttl 9 pmtudisc", Stays)?;
+    repairs("the device is renamed", "ip link set DEV down; ip link set DEV name other9; ip link set other9 up", GoesWithDevice)?;
+    repairs("the device leads to one peer", "ip link del DEV; ip link add DEV type ipip local 192.168.56.101 remote 192.168.56.102", GoesWithDevice)?;
+    let tunl0 = cluster.hosts[0].netns().sh("ip -br link show dev tunl0")?;
+    ensure!(tunl0.contains("DOWN"), "tunl0 is not as the module made it: {tunl0}");
+    Ok(())
+}
+
+pub(crate) fn ipip_heals() -> Result<()> {
+    Lab::run("heal-ipip", |lab| {
+        let cluster = Cluster::start(lab, &HOST_GW.replace("host-gw", "ipip"))?;
+        ipip_device(&cluster)?;
+        underlay_and_routes(&cluster, 20)?;
+        cluster.finish()
+    })
+}
+
+pub(crate) fn ipip_is_killed() {
+    let conf = HOST_GW.replace("host-gw", "ipip");
+    a_killed_daemon_is_not_missed("kill-ipip", &conf);
+    no_probe_is_lost_by_a_kill("probe-ipip", &conf);
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod kube;
 mod lab;
 mod lab_killed;
 mod lease;
+mod left_behind;
 mod mesh;
 mod mesh_hostile;
 mod mesh_wire;
@@ -43,6 +44,7 @@ mod traffic;
 mod two_networks;
 mod underlay;
 mod vagrant;
+mod vm;
 mod ways;
 
 /// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.

@@ -19,7 +19,7 @@ const MEGABYTES: u64 = 1_000_000;
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 
 #[derive(Clone, Copy, PartialEq)]
-enum Families {
+pub(crate) enum Families {
     V4,
     V6,
     Dual,
@@ -76,7 +76,7 @@ fn host_gw_dual_etcd_36() -> Result<()> {
 }
 
 /// Three nodes, a fourth that joins and leaves, and what all of it looks like to an operator.
-fn carries(backend: &str, families: Families, version: EtcdVersion) -> Result<()> {
+pub(crate) fn carries(backend: &str, families: Families, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("{backend} {version:?}"), |lab| {
         let lan = lab.switch("lan")?;
         let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
@@ -143,7 +143,11 @@ fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
 
 /// Pings all pairs with packets as long as the device takes them, in each family; one byte more does not pass.
 fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) -> Result<()> {
-    let mtu = |overhead: u32| if backend == "vxlan" { 1500 - overhead } else { 1500 };
+    let mtu = |overhead: u32| match backend {
+        "vxlan" => 1500 - overhead,
+        "ipip" => 1480,
+        _ => 1500,
+    };
     let mut ways: Vec<(u32, Vec<IpAddr>)> = Vec::new();
     if families.v4() {
         ways.push((mtu(50), pods.iter().map(|pod| Ok(pod.v4()?.into())).collect::<Result<_>>()?));

@@ -1,7 +1,7 @@
 //! What the daemon needs before it asks for a lease: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
-use super::{Daemon, retry, rights};
+use super::{Daemon, left_behind, retry, rights};
 use crate::identity;
 use backends::{Backend, Options, Setup};
 use ipnet::IpNet;
@@ -37,8 +37,8 @@ impl Daemon {
             document.networks = config.networks.nets().collect();
             document.backend = Some(config.backend.clone());
         });
-        let backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
-        let guard = self.settings.rules.guard.is_some() && !backend.guarded_ports().is_empty();
+        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
+        let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
@@ -61,15 +61,17 @@ impl Daemon {
     }
 
     /// What the backend is made of.
-    pub(super) fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
+    pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
         let previous = subnet_env::read(&self.settings.subnet_file);
+        let former = (previous.network, previous.v6_network);
         Setup {
             config: config.clone(),
             node_id: node.id.clone(),
             route_protocol: self.settings.route_protocol,
             options: Options { audit: self.settings.audit, blackhole: self.settings.blackhole },
             files: self.inherited.files(),
-            former: (previous.network, previous.v6_network),
+            left_behind: left_behind::devices(config.networks, former).await,
+            former,
             features: self.settings.features,
         }
     }

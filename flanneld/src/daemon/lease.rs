@@ -29,7 +29,7 @@ impl Daemon {
         };
         if config != whole {
             // A family that this node lacks is left out.
-            backend = backends::create(&self.setup(&config, &node)).map_err(End::failed)?;
+            backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
             NodeAddresses::from(info).tell(&self.known);

@@ -15,7 +15,7 @@ use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Announced, Backend, Inputs, Network, Underlay};
+use backends::{Announced, Backend, Guarded, Inputs, Network, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
-use traffic_rules::rules::RuleOptions;
+use traffic_rules::rules::{Carrier, RuleOptions};
 
 /// Audits at least this frequent serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
@@ -38,6 +38,14 @@ const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 pub struct Leases {
     table: watch::Receiver<Arc<LeaseTable>>,
     readings: watch::Receiver<Reading>,
+}
+
+/// What the rules recognise encapsulated packets by.
+fn carrier(guarded: Guarded) -> Carrier {
+    match guarded {
+        Guarded::Udp(ports) => Carrier::Udp(ports.into_iter().collect()),
+        Guarded::Ipip => Carrier::Ipip,
+    }
 }
 
 impl Daemon {
@@ -63,7 +71,8 @@ impl Daemon {
         let Node { manager, whole, config, claim, found, announced, lease, backend, held } = node;
         let env = ends.env;
         let underlay = following.underlay.clone();
-        let ports = backend.guarded_ports();
+        let guarded = backend.guarded();
+        let ports = guarded.as_ref().map(|guarded| guarded.ports().to_vec()).unwrap_or_default();
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
@@ -85,17 +94,14 @@ impl Daemon {
             },
             nftables: config.nftables,
             resync: self.settings.rules_resync,
-            port: ports.first().copied(),
+            carrier: guarded.map(carrier),
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
             others: OtherDaemons::default(),
         };
-        if wanted.options.guard.is_some() && wanted.port.is_none() {
-            warn!(
-                "the backend {} has no encapsulation port to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing",
-                config.backend
-            );
+        if wanted.options.guard.is_some() && wanted.carrier.is_none() {
+            warn!("the backend {} has no tunnels to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing", config.backend);
         }
         let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
         let written = self.keep_rules(wanted, nodes).await;

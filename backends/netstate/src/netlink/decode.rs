@@ -1,8 +1,8 @@
 //! Decodes kernel messages. Pure, one function for each kind of message.
 
 use super::uapi::*;
-use super::vxlan;
 use super::wire::{self, Received, inside};
+use super::{ipip, vxlan};
 use crate::link::tun::{self, TunSpec};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
@@ -60,6 +60,8 @@ fn accept_ra(families: &[u8]) -> Option<bool> {
 fn link_kind(info: &[u8]) -> LinkKind {
     match inside(info, IFLA_INFO_KIND).map(wire::text) {
         Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
+        Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
+        Some(crate::link::WIREGUARD) => LinkKind::Wireguard,
         Some(tun::KIND) => LinkKind::Tun(TunSpec { held: false }),
         Some(other) => LinkKind::Other(other.to_owned()),
         None => LinkKind::Other("device".to_owned()),

@@ -2,6 +2,7 @@
 
 use super::socket::Answer;
 use crate::kernel::{FailureKind, OpError};
+use crate::link::ipip;
 use crate::object::{Key, Op, Value};
 use ipnet::IpNet;
 use std::io;
@@ -42,7 +43,15 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         (_, Key::Link(name), libc::EOPNOTSUPP) => (
             FailureKind::Unsupported,
             format!(
-                "; {name} needs the kernel module vxlan (modprobe vxlan; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
+                "; {name} needs the kernel module {module} (modprobe {module}; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)",
+                module = module(op)
+            ),
+        ),
+        // The kernel tells tunnels apart by their ends (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
+        (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EEXIST) if spec.kind.name() == ipip::KIND => (
+            FailureKind::Conflict,
+            format!(
+                "; an interface {name}, or another IPIP interface with the same addresses, exists: find it with `ip -d link show type ipip`, and delete it"
             ),
         ),
         (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (
@@ -54,6 +63,14 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         _ => (FailureKind::Other, String::new()),
     };
     Some(failed(op, failure, said + &remedy))
+}
+
+/// The kernel module that an operation on a link needs.
+fn module(op: &Op) -> &str {
+    match op {
+        Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) | Op::Refuse(_, Value::Link(spec)) => spec.kind.module(),
+        _ => crate::link::vxlan::KIND,
+    }
 }
 
 fn gateway_text(op: &Op) -> String {

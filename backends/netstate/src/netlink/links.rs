@@ -6,7 +6,7 @@ use super::header::link_header;
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
-use super::{NetlinkKernel, ethtool, vxlan};
+use super::{NetlinkKernel, ethtool, ipip, vxlan};
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
@@ -45,14 +45,20 @@ impl NetlinkKernel {
         }
     }
 
-    /// Renames our device back if it was renamed. It is recognised by the tunnel's identity and the MAC. Returns whether
-    /// it was renamed.
+    /// Renames our device back if it was renamed. A vxlan device is recognised by the tunnel's identity and the MAC, an IPIP device by its
+    /// ends and the index that ours had. Returns whether it was renamed.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
+            (LinkKind::Ipip(found), LinkKind::Ipip(wanted)) => wanted.has_ends_of(found),
             _ => false,
         };
-        let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && wanted.mac.is_some() && link.spec.mac == wanted.mac;
+        let index = self.last_index.get(&name).copied();
+        let known = |link: &SeenLink| match link.spec.kind {
+            LinkKind::Ipip(_) => Some(link.index) == index,
+            _ => wanted.mac.is_some() && link.spec.mac == wanted.mac,
+        };
+        let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && known(link);
         let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else { return false };
         let renaming = || Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str());
         let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
@@ -141,7 +147,8 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     }
     match &spec.kind {
         LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
-        LinkKind::Tun(_) | LinkKind::Other(_) => None,
+        LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
+        LinkKind::Tun(_) | LinkKind::Wireguard | LinkKind::Other(_) => None,
     }
 }
 
@@ -149,6 +156,7 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
+        (LinkKind::Ipip(want), LinkKind::Ipip(have)) => (want != have).then(|| ipip::attributes(message, want)),
         _ => None,
     }
 }

@@ -34,6 +34,7 @@ impl NetlinkKernel {
         // A link of another kind under our name is not ours, nor are the objects on it.
         let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
         self.links = ours.map(|link| (link.name, link.index)).collect();
+        self.last_index.extend(self.links.iter().copied());
         let mut found = ExistingState::default();
         for (name, link) in links {
             let vxlan = matches!(link.spec.kind, LinkKind::Vxlan(_));
@@ -116,7 +117,7 @@ impl NetlinkKernel {
     }
 
     /// The addresses of a link in one family, with their scope.
-    async fn addresses_of(&mut self, index: u32, family: u8) -> Result<Vec<(IpNet, u8)>, KernelError> {
+    pub(super) async fn addresses_of(&mut self, index: u32, family: u8) -> Result<Vec<(IpNet, u8)>, KernelError> {
         let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
         self.requests.dump("list addresses", request, Vec::new, |list, message| list.extend(address(message, family, index))).await
     }

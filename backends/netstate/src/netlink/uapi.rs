@@ -68,6 +68,12 @@ pub const IFLA_VXLAN_UDP_ZERO_CSUM6_TX: u16 = 19;
 pub const IFLA_VXLAN_UDP_ZERO_CSUM6_RX: u16 = 20;
 pub const IFLA_VXLAN_GBP: u16 = 23;
 
+/// linux/if_tunnel.h: attributes of IP tunnels.
+pub const IFLA_IPTUN_LOCAL: u16 = 2;
+pub const IFLA_IPTUN_REMOTE: u16 = 3;
+pub const IFLA_IPTUN_TTL: u16 = 4;
+pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
+
 /// linux/if_addr.h: address attributes and flags.
 pub const IFA_ADDRESS: u16 = 1;
 pub const IFA_LOCAL: u16 = 2;

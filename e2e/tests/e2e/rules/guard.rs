@@ -12,7 +12,7 @@ fn where_there_is_no_port_nothing_is_guarded() {
     let lab = Lab::new("no port").unwrap();
     let node = Node::alone(&lab, NFTABLES).unwrap();
     let daemon = node.host.flanneld(&node.options.clone().arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1])).unwrap();
-    assert_eq!(told(&daemon.log(), "the backend host-gw has no encapsulation port to guard"), 1, "{}", daemon.log());
+    assert_eq!(told(&daemon.log(), "the backend host-gw has no tunnels to guard"), 1, "{}", daemon.log());
     assert!(!node.run("nft", &["list", "ruleset"]).unwrap().contains("encap"));
 }
 

@@ -1,0 +1,54 @@
+//! The kernel's IPIP interfaces.
+
+use crate::fit::Fit;
+use std::net::Ipv4Addr;
+
+/// The kernel's name for the kind, and that of its module.
+pub const KIND: &str = "ipip";
+
+/// The properties of an IPIP interface. INVARIANT: a desired one has no remote end, so that routes choose it for each packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpipSpec {
+    /// The outer source address. Without one, the interface that the module itself makes in each namespace (`tunl0`) takes the packets.
+    pub local: Option<Ipv4Addr>,
+    /// The outer destination, if it is the same for all packets.
+    pub remote: Option<Ipv4Addr>,
+    /// The outer TTL; 0 copies that of the inner packet.
+    pub ttl: u8,
+    /// Whether outer packets must not be fragmented, whatever inner ones say.
+    pub pmtudisc: bool,
+}
+
+impl IpipSpec {
+    /// Whether it has the same ends. The kernel has one interface for each pair of them.
+    pub(crate) fn has_ends_of(&self, other: &IpipSpec) -> bool {
+        (self.local, self.remote) == (other.local, other.remote)
+    }
+
+    /// How `found` compares to this desired interface.
+    pub(super) fn fit(&self, found: &IpipSpec) -> Fit {
+        // The kernel makes no interface for all peers of one that leads to a single peer (ip_tunnel_changelink).
+        if self.remote != found.remote {
+            return Fit::Rebuild;
+        }
+        if self == found { Fit::Same } else { Fit::Change }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_changed_in_place() {
+        let want = IpipSpec { local: Some(Ipv4Addr::new(192, 0, 2, 1)), remote: None, ttl: 0, pmtudisc: false };
+        for (found, fit) in [
+            (want, Fit::Same),
+            (IpipSpec { local: None, ..want }, Fit::Change),
+            (IpipSpec { ttl: 64, pmtudisc: true, ..want }, Fit::Change),
+            (IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..want }, Fit::Rebuild),
+        ] {
+            assert_eq!(want.fit(&found), fit, "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Messages about IPIP links.
+
+use super::uapi::*;
+use super::wire::{self, Message};
+use crate::link::ipip::{IpipSpec, KIND};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Adds the attributes of an IPIP link. A change takes all of them: what is left out becomes zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
+pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
+    let address = |address: Option<Ipv4Addr>| IpAddr::V4(address.unwrap_or(Ipv4Addr::UNSPECIFIED));
+    message.nest(IFLA_LINKINFO, |m| {
+        m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, |m| {
+            m.ip(IFLA_IPTUN_LOCAL, address(spec.local))
+                .ip(IFLA_IPTUN_REMOTE, address(spec.remote))
+                .attr(IFLA_IPTUN_TTL, &[spec.ttl])
+                .attr(IFLA_IPTUN_PMTUDISC, &[u8::from(spec.pmtudisc)])
+        })
+    })
+}
+
+/// Decodes the attributes of an IPIP link.
+pub(super) fn decode(data: &[u8]) -> IpipSpec {
+    let mut spec = IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false };
+    let address = |value: &[u8]| match wire::ip(value) {
+        Some(IpAddr::V4(ip)) if !ip.is_unspecified() => Some(ip),
+        _ => None,
+    };
+    for (kind, value) in wire::attrs(data, 0) {
+        match kind {
+            IFLA_IPTUN_LOCAL => spec.local = address(value),
+            IFLA_IPTUN_REMOTE => spec.remote = address(value),
+            IFLA_IPTUN_TTL => spec.ttl = wire::u8_at(value, 0).unwrap_or(0),
+            IFLA_IPTUN_PMTUDISC => spec.pmtudisc = wire::u8_at(value, 0) == Some(1),
+            _ => {}
+        }
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_back() {
+        let spec = IpipSpec { local: Some(Ipv4Addr::new(192, 0, 2, 1)), remote: None, ttl: 7, pmtudisc: true };
+        for spec in
+            [spec, IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..spec }, IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false }]
+        {
+            let message = attributes(Message::new(RTM_NEWLINK, 0, &[0; IFINFOMSG]), &spec).finish(1);
+            let info = wire::inside(message.get(wire::HEADER + IFINFOMSG..).unwrap(), IFLA_LINKINFO).unwrap();
+            assert_eq!(wire::inside(info, IFLA_INFO_KIND).map(wire::text), Some(KIND));
+            assert_eq!(decode(wire::inside(info, IFLA_INFO_DATA).unwrap()), spec);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
+
+use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::network;
+use async_trait::async_trait;
+use ipnet::IpNet;
+use netstate::kernel::Facts;
+use netstate::link::ipip::IpipSpec;
+use netstate::link::{LinkKind, LinkSpec};
+use netstate::names::LinkName;
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::plan::{Announced, Plan};
+use netstate::route::{RouteKind, RouteSpec, metric};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
+use std::net::IpAddr;
+use std::sync::Arc;
+use subnet_lease::json::Object;
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+
+/// The wire name.
+pub const KIND: &str = "ipip";
+/// The tunnel. The module itself makes `tunl0` in each namespace, which is nobody's.
+const DEVICE: &str = "flannel.ipip";
+/// The outer IPv4 header.
+const OVERHEAD: u32 = 20;
+/// What every IPv4 link carries (RFC 791).
+const LEAST_MTU: u32 = 68;
+
+/// The backend before it has a lease.
+pub struct Ipip {
+    setup: Setup,
+    direct_routing: bool,
+    device: LinkName,
+}
+
+impl Ipip {
+    /// Parses the backend's configuration.
+    ///
+    /// # Errors
+    /// The key that is invalid, or a network without IPv4.
+    pub fn new(setup: &Setup) -> Result<Self, Error> {
+        let bad = |why: String| Error::Config(format!("error decoding IPIP backend config: {why}"));
+        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(error.to_string()))?;
+        let direct_routing = object.read::<bool>("DirectRouting").map_err(bad)?.unwrap_or_default();
+        let networks = setup.config.networks;
+        if networks.v4().is_none() {
+            return Err(Error::Config(format!("ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend")));
+        }
+        if networks.v6().is_some() {
+            tracing::warn!("ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive (vxlan and host-gw carry both)");
+        }
+        let device = LinkName::parse(DEVICE).ok_or_else(|| Error::Config(format!("{DEVICE} is not an interface name")))?;
+        Ok(Self { setup: setup.clone(), direct_routing, device })
+    }
+}
+
+#[async_trait]
+impl Backend for Ipip {
+    fn takes(&self, _kernel_vxlan: bool) -> Takes {
+        Takes { devices: vec![DEVICE.to_owned()], ..Takes::default() }
+    }
+
+    fn guarded(&self) -> Option<Guarded> {
+        Some(Guarded::Ipip)
+    }
+
+    fn overlay(&self) -> Option<Overlay> {
+        let mtu = Arc::new(|underlay, _| device_mtu(underlay));
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: Some(false), ipv6: false, clear: true, mtu })
+    }
+
+    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+        if underlay.public.v4().is_none() || underlay.addresses.v4().is_none() {
+            return Err(Error::Config(format!(
+                "ipip needs an IPv4 address on the interface {0}, which has {1}: choose another interface with --iface",
+                underlay.name, underlay.addresses
+            )));
+        }
+        if device_mtu(underlay.mtu) < LEAST_MTU {
+            return Err(Error::Config(format!(
+                "MTU {} of iface {} is too small for ipip mode to work: it takes {OVERHEAD} bytes of it, and IPv4 needs {LEAST_MTU}",
+                underlay.mtu, underlay.name
+            )));
+        }
+        Ok(announced(underlay.mtu))
+    }
+
+    fn accepts(&self) -> Accepts {
+        Arc::new(|lease| match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
+            (true, None) => Err(Refusal("it has no public IPv4 address, which ipip needs".to_owned())),
+            _ => Ok(()),
+        })
+    }
+
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        let kernel = NetlinkKernel::open()?;
+        let plan =
+            IpipPlan { scope: self.setup.scope(vec![self.device]), own: own.subnets, device: self.device, direct_routing: self.direct_routing };
+        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
+    }
+}
+
+fn device_mtu(underlay: u32) -> u32 {
+    underlay.saturating_sub(OVERHEAD)
+}
+
+fn announced(underlay_mtu: u32) -> Announced {
+    Announced { backend: KIND.to_owned(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu) }
+}
+
+/// The plan of ipip.
+struct IpipPlan {
+    scope: Scope,
+    own: Subnets,
+    device: LinkName,
+    direct_routing: bool,
+}
+
+impl Plan for IpipPlan {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn kinds(&self) -> Kinds {
+        Kinds::Only(KIND)
+    }
+
+    fn needs_on_link(&self) -> bool {
+        self.direct_routing
+    }
+
+    fn base(&self, facts: &Facts) -> KernelState {
+        let mut state = KernelState::default();
+        let Some(own) = self.own.v4() else { return state };
+        // The interface's address, not the public one: packets leave with it.
+        let local = facts.underlay.addresses.v4().copied();
+        let link = LinkSpec {
+            kind: LinkKind::Ipip(IpipSpec { local, remote: None, ttl: 0, pmtudisc: false }),
+            mac: None,
+            mtu: device_mtu(facts.underlay.mtu),
+            up: true,
+            accept_ra: None,
+            checksum_offload: None,
+        };
+        state.set(Key::Link(self.device), Value::Link(Box::new(link)));
+        state.set(Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))), Value::Address);
+        state
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        let (IpNet::V4(_), IpAddr::V4(_)) = (peer.subnet, peer.public_ip) else { return Vec::new() };
+        let direct = self.direct_routing && facts.on_link.contains(&peer.public_ip);
+        let dev = if direct { LinkName::parse(&facts.underlay.name) } else { Some(self.device) };
+        let Some(dev) = dev else { return Vec::new() };
+        let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
+        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        announced(facts.underlay.mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests;

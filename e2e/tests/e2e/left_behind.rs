@@ -1,0 +1,82 @@
+//! What an earlier backend left goes once the new one works, ours or Go flannel's; what others use stays.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, eventually_ok};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn net_conf(backend: &str) -> String {
+    format!(r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#)
+}
+
+/// A device of another network, whose daemon is stopped: nothing shows whose it is but its address.
+const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
+    ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
+
+/// What Go flannel's vxlan leaves, with a route to a subnet that nobody has any more.
+fn of_go(own: &str, peer: &str) -> String {
+    format!(
+        "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
+         ip address add {own}/32 dev flannel.1; ip link set flannel.1 up
+         ip route add {peer}/24 via {peer} dev flannel.1 onlink; ip route add 10.5.250.0/24 via 10.5.250.0 dev flannel.1 onlink
+         ip tuntap add flannel0 mode tun; ip address add {own}/32 dev flannel0; ip link set flannel0 up"
+    )
+}
+
+fn devices(host: &Host) -> Result<Vec<String>> {
+    let mut names: Vec<String> = host.netns().links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("flannel")).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// One backend after the other, and then what Go flannel left: each time, its devices alone are there.
+#[test]
+fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
+    Lab::run("left behind", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        hosts[0].netns().sh(ANOTHER_NETWORKS)?;
+        let mut daemons: Vec<Flanneld> = Vec::new();
+        let mut pods = Vec::new();
+        for (backend, wanted) in [
+            (r#"{"Type":"vxlan"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"][..]),
+            (r#"{"Type":"vxlan","VNI":3,"Port":4789}"#, &["flannel-v6.3", "flannel.3", "flannel.77"]),
+            (r#"{"Type":"udp"}"#, &["flannel.77", "flannel0"]),
+            (r#"{"Type":"vxlan","Mode":"userspace"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"]),
+            (r#"{"Type":"host-gw"}"#, &["flannel.77"]),
+            ("Go flannel's", &["flannel.77"]),
+        ] {
+            for daemon in &mut daemons {
+                daemon.terminate(SOON)?;
+            }
+            if backend == "Go flannel's" {
+                let subnet = |daemon: &Flanneld| anyhow::Ok(daemon.subnet_env()?.subnet.map(|net| net.network().to_string()).unwrap_or_default());
+                hosts[0].netns().sh("ip route flush proto 241")?;
+                hosts[0].netns().sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
+                ensure!(devices(&hosts[0])?.len() == 3, "{:?}", devices(&hosts[0])?);
+            } else {
+                store.configure(&net_conf(backend))?;
+            }
+            daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<_>>()?;
+            daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+            if pods.is_empty() {
+                pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<_>>()?;
+            }
+            eventually_ok(SOON, &format!("{backend}: its devices, and no others"), || {
+                let found = devices(&hosts[0])?;
+                ensure!(found == wanted, "{found:?} instead of {wanted:?}\n{}", daemons[0].log_tail(10));
+                Ok(())
+            })?;
+            eventually_ok(SOON, &format!("{backend}: pods reach each other"), || PingMatrix::of(&pods)?.require_complete())?;
+            let routes = hosts[0].netns().sh("ip route")?;
+            ensure!(!routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"), "{routes}");
+            ensure!(daemons[0].errors().is_empty(), "{backend}: {:?}", daemons[0].errors());
+        }
+        ensure!(daemons[0].log().contains("flannel.1 is left of an earlier backend"), "{}", daemons[0].log_tail(20));
+        Ok(())
+    })
+}

@@ -1,0 +1,147 @@
+//! The `ipip` backend on a kernel that has it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lab::{EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store, eventually_ok};
+
+use crate::traffic::Families;
+use crate::{cleanup, golden, healing, traffic};
+
+/// Ten times the goal, and as much again for the emulation.
+const SOON: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn leaves_what_go_flannel_leaves() -> Result<()> {
+    golden::compare("ipip")?;
+    golden::compare("ipip-direct")
+}
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn carries_packets_of_full_size() -> Result<()> {
+    traffic::carries("ipip", Families::V4, EtcdVersion::V36)
+}
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn heals() -> Result<()> {
+    healing::ipip_heals()
+}
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn loses_nothing_when_daemons_are_killed() {
+    healing::ipip_is_killed();
+}
+
+fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
+    let mut daemons = hosts.iter().map(|host| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
+    daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+    Ok(daemons)
+}
+
+/// With two families, the IPv4 half works, and nothing claims to know of the other.
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn carries_the_ipv4_half_of_two_families() -> Result<()> {
+    Lab::run("vm: ipip dual", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"ipip"}}"#)?;
+        let daemons = daemons(&hosts, &FlanneldOptions::new(&store).iface("enp0s8"))?;
+        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        ensure!(daemons[0].log().contains("ipip carries IPv4 only"), "{}", daemons[0].log_tail(20));
+        let v6 = pods[1].v6()?;
+        ensure!(lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(), "IPv6 arrives, and the page says that it does not");
+        eventually_ok(SOON, "the probes know of IPv4 alone", || {
+            let (_, text) = daemons[0].api("/api/v1/node")?;
+            let document: serde_json::Value = serde_json::from_str(&text)?;
+            let peers = document["mesh"]["peers"].as_array().cloned().unwrap_or_default();
+            ensure!(peers.len() == 1 && peers[0]["state"] == "well", "{text}");
+            Ok(())
+        })
+    })
+}
+
+/// Forged IPIP packets: anybody on the way can make them, unless the guard is on.
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn forged_packets_meet_the_guard() -> Result<()> {
+    for nftables in [false, true] {
+        Lab::run("vm: ipip guard", |lab| {
+            let lan = lab.switch("lan")?;
+            let hosts = lab.hosts(&lan, 3)?;
+            let store = Store::dir(&lab.folder("leases")?);
+            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
+            let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq");
+            let mut daemons = daemons(&hosts[..2], &options)?;
+            let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+            eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+            // The third host has no lease.
+            let forger = &hosts[2];
+            forger.netns().ip(&format!(
+                "link add forge type ipip local {} remote {}\nlink set forge up\naddress add 10.5.250.1/32 dev forge\n\
+                 route add {} dev forge src 10.5.250.1",
+                forger.v4()?,
+                hosts[0].v4()?,
+                pods[0].v4()?,
+            ))?;
+            // The answer may go elsewhere: what arrives is what counts.
+            let came = || -> Result<bool> {
+                let count = || -> Result<u64> {
+                    let text = pods[0].netns().sh("cat /proc/net/snmp")?;
+                    let lines: Vec<Vec<&str>> = text.lines().filter(|line| line.starts_with("Icmp:")).map(|line| line.split(' ').collect()).collect();
+                    let at = lines[0].iter().position(|name| *name == "InEchos").unwrap_or_default();
+                    Ok(lines[1][at].parse()?)
+                };
+                let before = count()?;
+                let options = PingOptions::default().timeout(Duration::from_millis(300));
+                let _ = lab::ping(forger.netns(), pods[0].v4()?.into(), &options)?;
+                Ok(count()? > before)
+            };
+            eventually_ok(SOON, "forged packets arrive without a guard", || {
+                ensure!(came()?, "nothing arrives, so a guard would prove nothing");
+                Ok(())
+            })?;
+            daemons[0].terminate(SOON)?;
+            daemons[0] = hosts[0].flanneld(&options.clone().arg("--encap-peers=drop").arg("--encap-notrack").arg("--encap-bar-pods"))?;
+            eventually_ok(SOON, "forged packets are dropped", || {
+                ensure!(!came()?, "they arrive");
+                Ok(())
+            })?;
+            eventually_ok(SOON, "those of nodes are not", || PingMatrix::of(&pods)?.require_complete())?;
+            ensure!(daemons[0].metric("flannel_rules_writes_total").is_ok(), "the rules are written");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Nothing of flannel's stays, ours or Go's, and what others have of the same kinds does.
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
+    Lab::run("vm: ipip cleanup", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#)?;
+        let host = &hosts[0];
+        let others = "ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
+            ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up";
+        host.netns().sh(others)?;
+        let before = cleanup::dump(host);
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut daemons = daemons(&hosts, &options)?;
+        daemons[0].terminate(SOON)?;
+        // Go flannel's, of a backend that this node once had.
+        host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
+        let said = cleanup::comes_back_to(host, &before, &[]);
+        ensure!(said.contains("removed device flannel.ipip (ipip)") && said.contains("removed device flannel-wg (wireguard)"), "{said}");
+        Ok(())
+    })
+}

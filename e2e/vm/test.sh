@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs end-to-end tests in the virtual machine, those that are ignored outside too.
+# Usage: test.sh SECONDS NAME...     (parts of the tests' names)
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "test-vm: skipped, because the virtual machine is an x86-64 one and this machine is $(uname -m)"
+    exit 0
+fi
+seconds=$1
+shift
+program=$(cargo test --workspace --test e2e --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+[ -x "$program" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo -E)
+# Two processors that are emulated: tests beside each other would take each other's time.
+"${sudo[@]}" "$here/run.sh" "$seconds" "$program" --include-ignored --test-threads=2 "$@"

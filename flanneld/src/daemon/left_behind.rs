@@ -1,0 +1,31 @@
+//! The devices of backends that this node had before. A route through one of them may be narrower than any of the new backend's, and packets
+//! that it takes are lost, or go unencrypted.
+
+use ipnet::IpNet;
+use netstate::names::LinkName;
+use netstate::netlink::NetlinkKernel;
+use netstate::scope::FormerNetworks;
+use run_dir::instance::running;
+use subnet_lease::Subnets;
+use tracing::{info, warn};
+
+/// The devices of flannel's with an address inside our networks, except those that another running daemon uses.
+pub async fn devices(networks: Subnets, former: FormerNetworks) -> Vec<LinkName> {
+    let before = former.0.map(IpNet::V4).into_iter().chain(former.1.map(IpNet::V6));
+    let ours: Vec<IpNet> = networks.nets().chain(before).collect();
+    if running::foreign_flanneld() {
+        info!("another implementation of flanneld runs on this host: devices of earlier backends stay");
+        return Vec::new();
+    }
+    let found = match NetlinkKernel::open() {
+        Ok(mut kernel) => kernel.devices_in(&ours).await,
+        Err(error) => Err(error),
+    };
+    let mut devices = found.unwrap_or_else(|error| {
+        warn!("devices of earlier backends stay: {error}");
+        Vec::new()
+    });
+    let others = running::beside(&networks.nets().collect()).devices;
+    devices.retain(|name| !others.contains(name.as_str()));
+    devices
+}
