@@ -97,8 +97,12 @@ impl Words<'_> {
                 let learning = if vxlan.learning { "learning" } else { "nolearning" };
                 let _ = write!(out, " dstport {} {learning}{}", vxlan.port.unwrap_or(PORT), if vxlan.gbp { " gbp" } else { "" });
             }
+            LinkKind::Ipip(ipip) => {
+                let end = |ip: Option<std::net::Ipv4Addr>| ip.map_or("any".to_owned(), |ip| ip.to_string());
+                let _ = write!(out, " remote {} local {}", end(ipip.remote), end(ipip.local));
+            }
             LinkKind::Tun(tun) if !tun.held => out.push_str(", and no flanneld has it open"),
-            LinkKind::Tun(_) | LinkKind::Other(_) => {}
+            LinkKind::Tun(_) | LinkKind::Wireguard | LinkKind::Other(_) => {}
         }
         out
     }

@@ -4,8 +4,8 @@
 
 use doctor::finding::{self, Unknown as Unmade};
 use doctor::{Finding, Report, Severity};
-use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
+use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::{
     File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
     Unused,

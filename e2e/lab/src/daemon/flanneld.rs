@@ -34,7 +34,7 @@ impl FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Our own daemon, told of its store by its environment alone.
+    /// Our own daemon with nothing but what is added: only that can tell it of a store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -55,11 +55,6 @@ impl FlanneldOptions {
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec!["--kube-subnet-mgr".to_owned(), format!("--net-config-path={}", net_conf.display())];
         FlanneldOptions::with(args).env("NODE_NAME", node)
-    }
-
-    /// Our own daemon with nothing but what is added: it is told of no store.
-    pub fn bare() -> FlanneldOptions {
-        FlanneldOptions::with(Vec::new())
     }
 
     /// For a daemon beside another one on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
