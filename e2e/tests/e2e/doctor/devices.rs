@@ -14,16 +14,17 @@ const FAULTS: &[Fault] = &[
     fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0").by_hand(),
     fault("leftovers", "ip link add flannel.7 type vxlan id 7 dstport 8472", "ip link delete flannel.7").by_hand(),
     fault("leftovers", "ip -6 link add flannel-v6.7 type vxlan id 7 dstport 8472 local fd00:56::101", "ip link delete flannel-v6.7").by_hand(),
-    // The daemon puts its own back at once, so whoever takes its place has to be quick.
+    // The daemon puts its own back at once, so whoever takes its place has to be quicker.
     fault(
         "foreign-device",
-        "until ip -d link show flannel.1 2>&1 | grep -q bridge; do ip link delete flannel.1 || true; ip link add flannel.1 type bridge || true; done",
+        "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; kill -CONT $(cat /run/flanneld.pid)",
         "ip link delete was-flannel.1",
     )
     .unready(),
     fault(
         "foreign-device",
-        "until ip link show vx1; do ip link delete flannel.1 || true; ip link add vx1 type vxlan id 1 dstport 8472 nolearning || true; done",
+        "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add vx1 type vxlan id 1 dstport 8472 nolearning
+        kill -CONT $(cat /run/flanneld.pid)",
         "ip link delete vx1",
     )
     .by_hand()
@@ -45,7 +46,9 @@ fn devices_in_the_way_are_found_and_set_aside() -> Result<()> {
 
         // At the start it ends the daemon.
         let node = &mut nodes[0];
-        node.run("kill -9 $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge")?;
+        node.run(
+            "kill -9 $(cat /run/flanneld.pid); ip link delete flannel.1; ip link delete was-flannel.1 || true; ip link add flannel.1 type bridge",
+        )?;
         node.daemon()?.kill()?;
         node.start()?;
         node.expect(&["foreign-device"])?;

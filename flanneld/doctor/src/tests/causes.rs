@@ -22,6 +22,7 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
         ("config", |facts| facts.store.config = Fact::Known("unknown backend type: x; set Backend.Type …".to_owned())),
         ("module", |facts| facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }])),
         ("foreign-device", |facts| {
+            facts.host.routes = Fact::Known(Vec::new());
             if let Fact::Known(interfaces) = &mut facts.host.interfaces {
                 interfaces.iter_mut().filter(|interface| interface.name == "flannel.1").for_each(|interface| interface.kind = "bridge".to_owned());
             }
