@@ -51,7 +51,7 @@ fn underlay() -> Underlay {
 
 fn state(plan: &IpipPlan, near: bool) -> KernelState {
     let leases = LeaseTable::of([lease(1, KIND), lease(2, KIND), lease(3, "vxlan")], BTreeSet::new());
-    let near = near.then(|| on_link_queries(plan, &leases)).unwrap_or_default();
+    let near = if near { on_link_queries(plan, &leases) } else { Vec::new() };
     let facts = Facts { underlay: underlay(), on_link: near.into_iter().collect(), accepted_macs: BTreeMap::new() };
     Desired::whole(plan, &leases, &facts).state
 }

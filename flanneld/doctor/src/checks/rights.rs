@@ -48,11 +48,8 @@ pub fn grant(user: &str) -> Option<String> {
         None => json!({ "kind": "User", "name": user, "apiGroup": GROUP }),
     };
     let object = |kind: &str, rest: (&str, Value), more: Option<(&str, Value)>| {
-        let mut object = json!({ "apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": { "name": "flannel" } });
-        for (name, value) in [Some(rest), more].into_iter().flatten() {
-            object[name] = value;
-        }
-        object
+        let own = [("apiVersion", json!(format!("{GROUP}/v1"))), ("kind", json!(kind)), ("metadata", json!({ "name": "flannel" })), rest];
+        own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect::<serde_json::Map<_, _>>()
     };
     let role = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": "flannel" });
     let both =
