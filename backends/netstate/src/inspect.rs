@@ -10,7 +10,7 @@ use crate::link::LinkKind;
 use crate::link::vxlan::{PORT, VxlanSpec};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
-use crate::protocols::Protocols;
+use crate::protocols::{self, Protocols};
 use crate::route::RouteKind;
 use crate::sighting::{Holder, Sighting};
 use crate::survey::{Made, Seen};
@@ -190,12 +190,22 @@ impl Judge<'_> {
         told.collect()
     }
 
+    /// Whether it is the route that the kernel itself makes for an IPv6 address, and the address is ours.
+    fn follows_from_ours(&self, seen: &Seen) -> bool {
+        match (&seen.key, &seen.value) {
+            (Key::Route(net, _), Value::Route(route)) => {
+                route.protocol == protocols::KERNEL && self.sighting.want.0.contains_key(&Key::Address(route.dev, *net))
+            }
+            _ => false,
+        }
+    }
+
     /// What is in our networks or on our devices, and neither ours nor in the place of what is ours, unless it is a route: of one in our place it
     /// has to be known who made it.
     fn stranger(&self, seen: &Seen, protocols: &Protocols, shadows: &Shadows<'_>) -> Option<Foreign> {
         let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
         let is_wanted = self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
-        if is_ours || is_wanted {
+        if is_ours || is_wanted || self.follows_from_ours(seen) {
             return None;
         }
         let text = self.text(&seen.key, &seen.value, seen.made);

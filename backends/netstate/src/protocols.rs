@@ -7,7 +7,7 @@ use std::path::Path;
 /// The number that flannel-rs uses unless it is told otherwise.
 const FLANNEL: u8 = 241;
 /// The number of routes that follow from addresses (RTPROT_KERNEL).
-const KERNEL: u8 = 2;
+pub(crate) const KERNEL: u8 = 2;
 
 /// Numbers that have a name everywhere (linux/rtnetlink.h, and what iproute2 has compiled in).
 const WELL_KNOWN: &[(u8, &str)] = &[

@@ -234,7 +234,7 @@ fn the_schema_of_routes_describes_the_document() {
         node: String::new(),
         objects: vec![object],
         foreign: vec![foreign],
-        rules: self::full().rules,
+        rules: full().rules,
     };
     assert_eq!(schema["title"], routes::SCHEMA);
     compare(&schema, &schema, &serde_json::to_value(&full).unwrap(), true, "routes");

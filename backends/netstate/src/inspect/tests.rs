@@ -108,6 +108,18 @@ fn a_healthy_node_is_as_wanted() {
 }
 
 #[test]
+fn the_kernels_route_to_our_own_address_is_nobodys() {
+    let mut sighting = healthy();
+    sighting.survey.objects.push(stranger("10.244.1.0/32", 256, route("", "flannel.1", 2)));
+    assert_eq!(look(&sighting).foreign, []);
+    for (to, dev, protocol) in [("10.244.1.1/32", "flannel.1", 2), ("10.244.1.0/32", "cni0", 2), ("10.244.1.0/32", "flannel.1", 4)] {
+        let mut sighting = healthy();
+        sighting.survey.objects.push(stranger(to, 256, route("", dev, protocol)));
+        assert_eq!(look(&sighting).foreign.len(), 1, "{to} {dev} {protocol}");
+    }
+}
+
+#[test]
 fn what_is_missing_or_different_is_told() {
     let mut sighting = healthy();
     let name = device("flannel.1");
