@@ -134,8 +134,9 @@ mod tests {
         temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || manual(&ManArgs { dir: dir.path().to_owned() }, &crate::command())).unwrap();
         let mut names: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
-        let subcommands = ["cleanup", "completion", "doctor", "lab", "leases", "man", "peers", "release", "reserve", "status", "support-bundle"]
-            .map(|name| format!("flannelctl-{name}.8"));
+        let subcommands =
+            ["cleanup", "completion", "doctor", "lab", "leases", "man", "peers", "probe", "release", "reserve", "status", "support-bundle"]
+                .map(|name| format!("flannelctl-{name}.8"));
         assert_eq!(names, [&subcommands[..], &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]].concat());
         for program in Program::value_variants() {
             let of_program = names.iter().filter(|name| name.starts_with(program.name()));
