@@ -135,7 +135,7 @@ mod tests {
         let mut names: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         let subcommands =
-            ["cleanup", "completion", "doctor", "lab", "leases", "man", "peers", "release", "reserve", "routes", "status", "support-bundle"]
+            ["cleanup", "completion", "doctor", "lab", "leases", "man", "peers", "probe", "release", "reserve", "routes", "status", "support-bundle"]
                 .map(|name| format!("flannelctl-{name}.8"));
         assert_eq!(names, [&subcommands[..], &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]].concat());
         for program in Program::value_variants() {

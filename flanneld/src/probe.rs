@@ -84,8 +84,8 @@ impl Inquirer {
     ///
     /// # Errors
     /// Nobody is meant, or it cannot be made now.
-    pub async fn probe(self, asked: String) -> Result<Probe, Refusal> {
-        let whom = self.whom(&asked)?;
+    pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
+        let whom = self.whom(asked)?;
         let task = async move {
             let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
                 return Err(Refusal::NotNow("other probes are under way on this node: try again in a few seconds".to_owned()));

@@ -16,7 +16,7 @@ pub async fn probe(State(describer): State<Describer>, target: Uri) -> Response 
         return (StatusCode::SERVICE_UNAVAILABLE, "this node has no lease yet, or its backend carries no packets: there is nothing to probe\n")
             .into_response();
     };
-    match inquirer.probe(peer).await {
+    match inquirer.probe(&peer).await {
         Ok(probe) => match safe(&probe) {
             Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),

@@ -24,7 +24,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
     let any = if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
     let id = rand::rng().random();
     let socket = Registered::pings(from.unwrap_or(any), id)?;
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; 2048];
     let mut open: HashMap<u64, Instant> = HashMap::new();
     let mut tally = Tally::default();
     let mut rtts: Vec<u32> = Vec::new();
