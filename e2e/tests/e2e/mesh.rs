@@ -55,6 +55,11 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
+/// Well, or slow: a busy machine is no fault of a firewall's.
+fn is_reached(peer: &serde_json::Value) -> bool {
+    peer["state"] == "well" || peer["state"] == "slow"
+}
+
 /// Rules for what the switch carries from one host to another, in both families of the underlay.
 fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<String> {
     let [v4, v6] = matches;
@@ -168,7 +173,7 @@ fn filtered_probes_are_no_fault() {
         ];
         for rules in refusals {
             firewall(rules)?;
-            throughout(Duration::from_secs(20), "nobody is broken", || everybody(&bed, is_well)).context(rules)?;
+            throughout(Duration::from_secs(20), "nobody is broken", || everybody(&bed, is_reached)).context(rules)?;
             nobody_is_called_broken(&bed).context(rules)?;
         }
         firewall("icmp type echo-request drop; icmpv6 type echo-request drop")?;
@@ -177,7 +182,9 @@ fn filtered_probes_are_no_fault() {
         let said: Vec<String> = bed
             .daemons
             .iter()
-            .flat_map(|daemon| daemon.log().lines().filter(|line| line.contains("was well")).map(str::to_owned).collect::<Vec<_>>())
+            .flat_map(|daemon| {
+                daemon.log().lines().filter(|line| line.contains("was well") && !line.contains("): slow, ")).map(str::to_owned).collect::<Vec<_>>()
+            })
             .collect();
         ensure!(said.is_empty(), "{said:#?}");
         bed.require_no_errors()
@@ -190,10 +197,12 @@ fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
     let program = lab::binaries::own("flannelctl")?;
     for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
         let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        for words in ["status", "peers", "doctor"] {
-            let output = host.netns().output(&program.to_string_lossy(), &[words, &file])?;
-            ensure!(output.status.code() == Some(0), "{words}: {:?} {}", output.status, String::from_utf8_lossy(&output.stdout));
-        }
+        let peers = host.netns().output(&program.to_string_lossy(), &["peers", &file])?;
+        ensure!(peers.status.success(), "{}", String::from_utf8_lossy(&peers.stdout));
+        let report = host.netns().output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
+        let findings = report["findings"].as_array().context("no findings")?;
+        ensure!(findings.iter().all(|finding| finding["severity"] != "broken"), "{findings:#?}");
     }
     Ok(())
 }
