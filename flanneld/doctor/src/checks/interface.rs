@@ -106,8 +106,7 @@ fn with_our_address(facts: &Facts) -> Vec<&str> {
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else { return Vec::new() };
     // Peers on the link of another interface say nothing of this one: their nodes were mended before.
-    let paths: Vec<&Path> =
-        paths(facts).iter().filter(|path| beside(interface, path.address) || !beside_another(facts, interface, path.address)).collect();
+    let paths: Vec<&Path> = paths_by(facts, interface).collect();
     // An interface by which a peer was heard once is the right one: the peer is off, or the way is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
@@ -164,17 +163,20 @@ fn beside(interface: &Interface, ip: IpAddr) -> bool {
     interface.addresses.iter().any(|net| net.contains(&ip))
 }
 
-/// Whether an address is on the link of another interface.
-fn beside_another(facts: &Facts, interface: &Interface, ip: IpAddr) -> bool {
-    let others = facts.host.interfaces.known().into_iter().flatten().filter(|other| other.index != interface.index);
-    others.filter(|other| other.joins_hosts()).any(|other| beside(other, ip))
+/// The ways to peers, but for those that are on the link of another interface alone.
+fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
+    let another = move |ip: IpAddr| {
+        let others = facts.host.interfaces.known().into_iter().flatten().filter(|other| other.index != interface.index);
+        others.filter(|other| other.joins_hosts()).any(|other| beside(other, ip))
+    };
+    paths(facts).iter().filter(move |path| beside(interface, path.address) || !another(path.address))
 }
 
 fn nat_interface(facts: &Facts) -> Vec<Finding> {
     let Some(interface) = chosen(facts) else { return Vec::new() };
     let Some(marks) = nat_marks(facts, interface) else { return Vec::new() };
     let candidates = candidates(facts, interface);
-    if candidates.is_empty() || paths(facts).iter().any(Path::is_heard) {
+    if candidates.is_empty() || paths_by(facts, interface).any(Path::is_heard) {
         return Vec::new();
     }
     let name = &interface.name;
