@@ -73,7 +73,9 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let wanted = match (network.backend.as_deref(), network.vni) {
         (Some("udp"), _) => vec!["flannel0".to_owned()],
-        (Some("vxlan"), Some(vni)) => vec![format!("flannel.{vni}"), format!("flannel-v6.{vni}")],
+        (Some("vxlan"), Some(_)) => {
+            [(false, network.v4()), (true, network.v6())].into_iter().filter(|(_, used)| *used).filter_map(|(ipv6, _)| network.device(ipv6)).collect()
+        }
         _ => Vec::new(),
     };
     for interface in interfaces(facts) {
@@ -99,7 +101,8 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
         }
         let ours = network.vni.zip(network.port);
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
-            let missing = !interfaces(facts).iter().any(|other| wanted.contains(&other.name));
+            // In dual-stack the device of the other family may be there.
+            let missing = wanted.iter().any(|name| interfaces(facts).iter().all(|other| other.name != *name));
             if missing {
                 findings.push(
                     Finding::new(

@@ -105,7 +105,8 @@ fn with_our_address(facts: &Facts) -> Vec<&str> {
 
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else { return Vec::new() };
-    let paths = paths(facts);
+    // Peers on the link of another interface say nothing of this one: their nodes were mended before.
+    let paths: Vec<&Path> = paths_by(facts, interface).collect();
     // An interface by which a peer was heard once is the right one: the peer is off, or the way is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
@@ -171,11 +172,20 @@ fn beside(interface: &Interface, ip: IpAddr) -> bool {
     interface.addresses.iter().any(|net| net.contains(&ip))
 }
 
+/// The ways to peers, but for those that are on the link of another interface alone.
+fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
+    let another = move |ip: IpAddr| {
+        let others = facts.host.interfaces.known().into_iter().flatten().filter(|other| other.index != interface.index);
+        others.filter(|other| other.joins_hosts()).any(|other| beside(other, ip))
+    };
+    paths(facts).iter().filter(move |path| beside(interface, path.address) || !another(path.address))
+}
+
 fn nat_interface(facts: &Facts) -> Vec<Finding> {
     let Some(interface) = chosen(facts) else { return Vec::new() };
     let Some(marks) = nat_marks(facts, interface) else { return Vec::new() };
     let candidates = candidates(facts, interface);
-    if candidates.is_empty() || paths(facts).iter().any(Path::is_heard) {
+    if candidates.is_empty() || paths_by(facts, interface).any(Path::is_heard) {
         return Vec::new();
     }
     let name = &interface.name;
@@ -269,8 +279,9 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for it and goes on as soon as it is there",
     );
     finding = finding.seen(reason, "readyz");
-    let down = |interface: &&Interface| !interface.up && !interface.loopback && interface.kind.is_empty();
     let choice = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    // The chosen one may be a bond, a bridge, or a container's veth.
+    let down = |interface: &&Interface| !interface.up && !interface.loopback && (interface.kind.is_empty() || choice == Some(&interface.name));
     for interface in facts.host.interfaces.known().into_iter().flatten().filter(down) {
         finding = finding.seen(format!("{} is down", interface.name), "ip link");
         if choice == Some(interface.name.as_str()) {
