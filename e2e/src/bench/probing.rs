@@ -45,9 +45,12 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     if probes {
         let (sent, answers) = (sum(&daemon, "flannel_probe_sent_total")?, sum(&daemon, "flannel_probe_answered_total")?);
         eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
-        let of = |state: &str| sum(&daemon, &format!("flannel_probe_peers{{state=\"{state}\"}}"));
-        let bad = sum(&daemon, "flannel_probe_peers")? - of("well")? - of("slow")? - of("unknown")?;
-        ensure!(bad == 0.0, "{bad} peers are not well: {:?}", daemon.get("/metrics")?);
+        let (_, text) = daemon.get("/metrics")?;
+        let peers = text.lines().filter(|line| line.starts_with("flannel_probe_peers{"));
+        // Not all had their turn, and on a busy machine some are slow.
+        let harmed = peers.filter(|line| !["well", "slow", "unknown"].iter().any(|state| line.contains(&format!("\"{state}\""))));
+        let harmed: Vec<&str> = harmed.filter(|line| !line.ends_with(" 0")).collect();
+        ensure!(harmed.is_empty(), "peers are not well: {harmed:?}");
     } else {
         eprintln!("  without probes: {resident:.1} MiB, {share:.3} %");
     }
@@ -57,6 +60,7 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
 
 /// Measures both.
 pub fn measure(table: &mut Table) -> Result<()> {
+    cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // All that is sent to a peer goes to one host, which takes it.
@@ -79,7 +83,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
     ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
     table.figures(&format!("{PEERS} peers at rest: memory, more than with --probe-port=0"), memory, "MiB", "2 MiB", "-");
     table.figures(&format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"), shares, "%", "0.1 %", "-");
-    cuts(table)
+    Ok(())
 }
 
 /// One of three nodes is cut off, again and again.

@@ -4,9 +4,12 @@ use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
+use crate::facts::leases::Peer;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
 
 /// How often an object has to be put back before somebody else is suspected.
 const WAR: u32 = 3;
@@ -115,21 +118,20 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() != Some("alloc")) else { return Vec::new() };
     let mut findings = Vec::new();
-    for route in facts.host.routes.known().into_iter().flatten() {
-        let peers = facts.leases.peers.known().into_iter().flatten();
-        let Some(peer) = peers.into_iter().find(|peer| peer.subnets.nets().any(|net| net == route.to)) else { continue };
+    // There may be ten thousand of both.
+    let leases = facts.leases.peers.known().into_iter().flatten();
+    let peers: BTreeMap<IpNet, &Peer> = leases.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
+    for route in facts.host.routes.known().into_iter().flatten().filter(|route| route.protocol != OURS) {
+        let Some(peer) = peers.get(&route.to) else { continue };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
         let through_peer = route.via.is_some_and(|via| peer.public.contains(&via));
+        if through_peer || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
+            continue;
+        }
         // Behind a route of ours with a better metric it is a second choice.
-        let beaten = facts
-            .host
-            .routes
-            .known()
-            .into_iter()
-            .flatten()
-            .any(|other| other.protocol == OURS && other.to == route.to && other.metric < route.metric);
-        if route.protocol == OURS || through_peer || beaten || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
+        let mut others = facts.host.routes.known().into_iter().flatten();
+        if others.any(|other| other.protocol == OURS && other.to == route.to && other.metric < route.metric) {
             continue;
         }
         let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
