@@ -98,9 +98,10 @@ impl Checks {
 
     /// Waits for the next pass. Returns whether rules changed.
     async fn wait(&mut self, notices: &mut Option<Notices>) -> bool {
-        let (mut written, mut underlay) = match &mut self.serving {
-            Some(serving) => (Some(&mut serving.written), Some(&mut serving.underlay)),
-            None => (None, None),
+        let begun = Instant::now();
+        let (mut written, mut underlay, mut verdicts) = match &mut self.serving {
+            Some(serving) => (Some(&mut serving.written), Some(&mut serving.underlay), serving.verdicts.as_mut()),
+            None => (None, None, None),
         };
         tokio::select! {
             changed = self.known.changed() => {
@@ -112,6 +113,11 @@ impl Checks {
                 false
             }
             () = change(&mut underlay) => false,
+            () = change(&mut verdicts) => {
+                // What happens to one peer often happens to others in the same moment.
+                tokio::time::sleep(BUSY.saturating_sub(begun.elapsed()).max(QUIET)).await;
+                false
+            }
             () = change(&mut written) => true,
             () = wait_for_notice(notices) => true,
             () = self.health.report_wanted() => {
@@ -132,6 +138,7 @@ impl Checks {
         if let Some(serving) = &mut self.serving {
             serving.underlay.mark_unchanged();
             serving.written.mark_unchanged();
+            serving.verdicts.iter_mut().for_each(watch::Receiver::mark_unchanged);
             if !serving.network.nftables {
                 self.module.load().await;
             }

@@ -45,9 +45,12 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     if probes {
         let (sent, answers) = (sum(&daemon, "flannel_probe_sent_total")?, sum(&daemon, "flannel_probe_answered_total")?);
         eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
-        let of = |state: &str| sum(&daemon, &format!("flannel_probe_peers{{state=\"{state}\"}}"));
-        let bad = sum(&daemon, "flannel_probe_peers")? - of("well")? - of("slow")? - of("unknown")?;
-        ensure!(bad == 0.0, "{bad} peers are not well: {:?}", daemon.get("/metrics")?);
+        let (_, text) = daemon.get("/metrics")?;
+        let peers = text.lines().filter(|line| line.starts_with("flannel_probe_peers{"));
+        // Not all had their turn, and on a busy machine some are slow.
+        let harmed = peers.filter(|line| !["well", "slow", "unknown"].iter().any(|state| line.contains(&format!("\"{state}\""))));
+        let harmed: Vec<&str> = harmed.filter(|line| !line.ends_with(" 0")).collect();
+        ensure!(harmed.is_empty(), "peers are not well: {harmed:?}");
     } else {
         eprintln!("  without probes: {resident:.1} MiB, {share:.3} %");
     }
@@ -57,6 +60,7 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
 
 /// Measures both.
 pub fn measure(table: &mut Table) -> Result<()> {
+    cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // All that is sent to a peer goes to one host, which takes it.
@@ -79,7 +83,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
     ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
     table.figures(&format!("{PEERS} peers at rest: memory, more than with --probe-port=0"), memory, "MiB", "2 MiB", "-");
     table.figures(&format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"), shares, "%", "0.1 %", "-");
-    cuts(table)
+    Ok(())
 }
 
 /// One of three nodes is cut off, again and again.
@@ -95,7 +99,7 @@ fn cuts(table: &mut Table) -> Result<()> {
         let file = format!("--subnet-file={}", daemon.subnet_file().display());
         Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
     };
-    let until = |start: Instant, what: &str, holds: &dyn Fn() -> Result<bool>| -> Result<Duration> {
+    let until = |start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>| -> Result<Duration> {
         while !holds()? {
             ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
             std::thread::sleep(Duration::from_millis(20));
@@ -105,18 +109,28 @@ fn cuts(table: &mut Table) -> Result<()> {
     let all_well = || Ok((0..3).map(|node| counts(node, "well")).sum::<Result<f64>>()? == 6.0);
     let (mut others, mut itself, mut told, mut mended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let host = bed.hosts.get(2).context("a third host")?;
-    until(Instant::now(), "all are well", &all_well)?;
+    until(Instant::now(), "all are well", &mut all_well.clone())?;
     for cut in 0..CUTS {
         // At any moment of a cycle.
         std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
         let start = Instant::now();
         host.cut("enp0s8")?;
-        others.push(until(start, "the others know it", &|| Ok(counts(0, "cut-off")? == 1.0 && counts(1, "cut-off")? == 1.0))?);
-        told.push(until(start, "status tells it", &|| Ok(status(0)? == Some(3) && status(1)? == Some(3)))?);
-        itself.push(until(start, "it knows it itself", &|| Ok(counts(2, "cut-off")? == 2.0))?);
+        // Side by side: what is asked later is not known later.
+        let mut times: [Option<Duration>; 3] = [None; 3];
+        until(start, "all know it", &mut || {
+            let know = counts(0, "cut-off")? == 1.0 && counts(1, "cut-off")? == 1.0;
+            let holds = [know, know && status(0)? == Some(3) && status(1)? == Some(3), counts(2, "cut-off")? == 2.0];
+            for (time, _) in times.iter_mut().zip(holds).filter(|(_, holds)| *holds) {
+                time.get_or_insert(start.elapsed());
+            }
+            Ok(times.iter().all(Option::is_some))
+        })?;
+        for (list, time) in [&mut others, &mut told, &mut itself].into_iter().zip(times) {
+            list.extend(time);
+        }
         let start = Instant::now();
         host.reconnect("enp0s8")?;
-        mended.push(until(start, "all are well again", &all_well)?);
+        mended.push(until(start, "all are well again", &mut all_well.clone())?);
     }
     table.times("3 nodes, one is cut off: known to both others", &others, "10000 ms", "never");
     table.times("3 nodes, one is cut off: known to itself", &itself, "10000 ms", "never");

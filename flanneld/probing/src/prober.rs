@@ -79,6 +79,7 @@ struct Shared {
     began: Instant,
     state: Mutex<Inner>,
     wake: Notify,
+    verdicts: watch::Sender<u64>,
 }
 
 struct Inner {
@@ -98,7 +99,7 @@ impl Prober {
         let mut random = StdRng::from_os_rng();
         let node = Node::new(itself(&settings, surroundings), Duration::ZERO, move || random.random());
         let state = Mutex::new(Inner { node, problems: Vec::new() });
-        Self { shared: Arc::new(Shared { settings, began: Instant::now(), state, wake: Notify::new() }) }
+        Self { shared: Arc::new(Shared { settings, began: Instant::now(), state, wake: Notify::new(), verdicts: watch::channel(0).0 }) }
     }
 
     // The state machine leaves consistent values between its calls; a panic in one of them must not end the daemon's views.
@@ -116,6 +117,11 @@ impl Prober {
         let now = self.now();
         let inner = self.inner();
         Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
+    }
+
+    /// Changes whenever a verdict does.
+    pub fn verdicts(&self) -> watch::Receiver<u64> {
+        self.shared.verdicts.subscribe()
     }
 
     /// The counters, and how many peers are in each state.
@@ -190,6 +196,9 @@ impl Prober {
             let more = self.drain(&mut sockets);
             let (next, notices) = self.step(&sockets);
             log.tell(now.at, &notices);
+            if !notices.is_empty() {
+                self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
+            }
             if more {
                 tokio::select! {
                     () = tokio::time::sleep(BREATH) => {}

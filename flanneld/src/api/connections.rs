@@ -4,7 +4,7 @@
 //! of at most 8 KiB, and 10 s to take its answer.
 
 use super::listen::Listener;
-use super::slots::{Room, Slots};
+use super::slots::{CONNECTIONS, Room, Slots};
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,6 +23,9 @@ use tracing::{debug, info, warn};
 const HEAD: usize = 8 * 1024;
 /// How long open requests may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
+/// The most tasks of one way in. One that was displaced has its file descriptor until the runtime comes to drop it, which takes its time on a
+/// busy machine.
+const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
 /// The pause after a failed accept: the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
@@ -80,6 +83,7 @@ pub async fn serve(listener: Listener, router: Router, what: &str, times: Times,
                 if stop.run_until_cancelled(make_room(&places)).await.is_none() {
                     break;
                 }
+                while tasks.len() >= TASKS && stop.run_until_cancelled(tasks.join_next()).await.is_some() {}
                 let number = locked(&places).slots.open(Instant::now());
                 let place = Place { number, places: places.clone() };
                 let task = tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));

@@ -111,4 +111,6 @@ pub struct Serving {
     pub set_sysctls: bool,
     /// What the probes of the peers found; `None` where this node does not probe.
     pub mesh: Option<Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>>,
+    /// Changes when a verdict on a peer does.
+    pub verdicts: Option<watch::Receiver<u64>>,
 }

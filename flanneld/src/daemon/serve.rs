@@ -121,6 +121,7 @@ impl Daemon {
             written,
             margin: self.settings.renew_margin,
             set_sysctls: self.settings.set_sysctls,
+            verdicts: mesh.as_ref().map(|mesh| mesh.prober.verdicts()),
             mesh: mesh.as_ref().map(|mesh| {
                 let prober = mesh.prober.clone();
                 Arc::new(move || prober.view()) as Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>
