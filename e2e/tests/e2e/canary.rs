@@ -178,9 +178,9 @@ fn secrets_of_kubernetes_are_told_nobody() -> Result<()> {
         for (what, user) in [("a token", format!("{{token: '{token}'}}")), ("a token's file", format!("{{tokenFile: '{}'}}", token_file.display()))] {
             std::fs::write(&config, kubeconfig(&api.url(), Some(&ca), &user))?;
             let mut daemon = host.flanneld(&options).with_context(|| what.to_owned())?;
-            cage.is_silent(what, &daemon, &store, &[token.clone()])?;
+            cage.is_silent(what, &daemon, &store, std::slice::from_ref(&token))?;
             daemon.terminate(SOON)?;
-            cage.is_silent(&format!("{what}, ended"), &daemon, &store, &[token.clone()])?;
+            cage.is_silent(&format!("{what}, ended"), &daemon, &store, std::slice::from_ref(&token))?;
             std::fs::remove_file(daemon.log_path())?;
         }
 

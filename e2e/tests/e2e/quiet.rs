@@ -95,9 +95,9 @@ impl Cluster {
         let when = if kill { "after a kill" } else { "after a restart" };
         self.ended = Some(node);
         if kill {
-            self.daemons[node].kill()?
+            self.daemons[node].kill()?;
         } else {
-            ensure!(self.daemons[node].terminate(DEADLINE)?.success(), "{}", self.daemons[node].log_tail(20))
+            ensure!(self.daemons[node].terminate(DEADLINE)?.success(), "{}", self.daemons[node].log_tail(20));
         }
         self.daemons[node] = self.hosts[node].start_flanneld(&self.options)?;
         for other in (0..self.daemons.len()).filter(|other| *other != node) {

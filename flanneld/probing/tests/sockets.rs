@@ -26,7 +26,7 @@ fn start(number: u8, port: u16, leases: &watch::Receiver<Arc<LeaseTable>>, stop:
     let address = std::net::IpAddr::from([127, 0, 78, number]);
     let settings =
         Settings { port, id: format!("id-{number}"), own: subnets(number), kinds: Kinds::Only("vxlan"), device: true, outer_ipv6: None, clear: true };
-    let around = Surroundings { addresses: (Some(address), None), local: vec![address], mtu: (1450, 1430) };
+    let around = Surroundings { addresses: (Some(address), None), local: vec![address], mtu: (1450, 1430), yields_to: None };
     let prober = Prober::new(settings, &around);
     let (out, surroundings) = watch::channel(around);
     tokio::spawn(prober.clone().run(leases.clone(), surroundings, stop.clone()));

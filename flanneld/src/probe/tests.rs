@@ -286,7 +286,7 @@ fn cases() -> Vec<Case> {
         (
             "no route to the node",
             cut_with(|seen| {
-                (seen.beside, seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None)
+                (seen.beside, seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None);
             }),
             "+++x+x-",
             "no route leads to 192.0.2.3",

@@ -114,7 +114,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let marks = nat_marks(facts, interface);
     let candidates = candidates(facts, interface);
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
-    let silent = all_silent(paths, facts.daemon.young);
+    let silent = all_silent(&paths, facts.daemon.young);
     let refused = refused_for_address(facts);
     let ours = with_our_address(facts);
     // Without probes the marks alone tell: nobody else is behind that gateway.
@@ -144,7 +144,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         finding = finding.seen(*text, "flannelctl leases");
     }
     if silent {
-        let cut: Vec<&Path> = paths.iter().filter(|path| path.state == State::Cut).collect();
+        let cut: Vec<&Path> = paths.iter().filter(|path| path.state == State::Cut).copied().collect();
         let names: Vec<String> = cut.iter().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
         let more = if cut.len() > names.len() { format!(" and {} more", cut.len() - names.len()) } else { String::new() };
         let verb = if cut.len() == 1 { "answers" } else { "answer" };
@@ -161,7 +161,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
 
 /// Whether no peer answers. One that has moved to another address is unknown for some seconds: while nodes are mended one by one, the rest of them
 /// tell enough.
-fn all_silent(paths: &[Path], young: bool) -> bool {
+fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| paths.iter().filter(|path| path.state == state).count();
     let (cut, unknown) = (count(State::Cut), count(State::Unknown));
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)

@@ -1,5 +1,6 @@
 //! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
 
+use super::cases::Spoil;
 use super::healthy::{healthy, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -18,7 +19,7 @@ fn ended() -> Facts {
 
 #[test]
 fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
-    let spoils: [(&str, fn(&mut Facts)); 4] = [
+    let spoils: [(&str, Spoil); 4] = [
         ("config", |facts| facts.store.config = Fact::Known("unknown backend type: x; set Backend.Type …".to_owned())),
         ("module", |facts| facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }])),
         ("foreign-device", |facts| {
