@@ -76,7 +76,6 @@ test: setup ## All checks and all tests: what CI runs
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
 	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
-	@$(MAKE) --no-print-directory test-vm
 	@$(MAKE) --no-print-directory test-interop
 
 lint: setup ## Format, clippy, licences

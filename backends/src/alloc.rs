@@ -39,7 +39,9 @@ impl Backend for Alloc {
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        let plan = AllocPlan { scope: self.setup.scope(Vec::new()), own: own.subnets };
+        // Who carries the packets may do so through a device that looks like one of flannel's.
+        let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };
+        let plan = AllocPlan { scope: setup.scope(Vec::new()), own: own.subnets };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }

@@ -7,6 +7,10 @@ if [ "$(uname -m)" != x86_64 ]; then
     echo "test-vm: skipped, because the virtual machine is an x86-64 one and this machine is $(uname -m)"
     exit 0
 fi
+if ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 && [ -z "${FLANNEL_VM_DIR:-}" ]; then
+    echo "test-vm: skipped, because this distribution has no package linux-image-cloud-amd64"
+    exit 0
+fi
 seconds=$1
 shift
 program=$(cargo test --workspace --test e2e --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)

@@ -115,7 +115,9 @@ impl Checks {
             () = change(&mut underlay) => false,
             () = change(&mut verdicts) => {
                 // What happens to one peer often happens to others in the same moment.
-                tokio::time::sleep(BUSY.saturating_sub(begun.elapsed()).max(QUIET)).await;
+                let quiet = BUSY.saturating_sub(begun.elapsed()).max(QUIET);
+                // Who asks does not wait for that.
+                let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
                 false
             }
             () = change(&mut written) => true,

@@ -20,12 +20,12 @@ use node_api::probe::{Probe, Target as Shown};
 use probing::prober::Prober;
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
-use seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::LeaseTable;
+use subnet_lease::{LeaseTable, Subnets};
 use tokio::sync::{Semaphore, watch};
 use whom::{Around, Whom, whom};
 
@@ -104,8 +104,13 @@ impl Inquirer {
         let local: Vec<IpAddr> = self.underlay.borrow().local.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
+        // Nobody is asked in a family that the network does not carry.
+        let carried = match self.network.own {
+            Subnets::Both(v4, _) if !self.overlay.ipv6 => Subnets::V4(v4),
+            own => own,
+        };
         let around = Around {
-            targets: &targets(&self.leases.borrow(), &self.network.own, self.overlay.kinds, &local, self.overlay.outer_ipv6),
+            targets: &targets(&self.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer_ipv6),
             own: &self.network.own,
             names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
             local: &local,
@@ -162,7 +167,7 @@ impl Inquirer {
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: self.network.port,
+                tunnel: Tunnel::of(&self.network),
                 probes: self.port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.is_ipv6()),

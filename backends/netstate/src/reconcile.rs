@@ -215,7 +215,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
         // Forwarding comes before the routes that direct packets to it.
         self.kernel.forward(self.plan.forwarding(leases, &facts));
-        let errors = self.kernel.apply(&ops).await;
+        let mut unwanted = unwanted_links(&mut ops, &desired.state);
+        let mut errors = self.kernel.apply(&ops).await;
+        // Devices of an earlier backend stay until there is something in their place. One may be in the way of the new device.
+        let stands = |error: &OpError| !matches!(error.key, Key::Link(_) | Key::Address(..)) || error.kind == FailureKind::Conflict;
+        if errors.iter().all(stands) {
+            errors.extend(self.kernel.apply(&unwanted).await);
+            ops.append(&mut unwanted);
+        }
         self.report.applied(&ops, &errors, repair, || routes_to_peers(&desired.state));
         self.report.state(&errors, held.is_some());
         self.report.wanted(&desired.state);
@@ -462,6 +469,13 @@ fn backoff(failures: u32) -> Duration {
 /// The lowest network, at which the range of routes begins.
 fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
+}
+
+/// Takes the deletions of devices that are not wanted from the end of the operations: they come last.
+fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
+    let unwanted = |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
+    let count = ops.iter().rev().take_while(unwanted).count();
+    ops.split_off(ops.len() - count)
 }
 
 fn routes_to_peers(state: &KernelState) -> usize {

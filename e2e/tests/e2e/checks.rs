@@ -134,7 +134,10 @@ fn firewalls_are_seen_and_named() {
     let hosts = lab.hosts(&lan, 1).unwrap();
     let host = &hosts[0];
     host.netns()
-        .sh("nft add table inet firewalld
+        .sh("nft 'table inet firewalld {
+                 chain input_zones { }; chain forward_zones { }
+                 chain filter_INPUT { type filter hook input priority 10; iifname lo accept; ip6 nexthdr icmpv6 accept; jump input_zones; reject; }
+                 chain filter_FORWARD { type filter hook forward priority 10; jump forward_zones; reject; }; }'
              iptables -N ufw-before-input; iptables -A INPUT -j ufw-before-input; iptables -P INPUT DROP; iptables -I INPUT -i lo -j ACCEPT
              iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -P FORWARD DROP
              iptables -A FORWARD -m comment --comment 'the rest' -j REJECT --reject-with icmp-host-prohibited")
@@ -149,7 +152,7 @@ fn firewalls_are_seen_and_named() {
     }
     // The remedies that the daemon names, and what firewalld does on its own's.
     host.netns()
-        .sh("nft add chain inet firewalld c; nft add rule inet firewalld c ip saddr 10.244.0.0/16 accept; nft add rule inet firewalld c udp dport 8472 accept
+        .sh("nft add rule inet firewalld input_zones udp dport 8472 accept; nft add rule inet firewalld forward_zones ip saddr 10.244.0.0/16 accept
              iptables -N ufw-user-input; iptables -A ufw-user-input -p udp --dport 8472 -j ACCEPT
              iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT")
         .unwrap();

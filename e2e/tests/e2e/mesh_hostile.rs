@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Host, Lab, Uplink, craft, eventually_ok, throughout};
 use serde_json::Value;
 
-use crate::mesh::{PROBES, TOLD, V4, peer, told_v4, told_v4_now};
+use crate::mesh::{PROBES, TOLD, V4, peer, reached_v4_now, told_v4, told_v4_now};
 
 const ROW_QUESTION: u8 = 3;
 const ROW_ANSWER: u8 = 4;
@@ -101,6 +101,11 @@ fn forge(bed: &Bed, outsider: &Host, name_of: usize, to: usize, numbers: &BTreeM
     craft::send_from(outsider.netns(), from, SocketAddr::new(beside.1.into(), 8472), &frames)
 }
 
+/// Forged questions that show something,
+const QUESTIONS: u64 = 1000;
+/// and the rounds that bring them, several times over.
+const MOST_ROUNDS: u64 = 1000;
+
 /// What came to a host's probe port as questions, and what it sent as answers, in packets and bytes.
 const COUNTERS: &str = "table inet count {
     chain in { type filter hook input priority -300; udp dport 8473 @th,104,8 { 1, 3 } counter; }
@@ -152,10 +157,11 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     // It is shown as what that node says, and as nothing else.
     ensure!(row["said"]["broken"] == 65535 && row["said"]["gravest"].is_null() && row["counts"]["cut-off"] == u64::from(u32::MAX), "{row}");
     throughout(Duration::from_secs(6), "lies are one node's words", || {
-        told_v4_now(bed, "well", &[(0, 1), (1, 0)])?;
+        reached_v4_now(bed, &[(0, 1), (1, 0)])?;
         let document = document(bed, 0, "/api/v1/node?rows")?;
         let findings = document["findings"].as_array().context("no findings")?;
-        ensure!(findings.iter().all(|finding| finding["check"] == "probe-filtered"), "{findings:?}");
+        // A busy machine is no fault of the liar's.
+        ensure!(findings.iter().all(|finding| finding["check"] == "probe-filtered" || finding["check"] == "slow"), "{findings:?}");
         let (_, second) = peer(bed, 0, 1, false)?;
         ensure!(second["others"] == serde_json::json!([]), "{second}");
         Ok(())
@@ -173,17 +179,21 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
 
     // Who is well stays well, and gets no more than it asked for.
     bed.hosts[0].netns().feed("nft", &["-f", "-"], COUNTERS)?;
-    let mut round = 0;
-    throughout(Duration::from_secs(8), "forged packets of a peer that is well", || {
-        for _ in 0..40 {
+    let (mut round, begun) = (0, Instant::now());
+    // Long enough to change a mind, and enough of them however busy the machine is.
+    while begun.elapsed() < Duration::from_secs(8) || counted(&bed.hosts[0], "in")?.0 <= QUESTIONS {
+        ensure!(round < MOST_ROUNDS || begun.elapsed() < TOLD, "{:?} after {round} rounds", counted(&bed.hosts[0], "in")?);
+        for _ in 0..20 {
             round += 1;
             forge(bed, outsider, 1, 0, &known, round)?;
         }
-        told_v4_now(bed, "well", &[(0, 1), (1, 0)])
-    })?;
-    let (asked, answered) = (counted(&bed.hosts[0], "in")?, counted(&bed.hosts[0], "out")?);
+        reached_v4_now(bed, &[(0, 1), (1, 0)]).context("forged packets of a peer that is well")?;
+    }
+    // In this order: an answer follows its question.
+    let answered = counted(&bed.hosts[0], "out")?;
+    let asked = counted(&bed.hosts[0], "in")?;
     println!("{round} rounds: {asked:?} questions and bytes came, {answered:?} answers and bytes went");
-    ensure!(asked.0 > 1000 && answered.0 > 10, "{asked:?} questions, {answered:?} answers: this shows nothing");
+    ensure!(asked.0 > QUESTIONS && answered.0 > 10, "{asked:?} questions, {answered:?} answers: this shows nothing");
     ensure!(answered.0 <= asked.0 && answered.1 <= asked.1, "{answered:?} answers to {asked:?} questions");
 
     // Who is gone stays gone, whatever is said in its name.
@@ -193,7 +203,7 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
         round += 1;
         forge(bed, outsider, 1, 0, &known, round)?;
         told_v4_now(bed, "cut-off", &[(0, 1)])?;
-        told_v4_now(bed, "well", &[(0, 2)])
+        reached_v4_now(bed, &[(0, 2)])
     })?;
     bed.hosts[1].reconnect("enp0s8")?;
     told_v4(bed, "well", &[(0, 1), (1, 0)])?;

@@ -40,6 +40,11 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
 
 /// Waits until the way ends at a step, or does not end, and the steps have these outcomes.
 fn ends(bed: &Bed, whom: &str, at: Option<&str>, outcomes: &[(&str, &str)], sentence: &str) -> Result<Value> {
+    ends_and(bed, whom, at, outcomes, sentence, |_| true)
+}
+
+/// The same, with something else in the document that a busy machine may keep out of it for a while.
+fn ends_and(bed: &Bed, whom: &str, at: Option<&str>, outcomes: &[(&str, &str)], sentence: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
     eventually_ok(TOLD, &format!("the way to {whom} ends at {at:?}"), || {
         let (code, document) = probe(bed, 0, whom)?;
         ensure!(document["ends_at"].as_str() == at, "{document:#}");
@@ -49,6 +54,7 @@ fn ends(bed: &Bed, whom: &str, at: Option<&str>, outcomes: &[(&str, &str)], sent
         }
         ensure!(document["sentence"].as_str().is_some_and(|text| text.contains(sentence)), "{document:#}");
         ensure!(document["next"].as_array().is_some_and(|next| next.is_empty() == at.is_none()), "{document:#}");
+        ensure!(holds(&document), "{document:#}");
         Ok(document)
     })
 }
@@ -89,9 +95,9 @@ fn all_is_well(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()
         }
         bed.hosts[1].cut("enp0s8")?;
         let cut = [("route", "ok"), ("underlay", "failed"), ("overlay", "failed")];
-        let document = ends(&bed, &peers[0], Some("underlay"), &cut, "nothing answers, ping neither")?;
         let look = format!("tcpdump -c 5 -ni enp0s8 host {}", bed.hosts[1].v4()?);
-        ensure!(document["next"].as_array().is_some_and(|next| next.iter().any(|next| next["command"] == look)), "{document:#}");
+        let is_next = |document: &Value| commands(document).iter().any(|(_, command)| *command == look);
+        ends_and(&bed, &peers[0], Some("underlay"), &cut, "nothing answers, ping neither", is_next)?;
         bed.require_no_errors()
     })
 }
@@ -134,6 +140,10 @@ fn input(rules: &str) -> String {
     format!("chain c {{ type filter hook input priority -5; policy accept; {rules}; }}")
 }
 
+fn says(document: &Value, text: &str) -> bool {
+    document.to_string().contains(text)
+}
+
 fn commands(document: &Value) -> Vec<(Option<&str>, &str)> {
     let next = document["next"].as_array().map(Vec::as_slice).unwrap_or_default();
     next.iter().filter_map(|next| Some((next["on"].as_str(), next["command"].as_str()?))).collect()
@@ -157,13 +167,16 @@ fn each_fault_ends_the_way_where_it_is() {
         firewall(there, &input("udp dport 8472 drop"))?;
         for ((subnet, pod), source) in subnets.iter().zip(&pods).zip(sources) {
             let cut = [("route", "ok"), ("neighbour", "ok"), ("fdb", "ok"), ("underlay", "ok"), ("rules", "ok"), ("overlay", "failed")];
-            let document = ends(&bed, subnet, Some("overlay"), &cut, "on the way to h2's UDP port 8472")?;
             let look = format!("tcpdump -c 5 -ni any udp port 8472 and host {source}");
-            ensure!(commands(&document) == [(Some("h2"), "flannelctl doctor"), (Some("h2"), &look)], "{document:#}");
+            let are_next = |document: &Value| commands(document) == [(Some("h2"), "flannelctl doctor"), (Some("h2"), &look)];
+            ends_and(&bed, subnet, Some("overlay"), &cut, "on the way to h2's UDP port 8472", are_next)?;
             ends(&bed, pod, Some("overlay"), &[("pod", "not-asked")], "does not arrive")?;
         }
-        let (code, text) = texts(&run(&bed, 0, &[&pods[0]])?);
-        ensure!(code == Some(3) && text.contains("failed    overlay") && text.contains("h2 says: heard through the overlay"), "{code:?}: {text}");
+        eventually_ok(TOLD, "what h2 heard is told", || {
+            let (code, text) = texts(&run(&bed, 0, &[&pods[0]])?);
+            ensure!(code == Some(3) && text.contains("failed    overlay") && text.contains("h2 says: heard through the overlay"), "{code:?}: {text}");
+            Ok(())
+        })?;
 
         // What the peer sends is not taken here.
         firewall(there, "")?;
@@ -182,14 +195,14 @@ fn each_fault_ends_the_way_where_it_is() {
         firewall(here, "")?;
         firewall(there, &input("udp dport 8473 drop"))?;
         for subnet in &subnets {
-            let document = ends(&bed, subnet, None, &[("underlay", "ok"), ("overlay", "ok")], "All is well")?;
-            ensure!(document.to_string().contains("5 of 5 pings answered"), "{document:#}");
+            ends_and(&bed, subnet, None, &[("underlay", "ok"), ("overlay", "ok")], "All is well", |document| {
+                says(document, "5 of 5 pings answered")
+            })?;
         }
         // It says so, and drops pings.
         firewall(there, &input("udp dport 8473 reject; icmp type echo-request drop; icmpv6 type echo-request drop"))?;
         for subnet in &subnets {
-            let document = ends(&bed, subnet, None, &[("underlay", "ok"), ("overlay", "ok")], "All is well")?;
-            ensure!(document.to_string().contains("refuses UDP 8473"), "{document:#}");
+            ends_and(&bed, subnet, None, &[("underlay", "ok"), ("overlay", "ok")], "All is well", |document| says(document, "refuses UDP 8473"))?;
         }
         firewall(there, "")?;
         all()?;
@@ -220,23 +233,17 @@ fn each_fault_ends_the_way_where_it_is() {
                 (format!("route add {pod}/{bits} dev enp0s8 proto static"), format!("route del {pod}/{bits} dev enp0s8"), "dev enp0s8 proto static"),
             ] {
                 sh(&add)?;
-                let document = ends(
-                    &bed,
-                    pod,
-                    Some("route"),
-                    &[("route", "failed"), ("overlay", "ok")],
-                    &format!("packets to {pod} do not take flannel's way"),
-                )?;
-                ensure!(
-                    document["steps"][0]["text"].as_str().is_some_and(|said| said.contains(text) && said.contains("the lease wants via")),
-                    "{document:#}"
-                );
+                let sentence = format!("packets to {pod} do not take flannel's way");
+                ends_and(&bed, pod, Some("route"), &[("route", "failed"), ("overlay", "ok")], &sentence, |document| {
+                    document["steps"][0]["text"].as_str().is_some_and(|said| said.contains(text) && said.contains("the lease wants via"))
+                })?;
                 sh(&del)?;
             }
             sh("route add default dev enp0s8 table 100")?;
             sh(&format!("rule add to {pod}/{bits} lookup 100"))?;
-            let document = ends(&bed, pod, Some("route"), &[("route", "failed")], "do not take flannel's way")?;
-            ensure!(document["steps"][0]["text"].as_str().is_some_and(|said| said.contains("a rule leads to table 100")), "{document:#}");
+            ends_and(&bed, pod, Some("route"), &[("route", "failed")], "do not take flannel's way", |document| {
+                document["steps"][0]["text"].as_str().is_some_and(|said| said.contains("a rule leads to table 100"))
+            })?;
             sh(&format!("rule del to {pod}/{bits} lookup 100"))?;
             ends(&bed, pod, None, &[("route", "ok"), ("pod", "ok")], "All is well")?;
             ends(&bed, subnet, None, &[("route", "ok")], "All is well")?;
@@ -258,18 +265,24 @@ fn a_probe_is_roots_and_one_at_a_time() {
         let (code, text) = bed.daemons[0].get("/api/v1/probe?peer=h2")?;
         ensure!(code == 404, "{code}: {text}");
 
-        for (whom, says) in [
-            ("h9", "h9 is neither a peer nor in a peer's subnet: there are h2 ("),
-            ("10.9.9.9", "there are h2 ("),
-            ("h1", "h1 is this node"),
-            ("x y&peer=h2", "x y&peer=h2 is neither a peer"),
+        // Peers stand in the order of their subnets.
+        for (whom, parts) in [
+            ("h9", ["h9 is neither a peer nor in a peer's subnet: there are h", "h2 ("]),
+            ("10.9.9.9", ["there are h", "h2 ("]),
+            ("h1", ["h1 is this node", ""]),
+            ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
         ] {
-            let (code, text) = texts(&run(&bed, 0, &[whom])?);
-            ensure!(code == Some(1) && text.contains(says) && text.trim_end().lines().count() == 1, "{whom}: {code:?}: {text}");
+            eventually_ok(TOLD, &format!("{whom} is nobody"), || {
+                let (code, text) = texts(&run(&bed, 0, &[whom])?);
+                let is_said = parts.iter().all(|part| text.contains(part)) && text.trim_end().lines().count() == 1;
+                ensure!(code == Some(1) && is_said, "{whom}: {code:?}: {text}");
+                Ok(())
+            })?;
         }
         ensure!(texts(&run(&bed, 0, &[])?).0 == Some(2), "whom?");
 
-        // At the same time: each waits for its turn, or is told to.
+        // At the same time: each waits for its turn, or is told to. On a busy machine questions are lost, and time is up.
+        let begun = Instant::now();
         let outputs: Vec<Output> = std::thread::scope(|scope| {
             let started: Vec<_> = (0..8)
                 .map(|number| {
@@ -281,11 +294,13 @@ fn a_probe_is_roots_and_one_at_a_time() {
                 .collect();
             started.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a panic"))?).collect::<Result<_>>()
         })?;
+        ensure!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+        let excuses = ["other probes are under way on this node", "this node is overloaded", "does not answer", "busy"];
         let mut answered = 0;
         for output in &outputs {
             match texts(output) {
-                (Some(0), text) if text.contains("flannel.probe/1") => answered += 1,
-                (Some(1), text) if text.contains("other probes are under way on this node") => {}
+                (Some(0 | 3), text) if text.contains("flannel.probe/1") => answered += 1,
+                (Some(1), text) if excuses.iter().any(|excuse| text.contains(excuse)) => {}
                 (code, text) => bail!("{code:?}: {text}"),
             }
         }
@@ -316,8 +331,7 @@ fn a_node_that_does_not_probe_pings() {
     Lab::run("probe-off", |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", VXLAN), |_, options| options.arg("--probe-port=0"))?;
         let (peers, pods) = names(&bed, 1)?;
-        let document = ends(&bed, &peers[0], None, &[("underlay", "ok"), ("overlay", "ok")], "All is well")?;
-        ensure!(document.to_string().contains("5 of 5 pings answered"), "{document:#}");
+        ends_and(&bed, &peers[0], None, &[("underlay", "ok"), ("overlay", "ok")], "All is well", |document| says(document, "5 of 5 pings answered"))?;
         for pod in pods {
             ends(&bed, &pod.to_string(), None, &[("pod", "ok")], "All is well")?;
         }

@@ -4,6 +4,7 @@
 //! be judged, the packet gets the benefit of the doubt.
 
 use crate::facts::Network;
+use crate::firewalls::Firewalld;
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -12,15 +13,6 @@ use std::net::IpAddr;
 const DEPTH: usize = 16;
 /// The pods' bridge.
 const BRIDGE: &str = "cni0";
-
-/// What firewalld accepts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Firewalld {
-    /// The networks of ours whose packets it forwards.
-    pub networks: Vec<IpNet>,
-    /// Whether it lets the tunnel's packets in.
-    pub port: bool,
-}
 
 /// Where flannel's packets come from, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,11 +163,7 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
             "iifname" | "iif" => named(packet.incoming),
             // What comes in for this host leaves by no interface.
             "oifname" | "oif" => named(packet.outgoing),
-            "l4proto" => match packet.port {
-                Some(_) => any(right, &|value| Fits::of(value == "udp" || value.as_u64() == Some(17))),
-                // Not all of what pods send.
-                None => Fits::No,
-            },
+            "l4proto" => protocol(right, packet),
             "nfproto" => match packet.from {
                 Sender::Pods(net) => any(right, &|value| Fits::of(value == if net.addr().is_ipv6() { "ipv6" } else { "ipv4" })),
                 Sender::Nodes(..) => Fits::Perhaps,
@@ -199,6 +187,7 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
         },
         // Not all of what pods send, and not the tunnel's.
         ("tcp" | "udp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "th", _) => Fits::No,
+        ("ip", "protocol") | ("ip6", "nexthdr") => protocol(right, packet),
         (family @ ("ip" | "ip6"), side @ ("saddr" | "daddr")) => match packet.from {
             Sender::Pods(net) if net.addr().is_ipv6() != (family == "ip6") => Fits::No,
             Sender::Pods(net) => any(right, &|value| is_within(value, &net)),
@@ -206,6 +195,15 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
             Sender::Nodes(..) => Fits::Perhaps,
         },
         _ => Fits::Perhaps,
+    }
+}
+
+/// Whether a value names the packet's protocol above IP.
+fn protocol(right: &Value, packet: &Packet<'_>) -> Fits {
+    match packet.port {
+        Some(_) => any(right, &|value| Fits::of(value == "udp" || value.as_u64() == Some(17))),
+        // Not all of what pods send.
+        None => Fits::No,
     }
 }
 

@@ -1,8 +1,16 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
 
-use crate::firewalld::Firewalld;
 use crate::nftables::Barrier;
 use ipnet::IpNet;
+
+/// What firewalld accepts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firewalld {
+    /// The networks of ours whose packets it forwards.
+    pub networks: Vec<IpNet>,
+    /// Whether it lets the tunnel's packets in.
+    pub port: bool,
+}
 
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

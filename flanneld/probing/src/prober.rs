@@ -130,6 +130,11 @@ impl Prober {
         (inner.node.traffic(), inner.node.counts())
     }
 
+    /// Whether any peer is cut off. Cheaper than the view.
+    pub fn anybody_cut_off(&self) -> bool {
+        self.inner().node.counts().get(&State::CutOff).is_some_and(|count| *count > 0)
+    }
+
     /// Somebody looks at other nodes' rows: for the next ten seconds they are asked for them, and [`Prober::view`] has them.
     pub fn look(&self) {
         let now = self.now();

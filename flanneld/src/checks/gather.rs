@@ -4,7 +4,7 @@ use super::known::{Known, Serving};
 use super::mesh;
 use crate::health::Health;
 use doctor::fact::Fact;
-use doctor::facts::argument::Argument;
+use doctor::facts::argument::{Argument, is_edited};
 use doctor::facts::daemon::{Daemon, Drift, Launch};
 use doctor::facts::host::WayKind;
 use doctor::facts::kubernetes::Kubernetes;
@@ -48,7 +48,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         choice: choice(known, underlay),
         id_given: known.id_given,
         launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
-        arguments: Argument::find(std::env::args().skip(1), |flag| flag.starts_with("iface") || flag.ends_with("-port")),
+        arguments: Argument::find(std::env::args().skip(1), is_edited),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(serving)),
         kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),

@@ -16,8 +16,12 @@ const PACE: Duration = Duration::from_secs(5);
 const CUT: Duration = Duration::from_secs(15);
 /// The age at which silence is worth a word.
 const SILENT: Duration = Duration::from_secs(600);
-/// How often it is asked about who is silent: all nodes ask about one that is gone.
-const AGAIN: Duration = Duration::from_secs(3600);
+/// How often it is asked about who is silent: all nodes ask about one that is gone, and it may come back.
+const AGAIN: Duration = Duration::from_secs(600);
+/// How soon it is asked again after no answer.
+const SOON: Duration = Duration::from_secs(60);
+/// The most that a node waits longer than another: all of them reckon with the same last sign of life.
+const SPREAD: Duration = Duration::from_secs(60);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How many peers are asked about.
@@ -31,6 +35,8 @@ pub type Heard = BTreeMap<Subnets, Duration>;
 struct Book {
     /// When to ask next, and when the holder was last heard of, if that is known.
     pages: BTreeMap<Subnets, (Duration, Option<Duration>)>,
+    /// How much longer than others this node waits.
+    spread: Duration,
 }
 
 impl Book {
@@ -48,9 +54,13 @@ impl Book {
         // Until then it cannot have been silent for long.
         let wait = match ago {
             Some(ago) if ago < SILENT => (SILENT - ago).max(PACE),
-            _ => AGAIN,
+            Some(_) => AGAIN,
+            None => SOON,
         };
-        self.pages.insert(subnets, (now + wait, ago.map(|ago| now.saturating_sub(ago))));
+        // A store that is away takes nothing back.
+        let before = self.pages.get(&subnets).and_then(|(_, heard)| *heard);
+        let heard = ago.map(|ago| now.saturating_sub(ago)).or(before);
+        self.pages.insert(subnets, (now + wait + self.spread, heard));
     }
 
     fn heard(&self) -> Heard {
@@ -72,18 +82,19 @@ fn cut(mesh: &Mesh, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Dur
     leases.others(own, Kinds::Any).filter_map(|lease| Some((lease.subnets, Duration::from_millis(age(lease)?)))).collect()
 }
 
-/// Asks until it is dropped.
+/// Asks until it is dropped. `mesh` gives nothing while nobody is cut off.
 pub async fn ask(
     manager: Arc<dyn SubnetManager>,
-    mesh: impl Fn() -> Arc<Mesh> + Send,
+    mesh: impl Fn() -> Option<Arc<Mesh>> + Send,
     leases: watch::Receiver<Arc<LeaseTable>>,
     own: Subnets,
     heard: watch::Sender<Heard>,
 ) {
-    let mut book = Book::default();
+    let mut book = Book { spread: rand::random_range(Duration::ZERO..SPREAD), ..Book::default() };
     loop {
         let table = leases.borrow().clone();
-        let due = book.due(&cut(&mesh(), &table, &own), boot_time());
+        let cut = mesh().map(|mesh| cut(&mesh, &table, &own)).unwrap_or_default();
+        let due = book.due(&cut, boot_time());
         for subnets in due {
             let ago = tokio::time::timeout(PATIENCE, manager.last_heard(&subnets)).await.unwrap_or_default();
             book.answered(subnets, ago, boot_time());
@@ -121,12 +132,13 @@ mod tests {
         assert_eq!(book.due(&cut(500), seconds(1500)), [], "it was heard of lately");
         assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
         book.answered(subnets(1), Some(seconds(600)), seconds(1501));
-        assert_eq!((book.due(&cut(600), seconds(5100)), book.due(&cut(600), seconds(5101))), (vec![], vec![subnets(1)]));
+        assert_eq!((book.due(&cut(600), seconds(2100)), book.due(&cut(600), seconds(2101))), (vec![], vec![subnets(1)]));
         // The store does not answer.
-        book.answered(subnets(1), None, seconds(5101));
-        assert_eq!(book.heard(), Heard::new());
-        book.answered(subnets(1), Some(seconds(700)), seconds(5101));
-        assert_eq!(book.due(&BTreeMap::new(), seconds(5102)), []);
+        book.answered(subnets(1), None, seconds(2101));
+        assert_eq!(book.heard(), BTreeMap::from([(subnets(1), seconds(901))]), "what is known stays");
+        assert_eq!((book.due(&cut(600), seconds(2160)), book.due(&cut(600), seconds(2161))), (vec![], vec![subnets(1)]));
+        book.answered(subnets(1), Some(seconds(700)), seconds(2161));
+        assert_eq!(book.due(&BTreeMap::new(), seconds(2162)), []);
         assert_eq!(book.heard(), Heard::new(), "it answers again");
     }
 

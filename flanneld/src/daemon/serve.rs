@@ -171,8 +171,10 @@ impl Daemon {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));
             let (asked, seen) = (prober.clone(), prober.clone());
-            let (stop, asks) =
-                (self.run.stop.clone(), silence::ask(manager.clone(), move || seen.view(), leases.table.clone(), lease.subnets, heard_out));
+            let (stop, asks) = (
+                self.run.stop.clone(),
+                silence::ask(manager.clone(), move || seen.anybody_cut_off().then(|| seen.view()), leases.table.clone(), lease.subnets, heard_out),
+            );
             self.run.spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
             self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));

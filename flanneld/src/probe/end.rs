@@ -1,6 +1,6 @@
 //! Where a way ends, in one sentence, and what to type next: a pure function of what was seen and of the steps.
 
-use super::seen::Seen;
+use super::seen::{Seen, Tunnel};
 use super::steps::hears_us;
 use super::whom::title;
 use netstate::netlink::lookup::Fate;
@@ -46,7 +46,7 @@ pub fn end(seen: &Seen, steps: &[Step]) -> End {
             let (sentence, back) = over(seen, &peer);
             let look = match back {
                 // What comes back from the peer, on this node.
-                true => seen.own.tunnel.map(|port| here(tcpdump(&device(seen), Some(port), address))),
+                true => seen.own.tunnel.map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), address))),
                 // What this node sends, on the peer.
                 false => source(seen).map(|source| there(tcpdump("any", seen.own.tunnel, source))),
             };
@@ -74,9 +74,9 @@ fn source(seen: &Seen) -> Option<IpAddr> {
     if seen.own.tunnel.is_some() { seen.own.address.or(by_route) } else { seen.own.overlay.or(seen.own.address) }
 }
 
-fn tcpdump(device: &str, port: Option<u16>, host: IpAddr) -> String {
-    let port = port.map(|port| format!("udp port {port} and ")).unwrap_or_default();
-    format!("tcpdump -c 5 -ni {} {port}host {host}", doctor::shell::word(device))
+fn tcpdump(device: &str, tunnel: Option<Tunnel>, host: IpAddr) -> String {
+    let tunnel = tunnel.map(|tunnel| format!("{} and ", tunnel.filter())).unwrap_or_default();
+    format!("tcpdump -c 5 -ni {} {tunnel}host {host}", doctor::shell::word(device))
 }
 
 fn well(seen: &Seen, steps: &[Step]) -> String {
@@ -107,7 +107,7 @@ fn beside(seen: &Seen, peer: &str) -> String {
 /// The sentence, and whether it is the way back.
 fn over(seen: &Seen, peer: &str) -> (String, bool) {
     let heard = &seen.heard;
-    let port = seen.own.tunnel;
+    let tunnel = seen.own.tunnel;
     if heard.answered_by.is_some() {
         return (
             format!("It ends at another node: two machines have the address {}, or a lease is left of one that is gone.", seen.target.address),
@@ -123,11 +123,12 @@ fn over(seen: &Seen, peer: &str) -> (String, bool) {
         return (format!("The way to {peer} through the overlay loses packets."), false);
     }
     if hears_us(seen) {
-        let from = port.map(|port| format!(" from its UDP port {port}")).unwrap_or_default();
+        let from = tunnel.map(|tunnel| format!(" from its {tunnel}")).unwrap_or_default();
         return (format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive."), true);
     }
-    let sentence = match port {
-        Some(port) => format!("It ends on the way to {peer}'s UDP port {port}: what this node sends does not arrive."),
+    let sentence = match tunnel {
+        Some(Tunnel::Ipip) => format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", Tunnel::Ipip),
+        Some(tunnel) => format!("It ends on the way to {peer}'s {tunnel}: what this node sends does not arrive."),
         None => format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them."),
     };
     (sentence, false)

@@ -1,5 +1,6 @@
 //! What was seen of a way: facts, for the judgement.
 
+use doctor::facts::Network;
 use doctor::{Report, Severity};
 use ipnet::IpNet;
 use netstate::names::{LinkName, Mac};
@@ -44,8 +45,8 @@ pub struct Seen {
 pub struct Own {
     /// The network of this family.
     pub network: IpNet,
-    /// The UDP port of the tunnel.
-    pub tunnel: Option<u16>,
+    /// How packets of pods travel between nodes; none if they are not encapsulated.
+    pub tunnel: Option<Tunnel>,
     /// The UDP port of probes.
     pub probes: u16,
     /// The interface for packets between nodes.
@@ -187,4 +188,40 @@ pub struct Local {
     pub pinged: Option<Result<Tally, String>>,
     /// Its hardware address, looked up after them.
     pub neighbour: Result<Neighbour, String>,
+}
+
+/// How encapsulated packets are recognised on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// By this UDP port.
+    Udp(u16),
+    /// As IP in IP.
+    Ipip,
+}
+
+impl Tunnel {
+    /// That of a network.
+    pub fn of(network: &Network) -> Option<Self> {
+        match network.backend.as_deref() {
+            Some("ipip") => Some(Tunnel::Ipip),
+            _ => network.port.map(Tunnel::Udp),
+        }
+    }
+
+    /// What a capture selects.
+    pub fn filter(self) -> String {
+        match self {
+            Tunnel::Udp(port) => format!("udp port {port}"),
+            Tunnel::Ipip => "ip proto 4".to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Tunnel::Udp(port) => write!(f, "UDP port {port}"),
+            Tunnel::Ipip => f.write_str("IP protocol 4"),
+        }
+    }
 }

@@ -124,7 +124,7 @@ fn because(why: Option<&str>) -> String {
 fn rules(seen: &Seen) -> Step {
     let found = match &seen.rules {
         Rules::Clear => {
-            let port = seen.own.tunnel.map(|port| format!("nothing refuses UDP {port}; ")).unwrap_or_default();
+            let port = seen.own.tunnel.map(|tunnel| format!("nothing refuses {}; ", tunnel.to_string().replace(" port", ""))).unwrap_or_default();
             (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
         Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),

@@ -1,7 +1,7 @@
 //! Ways to peers and pods, well and broken: which step fails, and what is said.
 
 use super::here;
-use super::seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use super::seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
@@ -86,7 +86,7 @@ fn well() -> Seen {
         pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
         own: Own {
             network: "10.244.0.0/16".parse().unwrap(),
-            tunnel: Some(8472),
+            tunnel: Some(Tunnel::Udp(8472)),
             probes: 8473,
             interface: "eth1".to_owned(),
             address: Some(ip("192.0.2.1")),

@@ -160,7 +160,10 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         // Nothing is written: this is how one key is read, with the lease that it hangs on.
         let read = Request::Txn { compare: vec![Compare::NoneUnder(wire::key_prefix(lease))], write: Vec::new(), key: key.clone() };
         let Ok(Answer::Txn { present: Some(entry), .. }) = self.store.request(read).await else { return None };
-        let lease = Item::of(entry)?.keepalive();
+        let item = Item::of(entry)?;
+        // Go flannel renews once a day: its lease does not tell whether it lives.
+        item.node()?;
+        let lease = item.keepalive();
         match self.store.request(Request::LastSeen { key, lease }).await {
             Ok(Answer::LastSeen(seen)) => seen,
             _ => None,

@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 struct Routes {
     scope: Scope,
     own: Subnets,
+    /// A device that it needs.
+    device: Option<LinkName>,
 }
 
 fn routes() -> Routes {
@@ -26,7 +28,7 @@ fn routes() -> Routes {
         protocol: 241,
         checksum_offload: false,
     };
-    Routes { scope, own: subnets(1) }
+    Routes { scope, own: subnets(1), device: None }
 }
 
 fn subnets(n: u8) -> Subnets {
@@ -61,7 +63,11 @@ impl Plan for Routes {
     }
 
     fn base(&self, _facts: &Facts) -> KernelState {
-        KernelState::default()
+        let mut state = KernelState::default();
+        if let Some(name) = self.device {
+            state.set(Key::Link(name), Value::Link(Box::new(tunnel())));
+        }
+        state
     }
 
     fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
@@ -78,6 +84,33 @@ impl Plan for Routes {
 fn underlay() -> Underlay {
     let addresses = Addresses::V4([192, 168, 56, 1].into());
     Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
+}
+
+fn tunnel() -> crate::link::LinkSpec {
+    let kind = crate::link::LinkKind::Tun(crate::link::tun::TunSpec { held: true });
+    crate::link::LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None }
+}
+
+/// What an earlier backend left is removed with the first pass that puts something in its place, and stays if nothing can be.
+#[test]
+fn an_earlier_backends_device_stays_until_there_is_another() {
+    paused(async {
+        let name = |text| LinkName::parse(text).unwrap();
+        let (old, new) = (name("flannel.1"), name("flannel.ipip"));
+        for refused in [true, false] {
+            let kernel = FakeKernel::default();
+            kernel.world().state.set(Key::Link(old), Value::Link(Box::new(tunnel())));
+            if refused {
+                kernel.world().foreign.insert(Key::Link(new));
+            }
+            let mut plan = Routes { device: Some(new), ..routes() };
+            plan.scope.links = vec![new, old];
+            let joined = Reconciler::join(plan, kernel.clone(), &underlay(), &table([(2, 2)]), Options::default()).await;
+            assert_eq!(joined.is_err(), refused);
+            let found: Vec<bool> = [old, new].map(|name| kernel.world().state.link(name).is_some()).into();
+            assert_eq!(found, [refused, !refused]);
+        }
+    });
 }
 
 /// A running loop. The clock is paused, so waiting takes no time.

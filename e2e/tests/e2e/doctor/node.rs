@@ -25,6 +25,23 @@ case "$*" in
 esac
 "#;
 
+/// systemd-run as far as the doctor's commands need it: a program with the variables of a file, which no shell reads.
+const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
+while :; do
+    case "$1" in
+    -p) file=${2#EnvironmentFile=-}; shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+while IFS= read -r line; do
+    case "$line" in
+    [A-Z]*=*) export "$line" ;;
+    esac
+done < "$file"
+exec "$@"
+"#;
+
 /// A node as its operator sees it.
 pub struct Node {
     pub host: Host,
@@ -52,6 +69,7 @@ impl Node {
         // The only help: these do what systemd, ufw and firewalld do.
         let marker = files.join("restart");
         write_script(&files.join("bin/systemctl"), &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()))?;
+        write_script(&files.join("bin/systemd-run"), SYSTEMD_RUN)?;
         write_script(&files.join("bin/ufw"), "#!/bin/sh\niptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
         write_script(&files.join("bin/firewall-cmd"), FIREWALL_CMD)?;
         std::os::unix::fs::symlink(binaries::own("flannelctl")?, files.join("bin/flannelctl"))?;

@@ -105,7 +105,8 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
         out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
         // The command changed that argument, and nothing else.
         let changed = before.to_string().replace("--iface=enp0s3", "--iface=enp0s8");
-        ensure!(container(&cluster)? == changed, "{} instead of {changed}", container(&cluster)?);
+        let after = container(&cluster)?.to_string();
+        ensure!(after == changed, "{after} instead of {changed}");
         the_api_is_the_nodes_alone(&operator, &cluster)?;
 
         // An address each, and a variable that names the interface.
@@ -119,7 +120,8 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
         let before = container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_variable).context("an address each")?;
         let changed = before.to_string().replace("\"enp0s3\"", "\"enp0s8\"");
-        ensure!(container(&cluster)? == changed, "{} instead of {changed}", container(&cluster)?);
+        let after = container(&cluster)?.to_string();
+        ensure!(after == changed, "{after} instead of {changed}");
 
         // Everything could be looked at but what the container runtime knows.
         let report = expect(&operator, &cluster, &[])?;

@@ -114,7 +114,7 @@ fn forged_packets_meet_the_guard() -> Result<()> {
                 Ok(())
             })?;
             eventually_ok(SOON, "those of nodes are not", || PingMatrix::of(&pods)?.require_complete())?;
-            ensure!(daemons[0].metric("flannel_rules_writes_total").is_ok(), "the rules are written");
+            ensure!(daemons[0].metric("flannel_rule_writes_total").is_ok(), "the rules are written");
             Ok(())
         })?;
     }

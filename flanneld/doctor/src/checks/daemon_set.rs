@@ -23,8 +23,13 @@ fn rewrite(namespace: &str, script: &str) -> String {
 
 /// Puts another argument in the place of one.
 pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> String {
-    let (old, new) = (json(&argument.word()), json(&argument.instead(flag, value)));
-    rewrite(namespace, &format!("s|{}|{}|", pattern(&old), replacement(&new)))
+    let (old, new) = (pattern(&json(&argument.word())), replacement(&json(&argument.instead(flag, value))));
+    if argument.joined {
+        return rewrite(namespace, &format!("s|{old}|{new}|"));
+    }
+    // Two words are two lines: the flag goes with its value, and another one's value stays.
+    let (named, name) = (pattern(&json(&format!("{}{}", argument.dashes, argument.flag))), replacement(&json(&format!("--{flag}"))));
+    rewrite(namespace, &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"))
 }
 
 /// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
@@ -58,13 +63,14 @@ fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// An extended regular expression for exactly this text.
-fn pattern(text: &str) -> String {
-    text.chars().flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$|".contains(c)), Some(c)]).flatten().collect()
+/// An extended regular expression for this text. Not every sed can quote the character that parts the script.
+pub fn pattern(text: &str) -> String {
+    let quoted: String = text.chars().flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$".contains(c)), Some(c)]).flatten().collect();
+    quoted.replace('|', ".")
 }
 
 /// What stands for itself on the other side.
-fn replacement(text: &str) -> String {
+pub fn replacement(text: &str) -> String {
     text.chars().flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)]).flatten().collect()
 }
 
@@ -109,13 +115,17 @@ mod tests {
 
         /// That argument and no other, whatever is in it.
         #[test]
-        fn an_argument_is_replaced(value in "[a-z0-9.*^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
+        fn an_argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
             let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };
-            let line = |word: &str| format!("{}\n", json(word));
-            let others = line("--ip-masq") + &line(&format!("{value}0"));
+            let lines = |words: &[&str]| words.iter().map(|word| format!("    {},\n", json(word))).collect::<String>();
+            let longer = format!("{value}0");
+            let others = lines(&["--ip-masq", &longer, "--iface-regex", &longer]);
+            let (old, new) = match joined {
+                true => (lines(&[&argument.word()]), lines(&["--iface=e&t|h1"])),
+                false => (lines(&[&value, "--iface-regex", &value]), lines(&[&value, "--iface", "e&t|h1"])),
+            };
             let command = replace_argument("kube-flannel", &argument, "iface", "e&t|h1");
-            let want = format!("{others}{}", line(if joined { "--iface=e&t|h1" } else { "e&t|h1" }));
-            prop_assert_eq!(edited(&command, &format!("{others}{}", line(&argument.word()))), want);
+            prop_assert_eq!(edited(&command, &format!("{others}{old}")), format!("{others}{new}"));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
 
-use super::way_out::{candidates, lead_out, nat_marks};
+use super::way_out::{candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
@@ -237,6 +237,9 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Stands in a script in single quotes for what the shell makes.
+const NEW_ID: &str = "@new-id@";
+
 fn clone(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false)).map(|words| words.text.as_str());
@@ -258,11 +261,15 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             },
         );
         let finding = finding.seen(text, from);
-        findings.push(match facts.daemon.id_given {
+        findings.push(match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
+            (true, Some(argument)) => {
+                let edit = edit_unit(argument, "node-id", NEW_ID);
+                finding.run_all(edit.map(|command| command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")))
+            }
             // Of several equal variables the last one counts.
-            true => finding.run("echo FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid) >> /etc/default/flanneld"),
+            (true, None) => finding.run("echo FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid) >> /etc/default/flanneld"),
             // A new machine-id would be made of what D-Bus remembers.
-            false => finding.run("rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup"),
+            (false, _) => finding.run("rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup"),
         });
         break;
     }

@@ -41,6 +41,9 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
+/// The API server's own address: kubectl's, but for one that leads nowhere on other nodes (k3s, kind), and then the one behind the Service.
+const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
+
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
     let Some(kubernetes) = facts.kubernetes.known().filter(|kubernetes| kubernetes.by_service_unanswered) else { return Vec::new() };
     let server = kubernetes.server.map(|server| server.to_string()).unwrap_or_default();
@@ -49,12 +52,11 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("the API server does not answer at its Service's address {server}"),
-        "kube-proxy on this node does not serve Services yet; flanneld can ask the API server at its own address, as kubectl does",
+        "kube-proxy on this node does not serve Services yet; flanneld can ask the API server at its own address",
     )
     .seen("no answer", format!("curl -k https://{server}/livez"));
-    let own = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')""#;
     vec![match &facts.daemon.launch {
-        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", own)),
+        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", OWN_ADDRESS)),
         Launch::Systemd => finding.run("kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"),
     }]
 }
@@ -111,4 +113,26 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         }
         None => finding.run("kubectl -n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr"),
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_address_is_one_for_all_nodes() {
+        for (server, endpoint, want) in [
+            ("https://192.0.2.250:6443", "", "https://192.0.2.250:6443"),
+            ("https://api.example:6443", "", "https://api.example:6443"),
+            ("https://[2001:db8::1]:6443", "", "https://[2001:db8::1]:6443"),
+            ("https://127.0.0.1:6443", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
+            ("https://0.0.0.0:40123", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
+            ("https://localhost:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
+            ("https://[::1]:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
+        ] {
+            let kubectl = format!("kubectl() {{ case \"$1\" in config) printf %s '{server}' ;; *) printf %s '{endpoint}' ;; esac; }}");
+            let output = std::process::Command::new("sh").arg("-c").arg(format!("{kubectl}; printf %s {OWN_ADDRESS}")).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), want, "{server}: {output:?}");
+        }
+    }
 }

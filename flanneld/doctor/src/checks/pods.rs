@@ -190,10 +190,10 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The command that frees the addresses of containers that are gone. It looks again itself, because pods come and go; a pod that is just being
-/// started has no container yet.
+/// started has no container yet. Without the runtime's folder nobody knows which containers run.
 fn free(folder: &str, running: &str) -> String {
     format!(
-        "cd {} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do [ -e {}/\"$(head -n 1 \"$ip\" | tr -d '\\r')\" ] || rm \"$ip\"; done",
+        "[ -d {1} ] && cd {0} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do [ -e {1}/\"$(head -n 1 \"$ip\" | tr -d '\\r')\" ] || rm \"$ip\"; done",
         word(folder),
         word(running)
     )

@@ -98,11 +98,15 @@ fn config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The command that puts a configuration where there is none: as the text of the store says.
+/// The command that puts a configuration where there is none: as the text of the store says. Other texts quote what stands in the store, which
+/// must not become a command: only those that are ours from their beginning count.
 fn put(text: &str) -> Option<String> {
-    if let Some((_, rest)) = text.split_once("put it there with `") {
-        return rest.split('`').next().filter(|command| command.starts_with("etcdctl put ")).map(str::to_owned);
+    let rest = text.strip_prefix("the network configuration ").filter(|rest| rest.starts_with('/'))?;
+    if let Some((key, rest)) = rest.split_once(" is not in etcd (v3): put it there with `") {
+        let (command, _) = rest.split_once('`')?;
+        let ours = word(key) == key && command.starts_with(&format!("etcdctl put {key} '"));
+        return ours.then(|| command.to_owned());
     }
-    let (file, example) = text.split_once("the network configuration ")?.1.split_once(" does not exist: create it, e.g. ")?;
+    let (file, example) = rest.split_once(" does not exist: create it, e.g. ")?;
     Some(format!("printf '%s\\n' {} > {}", word(example), word(file)))
 }

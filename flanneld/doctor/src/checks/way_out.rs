@@ -2,6 +2,7 @@
 
 use super::daemon_set;
 use crate::facts::Facts;
+use crate::facts::argument::Argument;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{Interface, WayKind};
 use crate::finding::{EVERYWHERE, Finding};
@@ -83,40 +84,38 @@ pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
     match &facts.daemon.launch {
         Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(namespace, argument, "iface", interface)],
         // A variable would change nothing.
-        Launch::Systemd => {
-            let (old, new) = match argument.joined {
-                true => (argument.word(), argument.instead("iface", interface)),
-                false => (format!("{} {}", argument.flag, argument.value), format!("iface {interface}")),
-            };
-            let script = format!("s|{}|{new}|", old.replace('.', "\\."));
-            vec![
-                format!("sed -i {} \"$(systemctl show -p FragmentPath --value flanneld)\"", word(&script)),
-                "systemctl daemon-reload".to_owned(),
-                "systemctl restart flanneld".to_owned(),
-            ]
-        }
+        Launch::Systemd => edit_unit(argument, "iface", interface).into_iter().chain([restart(facts)]).collect(),
     }
+}
+
+/// The commands that put another argument in the place of one in the daemon's unit.
+pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
+    let (old, new) = match argument.joined {
+        true => (argument.word(), argument.instead(flag, value)),
+        false => (format!("{}{} {}", argument.dashes, argument.flag, argument.value), format!("--{flag} {value}")),
+    };
+    let script = format!("s|{}|{}|", daemon_set::pattern(&old), daemon_set::replacement(&new));
+    [format!("sed -E -i {} \"$(systemctl show -p FragmentPath --value flanneld)\"", word(&script)), "systemctl daemon-reload".to_owned()]
 }
 
 /// The commands that give the daemon an option with a value.
 pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
-    match &facts.daemon.launch {
-        Launch::Systemd => {
+    match (&facts.daemon.launch, facts.daemon.argument(flag)) {
+        (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value).into_iter().chain([restart(facts)]).collect(),
+        (Launch::Systemd, None) => {
             let line = format!("{variable}={value}");
-            vec![format!("echo {} >> /etc/default/flanneld", word(&line)), "systemctl restart flanneld".to_owned()]
+            vec![format!("echo {} >> /etc/default/flanneld", word(&line)), restart(facts)]
         }
-        Launch::Kubernetes { namespace, .. } => match facts.daemon.arguments.iter().find(|argument| argument.flag == flag) {
-            Some(argument) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
-            None => vec![daemon_set::set_env(namespace, &variable, &word(value))],
-        },
+        (Launch::Kubernetes { namespace, .. }, Some(argument)) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
+        (Launch::Kubernetes { namespace, .. }, None) => vec![daemon_set::set_env(namespace, &variable, &word(value))],
     }
 }
 
-/// A command of flannelctl that asks the store: with what the daemon is told about it.
+/// A command of flannelctl that asks the store: with what the daemon is told about it. Its file is systemd's, and no script of a shell.
 pub fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
-        Launch::Systemd => format!("(set -a; . /etc/default/flanneld; {command})"),
+        Launch::Systemd => format!("systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld {command}"),
         Launch::Kubernetes { .. } => command.to_owned(),
     }
 }

@@ -40,10 +40,15 @@ impl Argument {
         if self.joined { format!("{}{}={}", self.dashes, self.flag, self.value) } else { self.value.clone() }
     }
 
-    /// The word in its place that says something else. The name of a flag in a word of its own stays.
+    /// The word in its place that says something else. The name of a flag in a word of its own is replaced beside it.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined { format!("--{flag}={value}") } else { value.to_owned() }
     }
+}
+
+/// Whether remedies change a flag.
+pub fn is_edited(flag: &str) -> bool {
+    flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
 #[cfg(test)]

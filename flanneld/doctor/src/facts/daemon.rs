@@ -87,11 +87,16 @@ pub struct Drift {
 }
 
 impl Daemon {
+    /// The argument with this flag. It beats the variable of the same name.
+    pub fn argument(&self, flag: &str) -> Option<&Argument> {
+        self.arguments.iter().find(|argument| argument.flag == flag)
+    }
+
     /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(Choice::flag).and_then(|flag| flag.trim_start_matches('-').split_once('='));
         let named = |argument: &&Argument| chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value);
-        self.arguments.iter().find(named).or_else(|| self.arguments.iter().find(|argument| argument.flag == "iface"))
+        self.arguments.iter().find(named).or_else(|| self.argument("iface"))
     }
 }
 

@@ -32,6 +32,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         last_words,
         subnet_file: subnet_file.to_owned(),
         launch: launch(&look.places),
+        arguments: options.arguments.clone(),
         id_given: options.get("node-id").is_some(),
         ..Daemon::default()
     };

@@ -1,6 +1,7 @@
 //! How the daemon is told what to do, read without it: the file of its options, and its unit.
 
 use super::places::Places;
+use crate::facts::argument::{Argument, is_edited};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -11,6 +12,8 @@ const LIMIT: u64 = 256 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     values: BTreeMap<String, String>,
+    /// The unit's arguments that remedies change.
+    pub arguments: Vec<Argument>,
 }
 
 impl Options {
@@ -33,7 +36,9 @@ impl Options {
         }
         // A flag wins over a variable.
         let command = unit.replace("\\\n", " ");
-        let mut words = command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).flat_map(str::split_whitespace).peekable();
+        let start = || command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).flat_map(str::split_whitespace);
+        let arguments = Argument::find(start().map(str::to_owned), is_edited);
+        let mut words = start().peekable();
         while let Some(word) = words.next() {
             let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
             let (name, value) = match flag.split_once('=') {
@@ -43,7 +48,7 @@ impl Options {
             values.insert(name.to_owned(), value);
         }
         values.retain(|name, _| !["password", "username", "keyfile", "psk", "token"].iter().any(|secret| name.contains(secret)));
-        Self { values }
+        Self { values, arguments }
     }
 
     /// The value of a flag.
@@ -82,6 +87,8 @@ mod tests {
         let unit = "[Service]\nExecStart=/usr/local/bin/flanneld --ip-masq \\\n  --iface eth3 --etcd-username=canary\n";
         let options = Options::parse(unit, file);
         assert_eq!((options.get("iface"), options.get("ip-masq")), (Some("eth3"), None));
+        let edited: Vec<(&str, &str)> = options.arguments.iter().map(|argument| (argument.flag.as_str(), argument.value.as_str())).collect();
+        assert_eq!(edited, [("iface", "eth3")]);
         assert_eq!(Options::parse("", file).get("iface"), Some("eth2"), "the last one counts");
         let (place, addresses) = options.store();
         assert_eq!((place.as_str(), addresses.len()), ("etcd at http://192.0.2.250:2379, https://[2001:db8::1]:2379, http://etcd:2379", 2));

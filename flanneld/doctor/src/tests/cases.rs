@@ -11,7 +11,7 @@ use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::store::{Trouble, TroubleKind};
 use crate::facts::{Network, host};
-use crate::firewalld::Firewalld;
+use crate::firewalls::Firewalld;
 use crate::firewalls::{Firewalls, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};

@@ -1,6 +1,6 @@
 //! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
 
-use super::cases::Spoil;
+use super::cases::{CASES, Spoil};
 use super::healthy::{healthy, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -58,6 +58,38 @@ fn a_missing_configuration_has_a_command_that_puts_one_there() {
     assert_eq!(command(file), ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
     assert_eq!(command("/n/config: SubnetLen must be less than /31, not 99"), [""; 0]);
     assert_eq!(command("put it there with `reboot`"), [""; 0]);
+    // What stands in the store is quoted, and is no command.
+    for quoted in [
+        "put it there with `etcdctl put a b;reboot`",
+        "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config 'b';reboot`",
+        "the network configuration /n/config does not exist: create it, e.g. x",
+    ] {
+        for text in [
+            format!("unknown backend type: {quoted}; set Backend.Type in the network configuration to one of vxlan"),
+            format!("/n/config: the network configuration is not valid JSON: {quoted}"),
+            format!("the network configuration is not valid JSON: {quoted}"),
+        ] {
+            assert_eq!(command(&text), [""; 0], "{text}");
+        }
+    }
+    assert_eq!(command(&etcd.replace("/n/config ", "/n/a;b ")), [""; 0], "a key that a shell reads otherwise");
+    assert_eq!(command(&etcd.replace("put /n/config", "put /other")), [""; 0], "another key");
+}
+
+#[test]
+fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_known() {
+    let mut facts = healthy();
+    if let Fact::Known(reasons) = &mut facts.daemon.reasons {
+        reasons.insert("lease".to_owned(), "out of subnets".to_owned());
+    }
+    facts.leases.own = Fact::Absent;
+    let commands = only(&facts, "lease").remedy.commands;
+    assert_eq!(commands, ["systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"]);
+    let mut facts = healthy();
+    CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
+    let command = only(&facts, "ipam-full").remedy.commands.concat();
+    assert!(command.starts_with("[ -d /run/containers ] && cd /var/lib/cni/networks/cbr0 && find "), "{command}");
+    assert!(command.contains(r#"[ -e /run/containers/"$(head "#), "{command}");
 }
 
 #[test]

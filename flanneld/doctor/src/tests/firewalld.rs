@@ -100,6 +100,7 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
         "udp dport { 53, 8472 } accept",
         "udp dport { 53, 8400-8500 } accept",
         "meta l4proto udp accept",
+        "ip protocol udp accept",
         "ip saddr 192.0.2.0/24 accept",
     ] {
         assert_eq!(refused("", SOURCES[1], open, ""), [""; 0], "{open}");
@@ -112,6 +113,8 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
         "ip saddr 203.0.113.7 accept",
         "iifname \"eth1\" accept",
         "meta l4proto icmp accept",
+        "ip protocol icmp accept",
+        "ip6 nexthdr ipv6-icmp accept",
         "udp dport 8472 drop; udp dport 8472 accept",
     ] {
         assert_eq!(refused("", SOURCES[1], shut, ""), ["port"], "{shut}");
@@ -136,6 +139,7 @@ fn pods_may_be_forwarded_by_devices_or_wider_networks() {
     assert_eq!(refused("", "ip saddr 10.0.0.0/8 goto filter_FWD_trusted; meta nfproto ipv6 goto filter_FWD_trusted", port, ""), [""; 0]);
     assert_eq!(refused("", "ip saddr 10.245.0.0/16 goto filter_FWD_trusted", port, "oifname \"eth0\" accept"), ["v4", "v6"]);
     assert_eq!(refused("", "", port, "accept"), [""; 0]);
+    assert_eq!(refused("", "", port, "ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept"), ["v4", "v6"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
-use crate::facts::argument::Argument;
+use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, LastWords, Launch};
 use crate::facts::host::Port;
 use crate::facts::leases::Refused;
@@ -169,14 +169,18 @@ fn in_a_cluster_the_daemonset_is_told() {
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
     // The argument that named the NAT interface has to go: it beats the variable.
     let arguments = |words: &[&str]| Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
-    for (why, words, old, new) in [
-        ("named by --iface=eth0", &["--ip-masq", "--iface=eth0"][..], "\"--iface=eth0\"", "\"--iface=eth1\""),
-        ("named by --iface=eth0", &["-iface=eth7", "-iface=eth0"], "\"-iface=eth0\"", "\"--iface=eth1\""),
-        ("named by --iface-cidr=10.0.2.0/24", &["--iface-cidr", "10.0.2.0/24"], "\"10\\.0\\.2\\.0/24\"", "\"eth1\""),
+    for (why, words, script) in [
+        ("named by --iface=eth0", &["--ip-masq", "--iface=eth0"][..], r#"s|"--iface=eth0"|"--iface=eth1"|"#),
+        ("named by --iface=eth0", &["-iface=eth7", "-iface=eth0"], r#"s|"-iface=eth0"|"--iface=eth1"|"#),
+        (
+            "named by --iface-cidr=10.0.2.0/24",
+            &["--iface-cidr", "10.0.2.0/24"],
+            r#"/"--iface-cidr",$/{N;s|"--iface-cidr",(\n *)"10\.0\.2\.0/24"|"--iface",\1"eth1"|;}"#,
+        ),
     ] {
         (facts.daemon.choice, facts.daemon.arguments) = (chosen(why), arguments(words));
         let want = format!(
-            "kubectl -n flannel-system get daemonset kube-flannel-ds -o json | sed -E -e '/\"resourceVersion\":/d' -e 's|{old}|{new}|' | kubectl -n flannel-system replace -f -"
+            "kubectl -n flannel-system get daemonset kube-flannel-ds -o json | sed -E -e '/\"resourceVersion\":/d' -e '{script}' | kubectl -n flannel-system replace -f -"
         );
         assert_eq!(only(&facts, "wrong-interface").remedy.commands, [want]);
     }
@@ -191,11 +195,28 @@ fn an_argument_in_the_unit_beats_the_options_file() {
     let mut facts = trap(&State::Cut, false);
     facts.daemon.choice =
         Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
-    for (word, old, new) in [(&["--iface=eth0"][..], "--iface=eth0", "--iface=eth1"), (&["-iface", "eth0"], "iface eth0", "iface eth1")] {
-        facts.daemon.arguments = Argument::find(word.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
-        let edit = format!("sed -i 's|{old}|{new}|' \"$(systemctl show -p FragmentPath --value flanneld)\"");
-        assert_eq!(only(&facts, "wrong-interface").remedy.commands, [edit.as_str(), "systemctl daemon-reload", "systemctl restart flanneld"]);
+    let edit = |script: &str| format!("sed -E -i '{script}' \"$(systemctl show -p FragmentPath --value flanneld)\"");
+    for (words, script) in [
+        (&["--iface=eth0"][..], "s|--iface=eth0|--iface=eth1|"),
+        (&["-iface", "eth0"], "s|-iface eth0|--iface eth1|"),
+        (&["--iface=(eth|ens).*"], r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|"),
+    ] {
+        facts.daemon.arguments = Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited);
+        assert_eq!(only(&facts, "wrong-interface").remedy.commands, [edit(script).as_str(), "systemctl daemon-reload", "systemctl restart flanneld"]);
     }
+    // A port, and an identity.
+    let mut facts = healthy();
+    facts.kubernetes = Fact::Absent;
+    facts.daemon.arguments = Argument::find(["--page-port=8474", "--node-id", "image"].map(str::to_owned), is_edited);
+    let purpose = "page".to_owned();
+    facts.host.ports = Fact::Known(vec![Port { number: 8474, udp: false, purpose, flag: "page-port".to_owned(), owner: None }]);
+    let moved = edit("s|--page-port=8474|--page-port=8574|");
+    assert_eq!(only(&facts, "port-taken").remedy.commands, [moved.as_str(), "systemctl daemon-reload", "systemctl restart flanneld"]);
+    (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
+    let text = "another machine uses this node's identity image".to_owned();
+    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text });
+    let anew = edit("s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|");
+    assert_eq!(only(&facts, "clone").remedy.commands, [anew.as_str(), "systemctl daemon-reload", "systemctl restart flanneld"]);
 }
 
 #[test]

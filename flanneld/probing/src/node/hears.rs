@@ -175,6 +175,7 @@ impl Node {
         if let Some(heard) = part(&mut round.evidence, what) {
             *heard = Heard::Answered;
         }
+        round.ponged |= matches!(what, What::Ping | What::BridgePing | What::FullPing);
         round.open = round.open.saturating_sub(1);
         if round.open == 0 {
             // Nothing more to wait for.

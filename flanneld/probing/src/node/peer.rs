@@ -22,6 +22,8 @@ pub struct Round {
     pub open: u8,
     /// Whether a question was refused.
     pub refused: bool,
+    /// Whether ping itself was answered.
+    pub ponged: bool,
 }
 
 /// What a peer said of us.

@@ -114,7 +114,7 @@ impl Node {
         self.closes.insert((closes, key));
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.rounds = peer.rounds.saturating_add(1);
-            peer.round = Some(Box::new(Round { number, evidence, whole, began: now.at, closes, open, refused: false }));
+            peer.round = Some(Box::new(Round { number, evidence, whole, began: now.at, closes, open, refused: false, ponged: false }));
         }
     }
 
@@ -126,7 +126,11 @@ impl Node {
             let mtu = self.itself.mtu(key.addr().is_ipv6());
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let Some(round) = peer.round.take() else { continue };
-            let evidence = round.evidence;
+            let mut evidence = round.evidence;
+            // Kernels limit how often they refuse (icmp_ratelimit): that a long question was not refused says nothing.
+            if round.refused && !round.ponged && evidence.full_ping == Heard::Lost {
+                evidence.full_ping = Heard::NotAsked;
+            }
             let present = peer.standing.present;
             let verdict = judge(&evidence);
             peer.sample(&evidence, verdict, now.at);
