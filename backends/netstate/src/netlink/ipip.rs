@@ -13,6 +13,8 @@ pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
             m.ip(IFLA_IPTUN_LOCAL, address(spec.local))
                 .ip(IFLA_IPTUN_REMOTE, address(spec.remote))
                 .attr(IFLA_IPTUN_TTL, &[spec.ttl])
+                // Any protocol inside, as with Go flannel's.
+                .attr(IFLA_IPTUN_PROTO, &[0])
                 .attr(IFLA_IPTUN_PMTUDISC, &[u8::from(spec.pmtudisc)])
         })
     })

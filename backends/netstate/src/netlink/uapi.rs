@@ -72,6 +72,7 @@ pub const IFLA_VXLAN_GBP: u16 = 23;
 pub const IFLA_IPTUN_LOCAL: u16 = 2;
 pub const IFLA_IPTUN_REMOTE: u16 = 3;
 pub const IFLA_IPTUN_TTL: u16 = 4;
+pub const IFLA_IPTUN_PROTO: u16 = 9;
 pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
 
 /// linux/if_addr.h: address attributes and flags.

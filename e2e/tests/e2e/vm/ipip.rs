@@ -132,7 +132,7 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         store.configure(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#)?;
         let host = &hosts[0];
         let others = "ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
-            ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up";
+            iptables -A FORWARD -i mine -j ACCEPT; ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up";
         host.netns().sh(others)?;
         let before = cleanup::dump(host);
         let options = FlanneldOptions::new(&store).iface("enp0s8");
