@@ -414,16 +414,21 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;
             let way = siege.way(false)?;
             let data = if framing == Framing::Vxlan { r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:11:22:33:44:55"}"# } else { "" };
-            let value = format!(r#"{{"PublicIP":"10.5.210.7","PublicIPv6":null{data}}}"#);
+            // Subnets that no node of the siege has taken.
+            let own = siege.bed.daemons.iter().map(|daemon| anyhow::Ok(daemon.subnet_env()?.subnet.map(|net| net.network().octets()[2])));
+            let own = own.collect::<Result<Vec<_>>>()?;
+            let mut free = (200..=255u8).filter(|number| !own.contains(&Some(*number)));
+            let (inside, outside) = (free.next().unwrap(), free.next().unwrap());
+            let value = format!(r#"{{"PublicIP":"10.5.{outside}.7","PublicIPv6":null{data}}}"#);
             let honest = format!(r#"{{"PublicIP":"192.168.56.77","PublicIPv6":null{}}}"#, data.replace("55\"", "56\""));
             let folder = siege.bed.leases.join("subnets");
             let name = |subnet: u8| format!("10.5.{subnet}.0-24&fd00:5:0:{subnet:x}::-64");
             let leases = || siege.bed.daemons[0].metric("flannel_leases");
             let before = leases()?;
             // Of a subnet and a node inside it the older lease holds.
-            std::fs::write(folder.join(name(210)), honest)?;
+            std::fs::write(folder.join(name(outside)), honest)?;
             eventually(SOON, "the older lease is read", || leases().is_ok_and(|leases| leases >= before + 1.0))?;
-            std::fs::write(folder.join(name(200)), value)?;
+            std::fs::write(folder.join(name(inside)), value)?;
             eventually(SOON, "both leases are read", || leases().is_ok_and(|leases| leases >= before + 2.0))?;
             let sent = || siege.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{{device=\"{}\",direction=\"sent\"}}", way.device));
             let pings = |target: IpAddr| -> Result<f64> {
@@ -433,9 +438,9 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
                 }
                 Ok(sent()? - before)
             };
-            let to_honest = pings([10, 5, 210, 2].into())?;
+            let to_honest = pings([10, 5, outside, 2].into())?;
             ensure!(to_honest == 3.0, "{to_honest} packets left for an honest peer");
-            let to_loop = pings([10, 5, 200, 2].into())?;
+            let to_loop = pings([10, 5, inside, 2].into())?;
             ensure!(to_loop == 0.0, "{to_loop} packets left for a peer inside a leased subnet");
             siege.withstood()
         })?;
