@@ -69,6 +69,7 @@ mod tests {
     use super::*;
     use crate::backend::{Guarded, Takes};
     use netstate::reconcile::Options;
+    use subnet_lease::RawJson;
 
     fn setup(text: &str) -> Setup {
         Setup {
@@ -98,6 +99,12 @@ mod tests {
         }
         assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], ports: vec![8285], ..Takes::default() });
         assert_eq!(v4(r#"{"Type":"ipip"}"#, true), Takes { devices: vec!["flannel.ipip".to_owned()], ..Takes::default() });
+        let (two, one) = (r#"{"Type":"wireguard"}"#, r#"{"Type":"wireguard","Mode":"auto","ListenPort":7}"#);
+        let dual =
+            |backend: &str| takes(&format!(r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{backend}}}"#), true);
+        let devices = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(dual(two), Takes { devices: devices(&["flannel-wg", "flannel-wg-v6"]), ports: vec![51820, 51821], ..Takes::default() });
+        assert_eq!(dual(one), Takes { devices: devices(&["flannel-wg"]), ports: vec![7], ..Takes::default() });
         assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
@@ -114,6 +121,8 @@ mod tests {
             let overlay = overlay(backend).unwrap();
             assert_eq!((overlay.device, overlay.clear, [false, true].map(|ipv6| (overlay.mtu)(1500, ipv6))), (device, true, mtu), "{backend}");
         }
+        let encrypted = overlay(r#"{"Type":"wireguard"}"#).unwrap();
+        assert!(encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, false) == 1420, "nothing goes beside the tunnel");
         assert!(overlay(r#"{"Type":"alloc"}"#).is_none(), "it carries no packets");
     }
 
@@ -140,15 +149,13 @@ mod tests {
 
     #[test]
     fn unsupported_types_are_named() {
-        for built in ["vxlan", "host-gw", "alloc", "ipip", "udp", "VXLAN"] {
+        for built in ["vxlan", "host-gw", "alloc", "ipip", "udp", "VXLAN", "wireguard"] {
             assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");
         }
-        assert!(
-            refusal(r#"{"Type":"aws-vpc"}"#).starts_with(
-                "unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of alloc, host-gw, ipip, udp, vxlan"
-            )
-        );
-        assert!(refusal(r#"{"Type":"wireguard"}"#).contains("wireguard is not supported yet"));
+        assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with(
+            "unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of alloc, host-gw, ipip, udp, vxlan, wireguard"
+        ));
+        assert!(refusal(r#"{"Type":"ipsec"}"#).contains("ipsec is not supported yet"));
         assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));
     }
 
@@ -160,7 +167,9 @@ mod tests {
             ("vxlan", r#"{"vtepmac":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
             ("vxlan", r#"{"VtepMAC":7}"#, None),
             ("vxlan", "7", None),
-            ("wireguard", r#"{"PublicKey":"aB-c+/="}"#, Some("aB-c+/=")),
+            ("wireguard", r#"{"PublicKey":"8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM="}"#, Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=")),
+            ("wireguard", r#"{"publickey":"8zW86T16o0QhEmGDr8pSAZ++\nCK9d74PZLGvnUE5aHSP="}"#, Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=")),
+            ("wireguard", r#"{"PublicKey":"aB-c+/="}"#, None),
             ("host-gw", r#"{"VtepMAC":"0a:00:00:00:00:65"}"#, None),
         ] {
             let attrs = LeaseAttrs { backend: backend.into(), v6_data: RawJson::parse(data).ok(), ..LeaseAttrs::default() };

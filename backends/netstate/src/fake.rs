@@ -1,6 +1,6 @@
 //! A fake kernel for tests. It follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects faults.
 
-use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
+use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::RouteSpec;
@@ -22,6 +22,8 @@ pub struct World {
     pub foreign: BTreeSet<Key>,
     /// Routes that Go flannel may have left.
     pub leftovers: BTreeMap<Key, RouteSpec>,
+    /// The sessions of WireGuard's peers.
+    pub sessions: Sessions,
     /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
     /// Faults to inject: for each call, whether it fails.
@@ -146,7 +148,18 @@ impl Kernel for FakeKernel {
     async fn read(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut world = self.answer("read")?;
         world.reads += 1;
-        Ok(ExistingState { ours: world.state.clone(), leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect() })
+        Ok(ExistingState {
+            ours: world.state.clone(),
+            leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect(),
+            sessions: world.sessions.clone(),
+        })
+    }
+
+    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
+        let world = self.answer("read peers")?;
+        let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        let ours = world.state.0.iter().filter(of_peers).map(|(key, value)| (*key, value.clone())).collect();
+        Ok(ExistingState { ours: KernelState(ours), sessions: world.sessions.clone(), ..ExistingState::default() })
     }
 
     async fn survey(&mut self, _scope: &Scope) -> Result<Survey, KernelError> {

@@ -1,1 +1,175 @@
-//! Tests of the plan.
+//! The laws of wireguard's plan, and what it announces and accepts.
+
+use super::*;
+use netstate::desired::Desired;
+use netstate::wireguard::Secret;
+use std::collections::BTreeSet;
+use subnet_lease::{Addresses, Dual, NetworkConfig, NodeId, Term};
+
+const DUAL: &str = r#""EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48""#;
+
+fn backend(families: &str, keys: &str) -> Wireguard {
+    let setup = Setup {
+        config: NetworkConfig::parse(&format!(r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#)).unwrap(),
+        node_id: "n".into(),
+        route_protocol: 241,
+        options: Default::default(),
+        former: Default::default(),
+        left_behind: Vec::new(),
+        features: Default::default(),
+        files: Default::default(),
+    };
+    Wireguard::new(&setup).unwrap()
+}
+
+fn key(n: u8) -> PublicKey {
+    Secret::new([n; 32]).public()
+}
+
+/// A lease as Go flannel writes it: in all modes with the port of IPv6's device.
+fn lease(n: u8, data: Option<String>) -> Lease {
+    let data = |port: u16| RawJson::parse(&data.clone().unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n)))).ok();
+    Lease {
+        subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, n].into()),
+            public_ipv6: Some(format!("fd00:56::{n:x}").parse().unwrap()),
+            backend: KIND.to_owned(),
+            data: data(51820),
+            v6_data: data(51821),
+            ..LeaseAttrs::default()
+        },
+        term: Term::Leased,
+        since: i64::from(n),
+    }
+}
+
+fn plan(families: &str, keys: &str) -> WireguardPlan {
+    let backend = backend(families, keys);
+    let networks = backend.setup.config.networks;
+    let own = lease(1, None).subnets;
+    let own = Dual::from_options(own.v4().copied().filter(|_| networks.v4().is_some()), own.v6().copied().filter(|_| networks.v6().is_some()));
+    let secrets = Arc::new(Secrets::with(Secret::new([1; 32]), Some(Secret::new([77; 32]))));
+    WireguardPlan { scope: backend.setup.scope(backend.config.devices()), own: own.unwrap(), config: backend.config, secrets }
+}
+
+fn underlay() -> Underlay {
+    let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
+    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
+}
+
+fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
+    let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+    Desired::whole(plan, &LeaseTable::of(leases, BTreeSet::new()), &facts).state
+}
+
+/// The lines of a state, without the secrets.
+fn lines(state: &KernelState) -> Vec<String> {
+    let words = netstate::text::Words { protocol: &|number| number.to_string(), interface: &|_| None };
+    state.0.iter().map(|(key, value)| words.object(key, value)).collect()
+}
+
+#[test]
+fn a_device_for_each_family() {
+    let found = lines(&state(&plan(DUAL, ""), vec![lease(1, None), lease(2, None)]));
+    let (own, peer) = (key(1), key(2));
+    assert_eq!(
+        found,
+        [
+            format!("flannel-wg mtu 1420 up wireguard port 51820 public key {own}"),
+            format!("flannel-wg-v6 mtu 1420 up wireguard port 51821 public key {own}"),
+            "10.244.1.0/32 dev flannel-wg".to_owned(),
+            "fd10:244:0:1::/128 dev flannel-wg-v6".to_owned(),
+            format!("flannel-wg peer {peer} preshared-key (hidden) endpoint 192.168.56.2:51820"),
+            format!("flannel-wg-v6 peer {peer} preshared-key (hidden) endpoint [fd00:56::2]:51821"),
+            format!("flannel-wg peer {peer} allowed-ips 10.244.2.0/24"),
+            format!("flannel-wg-v6 peer {peer} allowed-ips fd10:244:0:2::/64"),
+            "10.244.0.0/16 dev flannel-wg proto 241 scope link".to_owned(),
+            "blackhole 10.244.0.0/16 proto 241 metric 4294967295".to_owned(),
+            "fd10:244::/48 dev flannel-wg-v6 proto 241 metric 1024".to_owned(),
+            "blackhole fd10:244::/48 proto 241 metric 4294967295".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn one_device_for_both() {
+    for (mode, endpoint) in [("auto", "192.168.56.2:51820"), ("ipv4", "192.168.56.2:51820"), ("ipv6", "[fd00:56::2]:51820")] {
+        let plan = plan(DUAL, &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#));
+        let found = lines(&state(&plan, vec![lease(2, None)]));
+        // Go flannel's port for IPv6 is one that nobody listens on.
+        let peer = format!("flannel-wg peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25", key(2));
+        assert!(found.contains(&peer) && !found.iter().any(|line| line.contains("flannel-wg-v6")), "{mode}: {found:#?}");
+        assert_eq!(found.iter().filter(|line| line.contains("allowed-ips")).count(), 2, "{mode}: {found:#?}");
+        let told = plan.announced(&Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() });
+        let data = Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(1)));
+        assert_eq!(
+            (told.data.map(|data| data.as_str().to_owned()), told.v6_data.map(|data| data.as_str().to_owned())),
+            (data.clone(), data),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn one_family_alone() {
+    let v4 = lines(&state(&plan(r#""Network":"10.244.0.0/16""#, r#","Mode":"auto""#), vec![lease(2, None)]));
+    assert!(v4.iter().any(|line| line.contains("allowed-ips 10.244.2.0/24")) && !v4.iter().any(|line| line.contains("::/")), "{v4:#?}");
+    let v6 = lines(&state(&plan(r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48""#, ""), vec![lease(2, None)]));
+    assert!(v6.iter().any(|line| line.starts_with("flannel-wg-v6 mtu")) && !v6.iter().any(|line| line.contains("0.0.0.0")), "{v6:#?}");
+}
+
+/// Whatever leases say: no two peers share what they may send, and nobody but a subnet's holder gets its packets.
+#[test]
+fn hostile_leases_take_nothing_from_others() {
+    let plan = plan(DUAL, "");
+    let accepts = |lease: &Lease| accepted(&plan.config, lease, &plan.scope.networks);
+    let zero = PublicKey([0; 32]);
+    for (data, why) in [
+        ("7", "not a JSON object"),
+        ("null", "no backend data"),
+        ("{}", "no PublicKey"),
+        (r#"{"PublicKey":7}"#, "not a string"),
+        (r#"{"PublicKey":"AAAA"}"#, "32 bytes"),
+        (&format!(r#"{{"PublicKey":"{zero}"}}"#), "shares no secret"),
+        (&format!(r#"{{"PublicKey":"{}","Port":70000}}"#, key(2)), "its Port is 70000"),
+        (&format!(r#"{{"PublicKey":"{}","Port":-1}}"#, key(2)), "its Port is -1"),
+    ] {
+        let error = accepts(&lease(2, Some(data.to_owned()))).unwrap_err();
+        assert!(error.0.contains(why), "{data}: {error}");
+    }
+    assert!(accepts(&lease(2, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(2))))).is_ok(), "the port is that of our own device then");
+    assert!(accepts(&Lease { attrs: LeaseAttrs { v6_data: None, ..lease(2, None).attrs }, ..lease(2, None) }).is_ok(), "IPv4 can be used");
+    assert!(accepts(&Lease { attrs: LeaseAttrs { backend: "vxlan".into(), ..LeaseAttrs::default() }, ..lease(2, None) }).is_ok());
+    // A later lease with the key of another node, in another spelling, gets none of its packets; nor does one with our own.
+    let copied = format!(r#"{{"PublicKey":"{}"}}"#, key(2).to_string().replace('=', "=\\r\\n"));
+    let alone = state(&plan, vec![lease(2, None)]);
+    assert_eq!(state(&plan, vec![lease(2, None), lease(3, Some(copied))]), alone);
+    assert_eq!(state(&plan, vec![lease(2, None), lease(3, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(1))))]), alone);
+}
+
+#[test]
+fn nodes_behind_one_address_are_peers() {
+    let plan = plan(DUAL, "");
+    let mut behind = lease(2, None);
+    // NAT: our own published address, which no interface here has.
+    behind.attrs.public_ip = Some([203, 0, 113, 9].into());
+    let addresses = Addresses::V4([10, 0, 0, 1].into());
+    let underlay = Underlay { addresses, public: Addresses::V4([203, 0, 113, 9].into()), ..underlay() };
+    let facts = Facts { underlay, on_link: BTreeSet::new(), accepted_macs: Default::default() };
+    let found = lines(&Desired::whole(&plan, &LeaseTable::of([behind.clone()], BTreeSet::new()), &facts).state);
+    assert!(found.iter().any(|line| line.contains("endpoint 203.0.113.9:51820")), "{found:#?}");
+    // An address of an interface here leads nowhere else.
+    behind.attrs.public_ip = Some([10, 0, 0, 1].into());
+    let found = lines(&Desired::whole(&plan, &LeaseTable::of([behind], BTreeSet::new()), &facts).state);
+    assert!(!found.iter().any(|line| line.contains("10.0.0.1:")), "{found:#?}");
+}
+
+#[test]
+fn a_key_tells_whose_a_lease_is() {
+    let mut other = lease(2, None);
+    other.attrs.node = Some(NodeId::default());
+    assert_eq!(identity(&other.attrs), Some(key(2)));
+    other.attrs.data = None;
+    assert_eq!(identity(&other.attrs), Some(key(2)), "of whichever family");
+}

@@ -113,7 +113,10 @@ fn captured(capture: &Path) -> Result<Facts> {
         lines.chunks(2).filter(|pair| pair[0].starts_with(SUBNETS)).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect();
     let names = Names::of(&pairs)?;
     let mut facts = Facts::new();
-    facts.insert("etcd.txt", names.in_lines(pairs.iter().map(|(key, value)| format!("{key} {value}"))));
+    // With one device, IPv6's port is the one that is open. Go flannel writes that of a device that it does not have.
+    let one_device = read("net-conf.json")?.contains("\"Mode\":");
+    let open = |value: &str| if one_device { value.replace("51821", "51820") } else { value.to_owned() };
+    facts.insert("etcd.txt", names.in_lines(pairs.iter().map(|(key, value)| format!("{key} {}", open(value)))));
     facts.insert("etcd-leases.txt", names.in_lines(read("etcd-leases.txt")?.lines()));
     facts.insert("subnet.env", names.in_text(&read("subnet.env")?));
     facts.insert("links.json", names.in_text(&links(&read("links.json")?)?));
@@ -122,6 +125,7 @@ fn captured(capture: &Path) -> Result<Facts> {
     facts.insert("neighbours.txt", names.in_lines(trimmed(&read("neighbours.txt")?)));
     facts.insert("fdb.txt", names.in_lines(trimmed(&read("fdb.txt")?)));
     facts.insert("sysctl.txt", names.in_lines(trimmed(&read("sysctl.txt")?)));
+    facts.insert("wg.txt", wireguard(&names, &open(&read("wg.txt")?)));
     Ok(facts)
 }
 
@@ -144,6 +148,8 @@ fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<F
     facts.insert("neighbours.txt", names.in_lines(on_flannel(&ip(&["neighbour", "show"])?)));
     facts.insert("fdb.txt", names.in_lines(on_flannel(&netns.exec("bridge", &["fdb", "show"])?)));
     facts.insert("sysctl.txt", names.in_lines(trimmed(sysctls).map(|line| sysctl(netns, &line))));
+    let tunnels = if facts["links.json"].iter().any(|line| line.contains("wireguard")) { netns.exec("wg", &["show"])? } else { String::new() };
+    facts.insert("wg.txt", wireguard(&names, &tunnels));
     Ok(facts)
 }
 
@@ -175,6 +181,11 @@ impl Names {
                 match network.strip_suffix('0') {
                     Some(bytes) => names.push((bytes.to_owned(), format!("<{node} v4>."))),
                     None => names.push((network.to_owned(), format!("<{node} v6>::"))),
+                }
+            }
+            for field in ["BackendData", "BackendV6Data"] {
+                if let Some(key) = value[field]["PublicKey"].as_str() {
+                    names.push((key.to_owned(), format!("<{node} key>")));
                 }
             }
             for (field, word) in [("BackendData", "mac"), ("BackendV6Data", "mac6")] {
@@ -251,12 +262,19 @@ fn addresses(json: &str) -> Result<String> {
 /// Routes, without the noise of link-local ones. Those to other nodes are ours: protocol 241, where Go flannel has `boot`.
 fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
-    let lines = lines.into_iter().map(|line| line.replace("table main ", ""));
+    // With wireguard, a blackhole keeps packets from leaving unencrypted. Go flannel has none.
+    let lines = lines.into_iter().map(|line| line.replace("table main ", "")).filter(|line| of_go || !line.contains("metric 4294967295"));
     let marked = |line: String| {
-        let to_a_peer = line.starts_with("unicast <n2 ") || line.contains("dev flannel0");
+        let to_a_peer = line.starts_with("unicast <n2 ") || line.contains("dev flannel0") || line.contains("dev flannel-wg");
         if of_go && to_a_peer { line.replace("proto boot", "proto 241") } else { line }
     };
     lines.map(marked).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What `wg show` prints, without what depends on whether anything was sent yet.
+fn wireguard(names: &Names, text: &str) -> Vec<String> {
+    let passing = ["latest handshake:", "transfer:"];
+    names.in_text(&trimmed(text).filter(|line| !passing.iter().any(|word| line.starts_with(word))).collect::<Vec<_>>().join("\n"))
 }
 
 /// `net.ipv4.conf.flannel/1.rp_filter = 0`, with the value that it has here.

@@ -4,3 +4,4 @@
 
 mod ipip;
 mod kernel;
+mod wireguard;

@@ -78,10 +78,10 @@ pub(super) fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
     [lease.attrs.public_for(false), lease.attrs.public_for(true)].into_iter().flatten()
 }
 
-/// What identifies nodes to the backend (MACs, keys), by family: each may be in use once.
+/// What identifies nodes to the backend (MACs, keys), of whichever family: each may be in use once.
 pub(super) struct Identities {
     of: Identity,
-    used: HashMap<(bool, String), User>,
+    used: HashMap<String, User>,
 }
 
 /// A MAC or a key that is in use.
@@ -96,7 +96,7 @@ impl Used {
     pub(super) fn reason(&self, lease: &Lease, terms: &Terms) -> (Reason, String) {
         let identity = excerpt(&self.identity);
         match self.by {
-            User::Node(known, _) => (Reason::SameIdentity, format!("{identity} is used by the node at {known} already")),
+            User::Node(node, _) => (Reason::SameIdentity, format!("{identity} is used by the node at {} already", node.text())),
             User::Ours => {
                 let older = terms.own.as_ref().is_some_and(|own| (lease.since, lease.subnets) < (own.since, own.subnets));
                 let reason = if older { Reason::OurIdentity } else { Reason::SameIdentity };
@@ -111,31 +111,51 @@ impl Used {
 enum User {
     /// This node.
     Ours,
-    /// The node at that address, in so many leases.
-    Node(IpAddr, u32),
+    /// The node at these addresses, in so many leases.
+    Node(Place, u32),
+}
+
+/// Where a node is reached, by family.
+#[derive(Clone, Copy, Debug)]
+struct Place(Option<IpAddr>, Option<IpAddr>);
+
+impl Place {
+    fn of(lease: &Lease) -> Self {
+        Self(lease.attrs.public_for(false), lease.attrs.public_for(true))
+    }
+
+    /// Whether two leases are of one node: they share an address, and none of their addresses differ.
+    fn is(self, other: Self) -> bool {
+        let pairs = || [(self.0, other.0), (self.1, other.1)].into_iter().filter_map(|(a, b)| Some((a?, b?)));
+        pairs().next().is_some() && pairs().all(|(a, b)| a == b)
+    }
+
+    fn text(self) -> String {
+        self.0.or(self.1).map_or_else(|| "no address".to_owned(), |address| address.to_string())
+    }
 }
 
 impl Identities {
     /// Ours alone are in use.
     pub(super) fn of(terms: &Terms) -> Self {
-        let identity = |own: &Lease, ipv6| Some(((ipv6, (terms.identity)(&own.attrs, ipv6)?), User::Ours));
-        let used = terms.own.iter().flat_map(|own| [identity(own, false), identity(own, true)]).flatten().collect();
-        Self { of: terms.identity.clone(), used }
+        let mut ours = Self { of: terms.identity.clone(), used: HashMap::new() };
+        let used = terms.own.iter().flat_map(|own| ours.identities(own)).map(|identity| (identity, User::Ours));
+        ours.used = used.collect();
+        ours
     }
 
     pub(super) fn take(&mut self, lease: &Lease) -> Result<(), Used> {
-        let identities: Vec<_> = self.identities(lease).collect();
-        for (identity, public) in &identities {
+        let place = Place::of(lease);
+        let identities = self.identities(lease);
+        for identity in &identities {
             match self.used.get(identity) {
                 None => {}
-                Some(User::Node(known, _)) if Some(*known) == *public => {}
-                Some(user) => return Err(Used { identity: identity.1.clone(), by: *user }),
+                Some(User::Node(known, _)) if known.is(place) => {}
+                Some(user) => return Err(Used { identity: identity.clone(), by: *user }),
             }
         }
-        for (identity, public) in identities {
-            if let Some(public) = public
-                && let User::Node(_, times) = self.used.entry(identity).or_insert(User::Node(public, 0))
-            {
+        for identity in identities {
+            if let User::Node(_, times) = self.used.entry(identity).or_insert(User::Node(place, 0)) {
                 *times += 1;
             }
         }
@@ -144,8 +164,7 @@ impl Identities {
 
     /// Frees what a lease took.
     pub(super) fn free(&mut self, lease: &Lease) {
-        let identities: Vec<_> = self.identities(lease).filter(|(_, public)| public.is_some()).collect();
-        for (identity, _) in identities {
+        for identity in self.identities(lease) {
             if let Some(User::Node(_, times)) = self.used.get_mut(&identity) {
                 *times = times.saturating_sub(1);
                 if *times == 0 {
@@ -155,9 +174,11 @@ impl Identities {
         }
     }
 
-    /// Those of a lease, each with the address of its node in that family.
-    fn identities<'a>(&'a self, lease: &'a Lease) -> impl Iterator<Item = ((bool, String), Option<IpAddr>)> + 'a {
-        let half = |ipv6| Some(((ipv6, (self.of)(&lease.attrs, ipv6)?), lease.attrs.public_for(ipv6)));
-        [false, true].into_iter().filter_map(half)
+    /// Those of a lease's families that are reached. Both may have the same.
+    fn identities(&self, lease: &Lease) -> Vec<String> {
+        let reached = [false, true].into_iter().filter(|ipv6| lease.attrs.public_for(*ipv6).is_some());
+        let mut identities: Vec<String> = reached.filter_map(|ipv6| (self.of)(&lease.attrs, ipv6)).collect();
+        identities.dedup();
+        identities
     }
 }

@@ -320,7 +320,7 @@ proptest! {
                 Some(Value::Fdb(ip)) => *ip = "192.0.2.99".parse().unwrap(),
                 Some(Value::Neighbor(mac)) => mac.0[5] = 99,
                 Some(Value::Route(route)) => route.onlink = false,
-                Some(Value::Address) | None => {}
+                Some(Value::Address | Value::WireguardPeer(_) | Value::AllowedIp(_)) | None => {}
             }
         }
         for place in lost {

@@ -87,7 +87,7 @@ fn underlay() -> Underlay {
 }
 
 fn tunnel() -> crate::link::LinkSpec {
-    let kind = crate::link::LinkKind::Tun(crate::link::tun::TunSpec { held: true });
+    let kind = LinkKind::Tun(crate::link::tun::TunSpec { held: true });
     crate::link::LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None }
 }
 

@@ -156,6 +156,8 @@ impl Flanneld {
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }
+        // Hosts of the lab share /run, and each machine has a key of its own.
+        launch = launch.env("WIREGUARD_KEY_FILE", subnet_file.with_file_name("wgkey"));
         for (name, value) in &options.env {
             launch = launch.env(name, value);
         }
