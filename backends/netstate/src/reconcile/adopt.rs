@@ -9,7 +9,8 @@ use subnet_lease::{Kinds, LeaseTable, Subnets};
 
 /// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
 /// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
-/// none, it stays: it cannot be told apart from an operator's.
+/// none, it stays: it cannot be told apart from an operator's. A route to a peer that is not desired, because one route leads to all of them,
+/// goes: it would take that peer's packets past ours.
 pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
     if leftovers.is_empty() {
         return;
@@ -22,7 +23,8 @@ pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Ke
         }
         let Some(public) = peers.get(net) else { continue };
         let theirs = route.dev.as_str().starts_with("flannel") || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
-        if theirs && want.0.contains_key(key) {
+        let unwanted = want.0.keys().any(|wanted| matches!(wanted, Key::Route(wider, _) if wider != net && wider.contains(net)));
+        if theirs && (want.0.contains_key(key) || unwanted) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
     }
