@@ -50,7 +50,7 @@ image: ## The container images as archives in target/images, without an engine [
 	./e2e/setup.sh image $(ARCH)
 	./conf/image/build.sh $(ARCH)
 
-demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|wireguard|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
 ifneq ($(KUBE),)
 	./e2e/setup.sh demo-kube
 	cargo build -p flanneld -p flannelctl -p flannel-cni

@@ -45,6 +45,7 @@ mod two_networks;
 mod underlay;
 mod vagrant;
 mod vm;
+mod vm_scale;
 mod ways;
 
 /// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.

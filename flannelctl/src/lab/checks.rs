@@ -30,7 +30,13 @@ pub fn require(plan: &Plan) -> Result<()> {
         ip("link add vxlan0 type vxlan id 1 dstport 8472")
             .context("cannot create vxlan devices: run `modprobe vxlan`, use a kernel with CONFIG_VXLAN, or use `--backend vxlan-userspace`")?;
     }
-    if matches!(plan.backend, Backend::Udp | Backend::VxlanUserspace) {
+    if plan.backend == Backend::Ipip {
+        ip("link add ipip0 type ipip local 192.0.2.1")
+            .context("cannot create IPIP devices: run `modprobe ipip`, use a kernel with CONFIG_NET_IPIP, or use `--backend vxlan`")?;
+    }
+    // Without WireGuard in the kernel, flanneld encrypts behind a TUN device.
+    let userspace = plan.backend == Backend::Wireguard && ip("link add wireguard0 type wireguard").is_err();
+    if userspace || matches!(plan.backend, Backend::Udp | Backend::VxlanUserspace) {
         ip("tuntap add tun0 mode tun")
             .context("cannot create TUN devices: run `modprobe tun`, give the container /dev/net/tun, or use `--backend host-gw`")?;
     }

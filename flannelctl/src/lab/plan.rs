@@ -11,6 +11,10 @@ pub enum Backend {
     VxlanUserspace,
     /// In plain UDP datagrams, by flanneld itself behind a TUN device.
     Udp,
+    /// Encrypted by WireGuard: by the kernel's, or else by flanneld itself.
+    Wireguard,
+    /// In IPv4, by the kernel (IPIP).
+    Ipip,
     /// By routes between hosts on one switch.
     HostGw,
     /// Leases only: packets do not travel.
@@ -47,6 +51,8 @@ impl Plan {
         match self.backend {
             Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
             Backend::Udp => "udp",
+            Backend::Wireguard => "wireguard",
+            Backend::Ipip => "ipip",
             Backend::HostGw => "host-gw",
             Backend::Alloc => "alloc",
         }
@@ -78,7 +84,7 @@ mod tests {
 
     #[test]
     fn every_plan_is_a_configuration_that_the_daemon_accepts() {
-        for backend in [Backend::Vxlan, Backend::VxlanUserspace, Backend::Udp, Backend::HostGw, Backend::Alloc] {
+        for backend in Backend::value_variants().iter().copied() {
             for ipv6 in [false, true] {
                 let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, ipv6, vagrant: false };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();

@@ -49,6 +49,7 @@ pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Resu
         screen.commands(&[
             ("flannelctl lab --keep".to_owned(), "leave the lab running to look around"),
             ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),
+            ("flannelctl lab --backend wireguard".to_owned(), "encrypted between hosts"),
             ("flannelctl lab --store etcd --ipv6".to_owned(), "real etcd, both families"),
             ("flannelctl lab --vagrant".to_owned(), "hosts that all have the address 10.0.2.15"),
         ]);
