@@ -110,6 +110,10 @@ pub trait Kernel: Send {
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
+    /// Begins sessions with peers of WireGuard that were just added, instead of waiting for a packet to them: what they send in a session of
+    /// before would be lost until they notice.
+    async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
+
     /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that
     /// matches `known` is not a change: our own writes come back this way.
     ///

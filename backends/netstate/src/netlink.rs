@@ -25,6 +25,7 @@ use crate::object::{KernelState, Op};
 use crate::scope::Scope;
 use crate::survey::Survey;
 use crate::underlay::Underlay;
+use crate::wireguard::PublicKey;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use socket::{Notices, Requests};
@@ -151,6 +152,10 @@ impl Kernel for NetlinkKernel {
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         self.apply_all(ops).await
+    }
+
+    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
+        self.greet_all(peers).await;
     }
 
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {

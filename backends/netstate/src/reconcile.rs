@@ -241,6 +241,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             errors.extend(self.kernel.apply(&unwanted).await);
             ops.append(&mut unwanted);
         }
+        self.greet(&ops).await;
         self.tunnels.applied(&ops);
         self.tunnels.follow(&desired.state);
         self.report.tunnels(&self.tunnels);
@@ -433,6 +434,18 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             if stop.is_cancelled() {
                 return;
             }
+        }
+    }
+
+    /// Begins sessions with the peers that a full pass added. Peers of new leases begin them by themselves.
+    async fn greet(&mut self, ops: &[Op]) {
+        let added = ops.iter().filter_map(|op| match op {
+            Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer)) if peer.keepalive == 0 => Some((*name, *key)),
+            _ => None,
+        });
+        let added: Vec<_> = added.collect();
+        if !added.is_empty() {
+            self.kernel.greet(&added).await;
         }
     }
 

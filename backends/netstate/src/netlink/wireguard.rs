@@ -125,6 +125,19 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
+    /// Begins sessions with peers that have no keepalive. A failure is none of anybody's: the first packet begins the session, too.
+    pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
+        for (name, index) in self.wireguards.clone() {
+            let Ok(generic) = self.generic().await else { return };
+            let of_it: Vec<&PublicKey> = peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
+            let messages = of_it
+                .chunks(OPERATIONS)
+                .map(|part| generic.setting(index).nest(WGDEVICE_A_PEERS, |list| part.iter().fold(list, |list, key| greeting(list, key))));
+            let messages = messages.collect();
+            generic.requests.batch(messages, 1, |_, _| ()).await;
+        }
+    }
+
     /// Applies operations on the peers and allowed IPs of one interface.
     pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
         let generic = match self.generic().await {
@@ -149,6 +162,16 @@ impl NetlinkKernel {
         }
         errors
     }
+}
+
+/// Appends what makes the kernel send a packet to a peer at once: its keepalive is switched on, and off again.
+fn greeting(list: Message, key: &PublicKey) -> Message {
+    [1u16, 0].iter().fold(list, |list, interval| {
+        list.nest(0, |message| {
+            let named = message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, WGPEER_F_UPDATE_ONLY);
+            named.attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &interval.to_ne_bytes())
+        })
+    })
 }
 
 /// Whether an operation is applied by [`NetlinkKernel::apply_wireguard`].

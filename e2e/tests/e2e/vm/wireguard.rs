@@ -39,7 +39,7 @@ impl Bed {
         let store = Store::dir(&lab.folder("leases")?);
         let families = if dual { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","# } else { "" };
         store.configure(&format!(r#"{{"Network":"10.5.0.0/16",{families}"Backend":{backend}}}"#))?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let mut daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
         daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
         let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
@@ -138,7 +138,10 @@ fn heals() -> Result<()> {
             ("the route is deleted", "ip route delete 10.5.0.0/16 dev flannel-wg".to_owned()),
             ("the blackhole is deleted", "ip route delete blackhole 10.5.0.0/16".to_owned()),
             ("the device is down", "ip link set flannel-wg down".to_owned()),
-            ("the device is renamed", "ip link set flannel-wg down; ip link set flannel-wg name wg9; ip link set wg9 up".to_owned()),
+            (
+                "the device is renamed",
+                "until ip link set flannel-wg name wg9 2>/dev/null; do ip link set flannel-wg down; done; ip link set wg9 up || true".to_owned(),
+            ),
             ("another MTU", "ip link set flannel-wg mtu 1300".to_owned()),
             ("the address is deleted", "ip address flush dev flannel-wg".to_owned()),
             ("the device is deleted", "ip link delete flannel-wg".to_owned()),
@@ -388,7 +391,7 @@ fn a_key_is_an_identity() -> Result<()> {
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let keys = hosts.iter().map(|host| Ok(key_file(host)?.display().to_string())).collect::<Result<Vec<_>>>()?;
         let public = sh(&format!("wg genkey > {0}; wg pubkey < {0}", keys[0]))?;
         let data = format!(r#"{{"PublicKey":"{public}","Port":51820}}"#);
