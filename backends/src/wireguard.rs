@@ -52,6 +52,12 @@ impl Wireguard {
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
         let files = Files::of(&config);
+        if config.preshared.is_some() {
+            tracing::warn!(
+                "PSK is in the network configuration: whoever reads that knows it; PSKFile in the Backend, or {}, names a file on each node instead",
+                keys::PRESHARED_VARIABLE
+            );
+        }
         Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default() })
     }
 

@@ -32,18 +32,24 @@ impl Desired {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
+        let mut last: Option<&Peer<'_>> = None;
         for peer in &all {
-            desired.add(plan.of_peer(peer, facts));
+            // Both families of a lease may need the same object.
+            desired.add(plan.of_peer(peer, facts), last.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)));
+            last = Some(peer);
         }
         desired
     }
 
-    fn add(&mut self, objects: Vec<(Key, Value)>) {
+    fn add(&mut self, objects: Vec<(Key, Value)>, of_one_lease: bool) {
         let mut conflict = false;
         for (key, value) in &objects {
             if let Some(present) = self.state.0.get(key) {
-                self.shared.insert(*key);
-                conflict |= present != value;
+                let same = present == value;
+                if !(same && of_one_lease) {
+                    self.shared.insert(*key);
+                }
+                conflict |= !same;
             }
         }
         if !conflict {
@@ -61,9 +67,10 @@ impl Desired {
                 let counts = lease.filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
                 for peer in counts.into_iter().flat_map(|lease| Peer::of(lease)).filter(|peer| eligible.admits(peer)) {
                     for (key, value) in plan.of_peer(&peer, facts) {
-                        if objects.insert(key, value).is_some() {
+                        if objects.get(&key).is_some_and(|present| *present != value) {
                             return None;
                         }
+                        objects.insert(key, value);
                     }
                 }
             }

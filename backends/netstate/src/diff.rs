@@ -13,7 +13,8 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
     let lost = |key: &Key, value: &Value| links.removed_with_link(key, value);
-    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value) || goes_with_its_peer(key, value, want);
+    let undone =
+        |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value) || goes_with_its_peer(key, value, want, have);
     // Both sequences are sorted, so they are merged without lookups.
     let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
     let mut deletes = Vec::new();
@@ -58,9 +59,12 @@ fn must_delete_first(old: &Value, new: &Value) -> bool {
 }
 
 /// Whether it is an allowed IP of a peer that is deleted.
-fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState) -> bool {
+fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &KernelState) -> bool {
     match (key, value) {
-        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => !want.0.contains_key(&Key::WireguardPeer(*name, *peer)),
+        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
+            let peer = Key::WireguardPeer(*name, *peer);
+            have.0.contains_key(&peer) && !want.0.contains_key(&peer)
+        }
         _ => false,
     }
 }

@@ -152,6 +152,7 @@ impl Kernel for FakeKernel {
             ours: world.state.clone(),
             leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect(),
             sessions: world.sessions.clone(),
+            mixed: BTreeSet::new(),
         })
     }
 

@@ -32,6 +32,8 @@ pub struct ExistingState {
     pub leftovers: Vec<(Key, RouteSpec)>,
     /// The sessions of WireGuard's peers.
     pub sessions: Sessions,
+    /// Those of the peers that have allowed IPs outside our networks, too.
+    pub mixed: BTreeSet<Key>,
 }
 
 /// The sessions of WireGuard's peers, by interface and peer.

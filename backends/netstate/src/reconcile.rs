@@ -28,6 +28,7 @@ use progress::Progress;
 use questions::{Inspector, Question};
 use rand::Rng;
 use report::Report;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
@@ -53,7 +54,9 @@ const DELETION_DELAY: Duration = Duration::from_secs(60);
 /// How often WireGuard's peers are read, whose changes the kernel does not announce ...
 const LOOK: Duration = Duration::from_secs(5);
 /// ... or less often, so that reading takes no more than this part of the time.
-const LOOK_FACTOR: u32 = 100;
+const LOOK_FACTOR: u32 = 20;
+/// ... but at least this often, which is how often a pass is made while it is not known what should be there.
+const LOOK_LIMIT: Duration = Duration::from_secs(20);
 /// The number of attempts at the first pass before it fails.
 const FIRST_TRIES: u32 = 6;
 
@@ -95,6 +98,10 @@ pub struct Reconciler<P, K> {
     /// The peers of WireGuard, and when they are read next. None: there is no such interface.
     tunnels: Tunnels,
     look: Option<Instant>,
+    /// The last pass that was made for want of knowledge.
+    looked: Option<Instant>,
+    /// What follows from the last full pass, for peers.
+    announced: Option<Announced>,
     /// Told when the plan has changed, as it does with a new key.
     replanned: Arc<Notify>,
     /// Our objects in the kernel, as long as they are known without reading it.
@@ -123,7 +130,8 @@ enum DeletionGuard {
 
 /// The result of a pass.
 struct Pass {
-    facts: Facts,
+    /// What peers may be told.
+    announced: Option<Announced>,
     errors: Vec<OpError>,
     /// The time at which delayed deletions are due.
     held: Option<Instant>,
@@ -159,7 +167,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             mac_conflicts: MacConflicts::default(),
             tunnels: Tunnels::default(),
             look: None,
+            looked: None,
             replanned: Arc::new(Notify::new()),
+            announced: None,
             known: None,
             failed: Default::default(),
             questions: questions::channel(),
@@ -217,6 +227,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         let found = self.kernel.read(&self.scope).await?;
         let mut have = found.ours;
+        // Before the state: the device must never have an older key than peers are told.
+        let announced = self.plan.announced(&facts);
         let mut desired = self.desired(leases, &facts);
         if self.mac_conflicts.accept_rewritten(&desired.state, &have) {
             facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
@@ -224,10 +236,12 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         let want = &mut desired.state;
         self.tunnels.note(&found.sessions, Instant::now());
-        self.tunnels.accept(&mut have, want, Instant::now());
+        let moved = self.tunnels.accept(&mut have, want, Instant::now());
+        leave_to_operators(&mut have, want, &found.mixed);
         adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts);
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
+        leave_endpoints(&mut ops, &moved);
         let held = self.hold_back(&mut ops, want, &have);
         drop(have);
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
@@ -245,7 +259,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.applied(&ops);
         self.tunnels.follow(&desired.state);
         self.report.tunnels(&self.tunnels);
-        self.plan_look(began, &desired.state);
+        self.plan_look(&desired.state);
         self.report.applied(&ops, &errors, repair, || peers_of(&desired.state));
         self.report.state(&errors, held.is_some());
         self.report.wanted(&desired.state);
@@ -258,7 +272,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.facts = Some(facts.clone());
         self.pass_after = rest(began, PAUSE_FACTORS.0);
         self.changes_after = self.pass_after;
-        Ok(Pass { facts, errors, held, desired })
+        let announced = if errors.iter().any(|error| matches!(error.key, Key::Link(_))) { self.announced.clone() } else { Some(announced) };
+        self.announced = announced.clone();
+        Ok(Pass { errors, held, desired, announced })
     }
 
     /// Applies only the changed leases. None if a full pass is needed instead.
@@ -289,7 +305,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.settled = errors.is_empty();
         self.facts = Some(facts.clone());
         self.changes_after = rest(began, PAUSE_FACTORS.1);
-        Some(Pass { facts, errors, held: None, desired })
+        Some(Pass { errors, held: None, desired, announced: self.announced.clone() })
     }
 
     /// Removes deletions from a first pass that would delete many of the existing routes, until they are due.
@@ -299,8 +315,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         let scope = &self.scope;
         // Objects of former networks do not come back with the store.
+        let allowed: BTreeSet<ipnet::IpNet> =
+            want.0.keys().filter_map(|key| if let Key::AllowedIp(_, net) = key { Some(*net) } else { None }).collect();
         let stale = |key: &Key| match key {
-            Key::Route(net, _) => scope.covered(net),
+            // One to a peer that another route leads to now would lead past the tunnel.
+            Key::Route(net, _) => scope.covered(net) || allowed.contains(net),
             Key::Neighbor(_, ip) => scope.covered(&ipnet::IpNet::from(*ip)),
             Key::AllowedIp(_, net) => scope.covered(net),
             _ => false,
@@ -393,7 +412,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             let mut wake = audit;
             let retry = match pass {
                 Ok(pass) => {
-                    publish(&out, self.plan.announced(&pass.facts));
+                    if let Some(announced) = pass.announced {
+                        publish(&out, announced);
+                    }
                     wake = wake.into_iter().chain(pass.held).min();
                     // Objects of an unreadable lease are in the kernel but do not follow from any lease.
                     let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
@@ -449,24 +470,30 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Plans when to read the peers of WireGuard, after work that began then.
-    fn plan_look(&mut self, began: Instant, want: &KernelState) {
+    /// Plans when to read the peers of WireGuard.
+    fn plan_look(&mut self, want: &KernelState) {
         let mut links = want.0.values().map_while(|value| if let Value::Link(spec) = value { Some(spec) } else { None });
         let any = links.any(|spec| matches!(spec.kind, LinkKind::Wireguard(_)));
-        self.look = any.then(|| Instant::now() + LOOK.max(began.elapsed() * LOOK_FACTOR));
+        self.look = any.then(|| Instant::now() + LOOK);
     }
 
     /// Reads the peers of WireGuard. True if they are not as wanted.
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.scope).await;
-        self.look = Some(Instant::now() + LOOK.max(began.elapsed() * LOOK_FACTOR));
+        self.look = Some(Instant::now() + (began.elapsed() * LOOK_FACTOR).clamp(LOOK, LOOK_LIMIT));
         // A full pass tells the error.
         let Ok(mut found) = found else { return self.known.is_some() };
         self.tunnels.note(&found.sessions, began);
         self.report.tunnels(&self.tunnels);
-        let Some(known) = &self.known else { return false };
+        let Some(known) = &self.known else {
+            // Something failed, or a lease cannot be read: a pass finds out what differs.
+            let due = self.looked.is_none_or(|last| last.elapsed() >= LOOK_LIMIT);
+            self.looked = if due { Some(began) } else { self.looked };
+            return due;
+        };
         self.tunnels.accept(&mut found.ours, &known.desired.state, began);
+        leave_to_operators(&mut found.ours, &known.desired.state, &found.mixed);
         let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
         !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
     }
@@ -488,6 +515,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let found = self.kernel.read(&self.scope).await?;
         let mut have = found.ours;
         self.tunnels.accept(&mut have, &want, Instant::now());
+        leave_to_operators(&mut have, &want, &found.mixed);
         preserve(&mut want, &have, leases.unreadable());
         let survey = self.kernel.survey(&self.scope).await?;
         let (errors, held) = self.failed.clone();
@@ -525,6 +553,29 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Takes peers to which an operator gave allowed IPs of other networks out of what is ours, unless they are wanted.
+fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
+    let theirs: BTreeSet<Key> = mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
+    if theirs.is_empty() {
+        return;
+    }
+    have.0.retain(|key, value| match (key, value) {
+        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => !theirs.contains(&Key::WireguardPeer(*name, *peer)),
+        (key, _) => !theirs.contains(key),
+    });
+}
+
+/// Has changes of peers leave endpoints alone to which the peers moved.
+fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
+    for op in ops.iter_mut() {
+        if let Op::Replace(key, Value::WireguardPeer(peer)) = op
+            && moved.contains(key)
+        {
+            peer.endpoint = None;
+        }
     }
 }
 

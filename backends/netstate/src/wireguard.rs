@@ -59,6 +59,11 @@ fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
     Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
 }
 
+fn clamp(bytes: &mut [u8; KEY]) {
+    bytes[0] &= 0xf8;
+    bytes[KEY - 1] = bytes[KEY - 1] & 0x7f | 0x40;
+}
+
 /// A public key. It identifies a peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; KEY]);
@@ -112,10 +117,17 @@ impl Secret {
     pub fn generate() -> Result<Self, rand::rand_core::OsError> {
         let mut bytes = Zeroizing::new([0; KEY]);
         rand::rngs::OsRng.try_fill_bytes(bytes.as_mut_slice())?;
-        // As `wg genkey` and Go write it (RFC 7748, 5).
-        bytes[0] &= 0xf8;
-        bytes[KEY - 1] = bytes[KEY - 1] & 0x7f | 0x40;
+        // As `wg genkey` and Go write it.
+        clamp(&mut bytes);
         Ok(Self(Arc::new(bytes)))
+    }
+
+    /// This private key as the kernel keeps it (RFC 7748, 5): the same key, whatever the bits that do not count were.
+    #[must_use]
+    pub fn clamped(&self) -> Self {
+        let mut bytes = Zeroizing::new(*self.bytes());
+        clamp(&mut bytes);
+        Self(Arc::new(bytes))
     }
 
     /// The bytes.
@@ -204,5 +216,8 @@ mod tests {
         let shown = format!("{peer:?} {secret:?}");
         assert!(shown.contains("(hidden)") && !shown.contains(&*secret.text()), "{shown}");
         assert_eq!(Secret::parse(&secret.text()), Some(secret));
+        // Whoever made it with other tools than WireGuard's has the same key.
+        let loose = Secret::new([0xff; KEY]);
+        assert!(loose.clamped() != loose && loose.clamped().public() == loose.public() && loose.clamped().clamped() == loose.clamped());
     }
 }

@@ -104,10 +104,11 @@ impl Config {
                 "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
             )));
         }
-        let preshared = match word("PSK")?.as_str() {
+        // Whatever it is, it may be a secret.
+        let psk = || "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them".to_owned();
+        let preshared = match object.read::<String>("PSK").map_err(|_| psk())?.unwrap_or_default().as_str() {
             "" => None,
-            // Its text is a secret, even if it is a bad one.
-            text => Some(Secret::parse(text).ok_or("could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them")?),
+            text => Some(Secret::parse(text).ok_or_else(psk)?),
         };
         let implementation = match word("Implementation")?.to_ascii_lowercase().as_str() {
             "" | "auto" => Implementation::Auto,
@@ -220,6 +221,7 @@ mod tests {
             (r#"{"PersistentKeepaliveInterval":-1}"#, "PersistentKeepaliveInterval is -1"),
             (r#"{"MTU":1000}"#, "MTU is 1000"),
             (r#"{"PSK":"short"}"#, "could not parse psk"),
+            (r#"{"PSK":["secret"]}"#, "could not parse psk: PSK must be"),
             (r#"{"Mode":"Auto"}"#, "no valid Mode configured"),
             (r#"{"Implementation":"go"}"#, "Implementation is"),
             ("[]", "a JSON object"),

@@ -97,7 +97,7 @@ pub fn own(path: &Path) -> io::Result<Secret> {
             if is_open(path) {
                 tracing::warn!("others than its owner can read the WireGuard private key {0}: chmod 600 {0}", path.display());
             }
-            return Ok(key);
+            return Ok(key.clamped());
         }
         Content::Missing => {}
         Content::Garbled => {

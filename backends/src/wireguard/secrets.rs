@@ -41,6 +41,7 @@ pub struct Secrets(ArcSwap<Keys>);
 
 impl Secrets {
     fn new(private: Secret, preshared: Option<Secret>) -> Self {
+        let private = private.clamped();
         Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
     }
 
@@ -113,6 +114,8 @@ impl Files {
 /// What is said of the files. Each problem is told once.
 #[derive(Default)]
 struct Notices {
+    /// Whether the private key's file held none the last time.
+    lost: bool,
     key: String,
     preshared: String,
 }
@@ -176,7 +179,13 @@ fn private(path: &Path, present: &Secret, notices: &mut Notices) -> Secret {
     match keys::read(path) {
         Ok(Content::Key(key)) => {
             notices.key.clear();
-            return key;
+            notices.lost = false;
+            return key.clamped();
+        }
+        // Somebody may be writing it.
+        Ok(Content::Missing | Content::Garbled) if !notices.lost => {
+            notices.lost = true;
+            return present.clone();
         }
         Ok(Content::Missing) => {}
         Ok(Content::Garbled) => match keys::set_aside(path) {
@@ -244,14 +253,18 @@ mod tests {
         assert!(!reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second));
         // A private key that is lost is written again; another one is taken.
         fs::remove_file(folder.join("key")).unwrap();
+        assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key").exists(), "somebody may be writing it");
         assert!(!reread(&secrets, &files, &mut notices));
+        assert!(!reread(&secrets, &files, &mut notices), "it is there again");
         assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made.clone()));
         fs::write(folder.join("key"), "").unwrap();
+        assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key.bad").exists());
         assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
         assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made));
         fs::write(folder.join("key"), &*first.text()).unwrap();
         assert!(reread(&secrets, &files, &mut notices));
         assert_eq!((secrets.now().private.clone(), secrets.now().public), (first.clone(), first.public()));
+        assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
         fs::remove_dir_all(folder).unwrap();
     }
 }

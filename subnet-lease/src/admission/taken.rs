@@ -7,6 +7,7 @@ use crate::lease::Lease;
 use ipnet::IpNet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
 
 /// Subnets in use, which do not overlap.
@@ -98,7 +99,9 @@ impl Used {
         match self.by {
             User::Node(node, _) => (Reason::SameIdentity, format!("{identity} is used by the node at {} already", node.text())),
             User::Ours => {
-                let older = terms.own.as_ref().is_some_and(|own| (lease.since, lease.subnets) < (own.since, own.subnets));
+                // A lease that this node had before is no other node's.
+                let other = |own: &Lease| Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none();
+                let older = terms.own.as_ref().is_some_and(|own| other(own) && (lease.since, lease.subnets) < (own.since, own.subnets));
                 let reason = if older { Reason::OurIdentity } else { Reason::SameIdentity };
                 (reason, format!("{identity} is this node's own"))
             }
@@ -115,23 +118,29 @@ enum User {
     Node(Place, u32),
 }
 
-/// Where a node is reached, by family.
+/// Which node it is, if its lease tells, and where it is reached, by family.
 #[derive(Clone, Copy, Debug)]
-struct Place(Option<IpAddr>, Option<IpAddr>);
+struct Place {
+    node: Option<u64>,
+    v4: Option<IpAddr>,
+    v6: Option<IpAddr>,
+}
 
 impl Place {
     fn of(lease: &Lease) -> Self {
-        Self(lease.attrs.public_for(false), lease.attrs.public_for(true))
+        let node = lease.attrs.node.as_ref().map(|node| BuildHasherDefault::<DefaultHasher>::default().hash_one(&node.id));
+        Self { node, v4: lease.attrs.public_for(false), v6: lease.attrs.public_for(true) }
     }
 
-    /// Whether two leases are of one node: they share an address, and none of their addresses differ.
+    /// Whether two leases are of one node: they share an address, and neither their addresses nor their ids differ.
     fn is(self, other: Self) -> bool {
-        let pairs = || [(self.0, other.0), (self.1, other.1)].into_iter().filter_map(|(a, b)| Some((a?, b?)));
-        pairs().next().is_some() && pairs().all(|(a, b)| a == b)
+        let pairs = || [(self.v4, other.v4), (self.v6, other.v6)].into_iter().filter_map(|(a, b)| Some((a?, b?)));
+        let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
+        !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
     }
 
     fn text(self) -> String {
-        self.0.or(self.1).map_or_else(|| "no address".to_owned(), |address| address.to_string())
+        self.v4.or(self.v6).map_or_else(|| "no address".to_owned(), |address| address.to_string())
     }
 }
 
@@ -174,10 +183,9 @@ impl Identities {
         }
     }
 
-    /// Those of a lease's families that are reached. Both may have the same.
+    /// Those of a lease's families. Both may have the same.
     fn identities(&self, lease: &Lease) -> Vec<String> {
-        let reached = [false, true].into_iter().filter(|ipv6| lease.attrs.public_for(*ipv6).is_some());
-        let mut identities: Vec<String> = reached.filter_map(|ipv6| (self.of)(&lease.attrs, ipv6)).collect();
+        let mut identities: Vec<String> = [false, true].into_iter().filter_map(|ipv6| (self.of)(&lease.attrs, ipv6)).collect();
         identities.dedup();
         identities
     }

@@ -103,18 +103,18 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
 }
 
-/// The lease of which this host shows signs, where an address identifies nobody: one of Go flannel's, which has no id, or this host's under a
-/// former name. A node that was cloned has the signs of the other, which is alive.
+/// The lease of which this host shows signs, where an address identifies nobody: its key, or subnet.env and its address. One of Go flannel's has
+/// no id, and a host may have had another one. A node that was cloned has the signs of the other, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
-    let signs = |item: &&Item| evidence(claim, item) && item.attrs.is_some();
+    let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
+    let signs = |item: &&Item| item.attrs.as_ref().is_some_and(|attrs| named(item) || (claim.host.is_own)(attrs));
     let Some(item) = best(claim, view.items.iter().filter(signs)) else { return Owner::Nobody };
-    if item.node().is_none() {
+    if named(item) || item.node().is_none() && item.publishes(&claim.public) {
         return Owner::Ours(item, true);
     }
     match seen_lately(item, last_seen) {
         None => Owner::AskLastSeen(item.entry.key.clone()),
         Some(false) => Owner::Ours(item, true),
-        Some(true) if item.publishes(&claim.public) && named_here(claim, &item.subnets) => Owner::Ours(item, true),
         Some(true) => Owner::Nobody,
     }
 }

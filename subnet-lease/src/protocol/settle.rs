@@ -48,12 +48,10 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
 
 /// Deletes unused keys with our address: those of this host, and those whose holder is gone; never a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
-    if claim.host.shared_address {
-        return;
-    }
     for item in view.items.iter().filter(|item| item.entry.key != tenure.key && !item.reserved()) {
         let ours = item.node().is_some_and(|node| node.id == claim.node.id);
-        if !(item.publishes(&claim.public) || ours) {
+        // Where nodes share an address, it tells nothing of a key.
+        if !(item.publishes(&claim.public) && !claim.host.shared_address || ours) {
             continue;
         }
         let gone = ours && item.publishes(&claim.public) || !seen_within(io, item, SILENCE).await;

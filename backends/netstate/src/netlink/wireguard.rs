@@ -38,10 +38,30 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether it is ours: what it may send is inside our networks, or was. Those of an operator have other allowed IPs, too.
-    fn is_ours(&self, scope: &Scope) -> bool {
-        self.allowed.iter().all(|net| scope.covers(net) || scope.covered(net))
+    /// Whether what it may send is inside our networks, or was: all of it, some, or nothing.
+    fn inside(&self, scope: &Scope) -> Inside {
+        let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
+        match (ours, self.allowed.len()) {
+            (ours, all) if ours == all => Inside::All,
+            (0, _) => Inside::Nothing,
+            _ => Inside::Some,
+        }
     }
+}
+
+/// How much of what a peer may send is inside our networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inside {
+    /// The peer is ours. One that may send nothing is left of somebody, and nobody's.
+    All,
+    /// An operator gave a peer more, or made one of his own.
+    Some,
+    /// The peer is an operator's.
+    Nothing,
+}
+
+fn is_inside(scope: &Scope, net: &IpNet) -> bool {
+    scope.covers(net) || scope.covered(net)
 }
 
 /// A connection to WireGuard's part of the kernel.
@@ -100,9 +120,21 @@ impl NetlinkKernel {
         index: u32,
         found: &mut ExistingState,
     ) -> Result<WireguardSpec, KernelError> {
-        let device = self.generic().await?.device(index).await?;
-        for seen in device.peers.into_iter().filter(|seen| seen.is_ours(scope)) {
-            for net in seen.allowed {
+        let device = self.generic().await?.device(index).await;
+        if device.is_err() {
+            // The number of the family is another one after the module was loaded again.
+            self.generic = None;
+        }
+        let device = device?;
+        for seen in device.peers {
+            match seen.inside(scope) {
+                Inside::All => {}
+                Inside::Some => {
+                    found.mixed.insert(Key::WireguardPeer(name, seen.key));
+                }
+                Inside::Nothing => continue,
+            }
+            for net in seen.allowed.into_iter().filter(|net| is_inside(scope, net)) {
                 found.ours.set(Key::AllowedIp(name, net), Value::AllowedIp(seen.key));
             }
             found.sessions.insert((name, seen.key), seen.session);
@@ -334,18 +366,18 @@ mod tests {
             protocol: 241,
             checksum_offload: false,
         };
-        for (allowed, ours) in [
-            (vec!["10.244.3.0/24"], true),
-            (vec![], true),
-            (vec!["10.5.3.0/24"], true),
-            (vec!["10.244.3.0/24", "192.168.9.0/24"], false),
-            (vec!["10.0.0.0/8"], false),
-            (vec!["::/0"], false),
+        for (allowed, inside) in [
+            (vec!["10.244.3.0/24"], Inside::All),
+            (vec![], Inside::All),
+            (vec!["10.5.3.0/24"], Inside::All),
+            (vec!["10.244.3.0/24", "192.168.9.0/24"], Inside::Some),
+            (vec!["10.0.0.0/8"], Inside::Nothing),
+            (vec!["::/0"], Inside::Nothing),
         ] {
             let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
             let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
             let seen = Seen { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
-            assert_eq!(seen.is_ours(&scope), ours, "{:?}", seen.allowed);
+            assert_eq!(seen.inside(&scope), inside, "{:?}", seen.allowed);
         }
     }
 

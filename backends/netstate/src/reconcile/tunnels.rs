@@ -7,7 +7,7 @@ use crate::kernel::Sessions;
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::wireguard::{PublicKey, Session};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,6 +41,10 @@ struct Peer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
     session: Session,
+    /// When the last handshake was completed.
+    shaken: Option<Instant>,
+    /// Whether its session was seen to be over when it was seen first.
+    over: bool,
     /// Since when it is sent to, and nothing comes back.
     unanswered: Option<Instant>,
     /// When it was last seen to be sent to.
@@ -48,10 +52,9 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether its session works, as far as is known.
+    /// Whether it answers, as far as is known. One that is at rest may.
     fn works(&self, now: Instant) -> bool {
-        let lives = self.session.handshake.is_some_and(|ago| ago < SESSION);
-        lives && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
+        !self.over && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
     fn silence(&self, now: Instant) -> Option<Duration> {
@@ -74,10 +77,18 @@ impl Tunnels {
             let peer = self.0.entry(*id).or_default();
             // A peer that was made anew counts from zero.
             let anew = session.received < peer.session.received || session.sent < peer.session.sent;
-            let (heard, sent) = (session.received != peer.session.received, session.sent != peer.session.sent);
+            let lives = session.handshake.is_some_and(|ago| ago < SESSION);
+            let shaken = session.handshake.and_then(|ago| now.checked_sub(ago));
+            // Clocks have steps.
+            let shook = shaken.is_some_and(|at| peer.shaken.is_none_or(|before| at > before + Duration::from_secs(1)));
+            // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
+            let heard = shook || lives && session.received != peer.session.received;
+            let sent = session.sent != peer.session.sent;
             if first || anew || heard {
                 peer.unanswered = None;
             }
+            peer.over = !lives && (first || peer.over);
+            peer.shaken = shaken;
             if sent && !first {
                 peer.sent = Some(now);
                 if !heard {
@@ -88,17 +99,20 @@ impl Tunnels {
         }
     }
 
-    /// Makes peers that moved to another endpoint, and answer there, look as wanted.
-    pub fn accept(&self, have: &mut KernelState, want: &KernelState, now: Instant) {
+    /// Makes peers that moved to another endpoint, and answer there, look as wanted, and returns them.
+    pub fn accept(&self, have: &mut KernelState, want: &KernelState, now: Instant) -> BTreeSet<Key> {
+        let mut moved = BTreeSet::new();
         for (key, found) in &mut have.0 {
             let (Key::WireguardPeer(name, id), Value::WireguardPeer(found)) = (key, found) else { continue };
             let Some(Value::WireguardPeer(wanted)) = want.0.get(key) else { continue };
             let Some(peer) = self.0.get(&(*name, *id)) else { continue };
             let unchanged = peer.set.is_none() || peer.set == wanted.endpoint;
-            if found.endpoint.is_some() && unchanged && peer.works(now) {
+            if found.endpoint.is_some() && found.endpoint != wanted.endpoint && unchanged && peer.works(now) {
                 found.endpoint = wanted.endpoint;
+                moved.insert(*key);
             }
         }
+        moved
     }
 
     /// Remembers the endpoints that follow from the leases.
@@ -119,8 +133,10 @@ impl Tunnels {
                 }
                 Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     let known = self.0.entry((*name, *id)).or_default();
-                    // What is sent from now on goes elsewhere.
-                    (known.set, known.unanswered) = (peer.endpoint, None);
+                    // What is sent from now on goes elsewhere, unless the endpoint is left alone.
+                    if peer.endpoint.is_some() {
+                        (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
+                    }
                 }
                 Op::Delete(Key::WireguardPeer(name, id), _) => {
                     self.0.remove(&(*name, *id));
@@ -173,7 +189,8 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let accepted = |tunnels: &Tunnels, want: &KernelState, now| {
             let mut have = moved.clone();
-            tunnels.accept(&mut have, want, now);
+            let found = tunnels.accept(&mut have, want, now);
+            assert_eq!(have == *want, !found.is_empty());
             have == *want
         };
         let mut tunnels = Tunnels::default();
@@ -188,9 +205,12 @@ mod tests {
         assert!(!accepted(&tunnels, &lease, after(35)), "nothing answers");
         tunnels.note(&sessions(Some(136), 20, 40), after(36));
         assert!(accepted(&tunnels, &lease, after(36)), "it answers again");
-        tunnels.note(&sessions(Some(200), 20, 40), after(100));
-        assert!(!accepted(&tunnels, &lease, after(100)), "the session is over");
+        tunnels.note(&sessions(Some(300), 20, 40), after(200));
+        assert!(accepted(&tunnels, &lease, after(200)), "the session is over, and nobody sent anything");
         assert!(!accepted(&Tunnels::default(), &lease, start), "nothing is known");
+        let mut tunnels = Tunnels::default();
+        tunnels.note(&sessions(Some(300), 20, 40), start);
+        assert!(!accepted(&tunnels, &lease, start), "the session was over when it was seen first");
     }
 
     #[test]
@@ -208,7 +228,10 @@ mod tests {
         tunnels.note(&sessions(None, 0, 900), after(135));
         assert_eq!(tunnels.silent(after(135)), [Silent { link: name(), key: PEER, handshake: None, silence: SILENCE }]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
-        tunnels.note(&sessions(Some(0), 92, 1000), after(140));
+        // The peer's own attempts at a handshake are no answer: with another preshared key they come in, too.
+        tunnels.note(&sessions(None, 148, 1000), after(138));
+        assert_eq!(tunnels.silent(after(138)).len(), 1);
+        tunnels.note(&sessions(Some(0), 240, 1100), after(140));
         assert_eq!(tunnels.silent(after(140)), [], "it answered");
     }
 }
