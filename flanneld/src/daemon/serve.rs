@@ -73,6 +73,7 @@ impl Daemon {
         let underlay = following.underlay.clone();
         let guarded = backend.guarded();
         let ports = guarded.as_ref().map(|guarded| guarded.ports().to_vec()).unwrap_or_default();
+        let carrier = guarded.map(carrier);
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
@@ -94,7 +95,7 @@ impl Daemon {
             },
             nftables: config.nftables,
             resync: self.settings.rules_resync,
-            carrier: guarded.map(carrier),
+            carrier: carrier.clone(),
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
@@ -109,7 +110,7 @@ impl Daemon {
         let vtep = Vtep::of(&announced);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
-            network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            network: network(&config, lease.subnets, carrier, env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
             counters: manager.counters(),
