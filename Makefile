@@ -77,7 +77,7 @@ test: setup ## All checks and all tests: what CI runs
 	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
 	@# A failure of one hides none of the other. Not beside each other: an emulated machine takes both processors.
 	failed=; INSTA_UPDATE=no cargo test --workspace --no-fail-fast || failed=yes; \
-	$(MAKE) --no-print-directory test-vm || failed=yes; [ -z "$$failed" ]
+	{ ./e2e/setup.sh vm && ./e2e/vm/test.sh $(if $(ALL),5400,720) $(VM_TESTS); } || failed=yes; [ -z "$$failed" ]
 	@$(MAKE) --no-print-directory test-interop
 
 lint: setup ## Format, clippy, licences
