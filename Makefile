@@ -75,7 +75,9 @@ test: setup ## All checks and all tests: what CI runs
 	cargo clippy -p subnet-lease --no-default-features --features managers --lib --test neutral -- -D warnings
 	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
-	INSTA_UPDATE=no cargo test --workspace --no-fail-fast
+	@# A failure of one hides none of the other. Not beside each other: an emulated machine takes both processors.
+	failed=; INSTA_UPDATE=no cargo test --workspace --no-fail-fast || failed=yes; \
+	{ ./e2e/setup.sh vm && ./e2e/vm/test.sh $(if $(ALL),5400,720) $(VM_TESTS); } || failed=yes; [ -z "$$failed" ]
 	@$(MAKE) --no-print-directory test-interop
 
 lint: setup ## Format, clippy, licences
@@ -140,7 +142,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 # Some of what other tests show on this machine's kernel, and with ALL=1 all of it that is about the kernel.
 VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::,traffic::vxlan_dual_etcd_34 golden::host_gw_dual)
 
-test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel [ALL=1 ARGS=name]
+test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm
 	@# As `make test` builds it: with other features, most would be compiled twice.
 	cargo test --workspace --no-run

@@ -219,11 +219,10 @@ vm_now() {
     local folder
     folder=${FLANNEL_VM_DIR:-$cache/vm-$(cat "$here/vm/get.sh" "$here/vm/init" | cksum | cut -d' ' -f1)}
     [ ! -e "$folder/vmlinuz" ] || return 0
+    # What is not to be had here is no failure of the other tests: e2e/vm/test.sh says that it is skipped.
+    has apt-get || return 0
     apt_update qemu-system-x86 linux-image-cloud-amd64 busybox-static wireguard-tools
-    if ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1; then
-        say "no virtual machine: this distribution has no package linux-image-cloud-amd64 (make test-vm is skipped)"
-        return 0
-    fi
+    apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 && apt-cache show qemu-system-x86 >/dev/null 2>&1 || return 0
     say "the distribution's emulator and a kernel into $folder"
     mkdir -p "$cache"
     rm -rf "$cache"/vm-*

@@ -7,10 +7,13 @@ if [ "$(uname -m)" != x86_64 ]; then
     echo "test-vm: skipped, because the virtual machine is an x86-64 one and this machine is $(uname -m)"
     exit 0
 fi
-if ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 && [ -z "${FLANNEL_VM_DIR:-}" ]; then
-    echo "test-vm: skipped, because this distribution has no package linux-image-cloud-amd64"
+vm=${FLANNEL_VM_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs/vm-$(cat "$here/get.sh" "$here/init" | cksum | cut -d' ' -f1)}
+for package in linux-image-cloud-amd64 qemu-system-x86; do
+    [ ! -e "$vm/vmlinuz" ] || break
+    apt-cache show $package >/dev/null 2>&1 && continue
+    echo "test-vm: skipped, because this distribution has no package $package"
     exit 0
-fi
+done
 seconds=$1
 shift
 program=$(cargo test --workspace --test e2e --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)

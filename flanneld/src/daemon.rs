@@ -7,6 +7,7 @@ mod lease;
 mod left_behind;
 mod node;
 mod node_info;
+mod requirement;
 mod retry;
 mod rights;
 mod run;

@@ -9,6 +9,8 @@ mod node;
 mod store;
 mod trap;
 
+pub use between::protocol_4_is_dropped;
+
 use std::time::Duration;
 
 /// Ten times the round of the doctor.

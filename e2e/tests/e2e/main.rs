@@ -38,6 +38,7 @@ mod operator;
 mod ping_only;
 mod probe;
 mod quiet;
+mod required_backend;
 mod routes;
 mod rules;
 mod traffic;

@@ -9,6 +9,7 @@ pub mod mesh;
 pub mod pods;
 pub mod store;
 
+use crate::carrier::Carrier;
 use crate::fact::Fact;
 use ipnet::IpNet;
 use subnet_lease::Subnets;
@@ -43,8 +44,8 @@ pub struct Network {
     pub own: Subnets,
     /// The backend's type, if it is known.
     pub backend: Option<String>,
-    /// The UDP port of encapsulated packets; `None` without a tunnel, or where it is not known.
-    pub port: Option<u16>,
+    /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
+    pub carrier: Option<Carrier>,
     /// The VNI, with vxlan.
     pub vni: Option<u32>,
     /// FLANNEL_MTU.
@@ -56,6 +57,14 @@ pub struct Network {
 }
 
 impl Network {
+    /// The UDP port of the tunnel, where it has one and no more.
+    pub fn port(&self) -> Option<u16> {
+        match &self.carrier {
+            Some(Carrier::Udp(ports)) if ports.len() == 1 => ports.first().copied(),
+            _ => None,
+        }
+    }
+
     /// Whether an address is inside the cluster's networks.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.networks.nets().any(|network| network.contains(net))
@@ -86,6 +95,7 @@ impl Network {
         match self.backend.as_deref()? {
             "vxlan" => Some(50),
             "udp" => Some(28),
+            "ipip" => Some(20),
             "host-gw" | "alloc" => Some(0),
             _ => None,
         }

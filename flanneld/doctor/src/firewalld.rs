@@ -3,6 +3,7 @@
 //! Its chains are walked as a packet does, because what lets a packet in may be a zone, a range of ports or a source. Where a condition cannot
 //! be judged, the packet gets the benefit of the doubt.
 
+use crate::carrier::{Kind, kinds};
 use crate::facts::Network;
 use crate::firewalls::Firewalld;
 use ipnet::IpNet;
@@ -29,15 +30,13 @@ pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> F
     let forwarded = |net: &IpNet| {
         let device = network.device(net.addr().is_ipv6());
         let outside = device.as_deref().or(underlay);
-        let packet = |incoming, outgoing| Packet { incoming, outgoing, from: Sender::Pods(*net), port: None };
+        let packet = |incoming, outgoing| Packet { incoming, outgoing, from: Sender::Pods(*net), tunnel: None };
         [packet(Some(BRIDGE), outside), packet(outside, Some(BRIDGE))].iter().all(|packet| passes(listing, "forward", packet))
     };
     let from = Sender::Nodes(&around.peers, network);
-    let tunnel = |port| Packet { incoming: underlay, outgoing: None, from, port: Some(port) };
-    Firewalld {
-        networks: network.networks.nets().filter(forwarded).collect(),
-        port: network.port.is_some_and(|port| passes(listing, "input", &tunnel(port))),
-    }
+    let tunnel = |kind| Packet { incoming: underlay, outgoing: None, from, tunnel: Some(kind) };
+    let mut packets = network.carrier.iter().flat_map(|carrier| kinds(carrier, false)).map(tunnel);
+    Firewalld { networks: network.networks.nets().filter(forwarded).collect(), tunnel: packets.all(|packet| passes(listing, "input", &packet)) }
 }
 
 /// Whose a packet is.
@@ -56,8 +55,8 @@ struct Packet<'a> {
     /// The one by which it leaves.
     outgoing: Option<&'a str>,
     from: Sender<'a>,
-    /// The UDP port it goes to; without one it may be any packet.
-    port: Option<u16>,
+    /// Which packets of the tunnel it is one of; without one it may be any packet.
+    tunnel: Option<Kind>,
 }
 
 /// What the rules decide.
@@ -181,9 +180,9 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
     }
     let Some(payload) = left.get("payload") else { return Fits::Perhaps };
     match (text(payload, "protocol"), text(payload, "field")) {
-        ("udp" | "th", "dport") => match packet.port {
-            Some(port) => any(right, &|value| is_port(value, port)),
-            None => Fits::No,
+        ("udp" | "th", "dport") => match packet.tunnel {
+            Some(Kind::Udp(port)) => any(right, &|value| is_port(value, port)),
+            Some(Kind::Ipip) | None => Fits::No,
         },
         // Not all of what pods send, and not the tunnel's.
         ("tcp" | "udp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "th", _) => Fits::No,
@@ -200,8 +199,9 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
 
 /// Whether a value names the packet's protocol above IP.
 fn protocol(right: &Value, packet: &Packet<'_>) -> Fits {
-    match packet.port {
-        Some(_) => any(right, &|value| Fits::of(value == "udp" || value.as_u64() == Some(17))),
+    let named = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
+    match packet.tunnel {
+        Some(kind) => any(right, &|value| Fits::of(named(value).is_some_and(|name| kind.is_protocol(&name)))),
         // Not all of what pods send.
         None => Fits::No,
     }

@@ -1,5 +1,6 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
 
+use crate::carrier::{Carrier, Kind, kinds};
 use crate::nftables::Barrier;
 use ipnet::IpNet;
 
@@ -9,7 +10,7 @@ pub struct Firewalld {
     /// The networks of ours whose packets it forwards.
     pub networks: Vec<IpNet>,
     /// Whether it lets the tunnel's packets in.
-    pub port: bool,
+    pub tunnel: bool,
 }
 
 /// The firewalls of the host.
@@ -45,11 +46,11 @@ pub struct Table {
     /// Whether input that no rule accepts is rejected.
     pub input_refuses: bool,
     /// Whether ufw accepts the tunnel's packets.
-    pub port_open: bool,
+    pub tunnel_open: bool,
 }
 
 /// Parses the output of `iptables-save` (`ip6tables-save`).
-pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> Table {
+pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, command: &str) -> Table {
     let mut seen = Table {
         network: *network,
         command: command.to_owned(),
@@ -60,8 +61,10 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
         docker: false,
         ufw: false,
         input_refuses: false,
-        port_open: false,
+        tunnel_open: false,
     };
+    // What is not let in yet.
+    let mut shut = carrier.map(|carrier| kinds(carrier, network.addr().is_ipv6())).unwrap_or_default();
     let mut table = "";
     let mut input_drops = false;
     let mut rejects_rest = false;
@@ -88,7 +91,9 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
         // A rule that accepts everything from a source also accepts the tunnel.
         // In ufw's own chains, or before them: what flannel's remedies insert stands in INPUT.
         let asked = own && chain.ends_with("-input") || chain == "INPUT";
-        seen.port_open |= asked && target == Some("ACCEPT") && port.is_some_and(|port| lets_in(rule, port));
+        if asked && target == Some("ACCEPT") {
+            shut.retain(|kind| !lets_in(rule, *kind));
+        }
         if chain != "FORWARD" || seen.accepted {
             continue;
         }
@@ -99,6 +104,7 @@ pub fn table(saved: &str, network: &IpNet, port: Option<u16>, command: &str) -> 
         }
     }
     seen.input_refuses = input_drops || rejects_rest;
+    seen.tunnel_open = shut.is_empty();
     seen
 }
 
@@ -134,13 +140,16 @@ fn accepts(rule: &str, network: &IpNet) -> bool {
     named && target(rule) == Some("ACCEPT")
 }
 
-fn lets_in(rule: &str, port: u16) -> bool {
+fn lets_in(rule: &str, kind: Kind) -> bool {
     let words = conditions(rule);
     let after = |word: &str| words.iter().position(|known| *known == word).and_then(|place| words.get(place + 1)).copied();
     match (after("--dport"), after("--dports"), after("-p")) {
-        (Some(ports), ..) | (None, Some(ports), _) => ports.split(',').any(|ports| within(ports, port)),
+        (Some(ports), ..) | (None, Some(ports), _) => {
+            let Kind::Udp(port) = kind else { return false };
+            ports.split(',').any(|ports| within(ports, port))
+        }
         (None, None, None) => after("-s").is_some() || after("-i").is_some_and(|name| name != "lo"),
-        (None, None, Some(_)) => false,
+        (None, None, Some(protocol)) => kind == Kind::Ipip && kind.is_protocol(protocol),
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let LeaseFlags { subnet_lease_renew_margin } = lease;
     let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
-    let NodeFlags { subnet_file, install_cni_conf, node_id, audit_interval, set_sysctls, route_protocol } = node;
+    let NodeFlags { subnet_file, install_cni_conf, node_id, require_backend, audit_interval, set_sysctls, route_protocol } = node;
     let audit = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
     let route_protocol = route_protocol_of(route_protocol, &mut reader);
     let RuleFlags { iptables_resync, ip_blackhole_route, .. } = rules;
@@ -75,6 +75,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let subnet_file = subnet_file_of(subnet_file, &mut reader);
     let cni_conf = cni_conf_of(install_cni_conf, &mut reader);
     let set_sysctls = reader.on(set_sysctls);
+    let require_backend = backends_of(require_backend, &mut reader);
     // Go looks at --version before it looks at the environment, but after it has read all flags.
     if version && reader.argv.is_empty() {
         return Ok(Asked::Version);
@@ -96,6 +97,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
         set_sysctls,
         blackhole,
         node_id,
+        require_backend,
         audit: (audit > 0).then(|| Duration::from_secs(audit)),
         route_protocol,
         features,
@@ -244,6 +246,23 @@ fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
         reader.wrong(value.mistake(format!("{:?} is not a node identity: at most 253 bytes, no blanks, no control characters", value.text)));
     }
     Some(value.text.clone())
+}
+
+/// All backends of Go flannel, and ours, built or not: a list may name what a later version brings.
+pub const BACKENDS: [&str; 9] = ["alloc", "extension", "host-gw", "ipip", "ipsec", "tencent-vpc", "udp", "vxlan", "wireguard"];
+
+/// The backends that a network configuration may name.
+fn backends_of(values: &[Value<String>], reader: &mut Reader) -> Vec<String> {
+    let Some(value) = given(values) else { return Vec::new() };
+    // As in the configuration, capitals do not matter.
+    let names: Vec<String> = value.text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
+    if names.is_empty() {
+        reader.wrong(value.mistake(format!("{:?} names no backend", value.text)));
+    }
+    for name in names.iter().filter(|name| !BACKENDS.contains(&name.as_str())) {
+        reader.wrong(value.mistake(format!("{name:?} is no backend; there are {}", BACKENDS.join(", "))));
+    }
+    names
 }
 
 fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {

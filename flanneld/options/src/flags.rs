@@ -151,6 +151,9 @@ pub(crate) struct NodeFlags {
     /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
     #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
     pub(crate) node_id: Vec<Value<String>>,
+    /// Refuse a network configuration with another backend than these; empty: take any.
+    #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
+    pub(crate) require_backend: Vec<Value<String>>,
     /// How often to compare the whole kernel state, in addition to events; 0: on events only.
     #[arg(long, env = "FLANNELD_AUDIT_INTERVAL", value_name = "SECONDS", default_value = "10")]
     pub(crate) audit_interval: Vec<Value<i64>>,

@@ -17,6 +17,7 @@ mod selector;
 mod settings;
 mod value;
 
+pub use build::BACKENDS;
 pub use endpoint::{Endpoint, Target};
 pub use flags::StoreFlags;
 pub use selector::{Pattern, Selector};

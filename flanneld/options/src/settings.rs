@@ -42,6 +42,8 @@ pub struct Settings {
     pub blackhole: bool,
     /// `--node-id`; none: derive it.
     pub node_id: Option<String>,
+    /// `--require-backend`; empty: any.
+    pub require_backend: Vec<String>,
     /// How often the whole kernel state is compared; `None`: on events only.
     pub audit: Option<Duration>,
     /// What marks our routes.

@@ -73,6 +73,22 @@ fn command_line_before_environment_before_default() {
 }
 
 #[test]
+fn required_backends_are_names_that_there_are() {
+    assert_eq!(settings(&["--require-backend=WireGuard, ipip,"], &[]).require_backend, ["wireguard", "ipip"]);
+    assert_eq!(settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")]).require_backend, ["vxlan"]);
+    for any in [settings(&[], &[]), settings(&["--require-backend="], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")])] {
+        assert!(any.require_backend.is_empty());
+    }
+    let wrong = mistakes(&["--require-backend=vxlan,wiregard"], &[("FLANNELD_NODE_ID", "a b")]);
+    assert!(
+        wrong.iter().any(|text| text.contains("--require-backend") && text.contains("\"wiregard\" is no backend; there are alloc, ")),
+        "{wrong:?}"
+    );
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+    assert!(mistakes(&["--require-backend=,"], &[])[0].contains("names no backend"));
+}
+
+#[test]
 fn a_cni_configuration_is_two_paths() {
     let conf = settings(&["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"], &[]).cni_conf.unwrap();
     assert_eq!(conf.source.to_str(), Some("/etc/kube-flannel/cni-conf.json"));

@@ -8,15 +8,15 @@ mod socket;
 mod sockets;
 
 use crate::node::{Datagram, Itself, Node, Now};
-use crate::state::State;
-use crate::target::{Way, overlay_addresses, targets};
+use crate::state::{Harm, State};
+use crate::target::{Way, host_bits, overlay_addresses, targets};
 use crate::view::{Mesh, Own, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sockets::{Incoming, Sockets};
+use sockets::{Drained, Incoming, Sockets};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,10 @@ const REOPEN: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_millis(400);
 /// A pause in which a flood does not take the processor.
 const BREATH: Duration = Duration::from_millis(1);
+/// What comes in before a turn that is so near is read then: the kernel notes when it came. To wake for each of them would cost more than to read it.
+const NEAR: Duration = Duration::from_millis(300);
+/// Who sends more at once than this is read without a pause, lest there be no room for others.
+const FEW: usize = 16;
 /// The longest sleep: clocks may be changed meanwhile.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long asking at once may take.
@@ -119,7 +123,7 @@ impl Prober {
         Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
     }
 
-    /// Changes whenever a verdict does.
+    /// Changes whenever a verdict does from which or to which packets are harmed.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
     }
@@ -182,11 +186,17 @@ impl Prober {
         let mut log = Log::default();
         let mut reopen = Duration::ZERO;
         let mut changed = true;
+        let (mut peers, mut hosts) = (Vec::new(), (0, 0));
         loop {
             let now = self.now();
             if changed || now.at >= reopen {
                 let around = surroundings.borrow_and_update().clone();
-                sockets.follow(&addresses(&settings, &around), settings.clear, around.yields_to.as_deref());
+                if changed {
+                    let table = leases.borrow_and_update().clone();
+                    peers = targets(&table, &settings.own, settings.kinds, &around.local, settings.outer_ipv6);
+                    hosts = host_bits(settings.own.nets().chain(peers.iter().map(|peer| peer.subnet)));
+                }
+                sockets.follow(&addresses(&settings, &around), hosts, settings.clear, around.yields_to.as_deref());
                 reopen = now.at + REOPEN;
                 let mut inner = self.inner();
                 inner.problems = sockets.problems();
@@ -194,17 +204,17 @@ impl Prober {
                 inner.node.set_sockets(move |way, ipv6, ping| open.contains(&(way, ipv6, ping)));
                 if changed {
                     inner.node.set_itself(itself(&settings, &around));
-                    let table = leases.borrow_and_update().clone();
-                    inner.node.set_targets(targets(&table, &settings.own, settings.kinds, &around.local, settings.outer_ipv6), now.at);
+                    inner.node.set_targets(std::mem::take(&mut peers), now.at);
                 }
             }
-            let more = self.drain(&mut sockets);
+            let read = self.drain(&mut sockets);
             let (next, notices) = self.step(&sockets);
             log.tell(now.at, &notices);
-            if !notices.is_empty() {
+            // Of a peer that is well at the first look there is nothing to find out: in a large cluster that is news for minutes.
+            if notices.iter().any(|notice| notice.was.harm().max(notice.is.harm()) >= Harm::Some) {
                 self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
             }
-            if more {
+            if read.more {
                 tokio::select! {
                     () = tokio::time::sleep(BREATH) => {}
                     () = stop.cancelled() => return,
@@ -212,7 +222,10 @@ impl Prober {
                 changed = leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
                 continue;
             }
-            let until = next.min(reopen).min(self.now().at + LONGEST);
+            let present = self.now().at;
+            let waits = read.count <= FEW && next.saturating_sub(present) <= NEAR && self.inner().node.is_calm();
+            let longest = if sockets.tell(!waits) { LONGEST } else { NEAR };
+            let until = next.min(reopen).min(present + longest);
             changed = tokio::select! {
                 () = tokio::time::sleep_until((self.shared.began + until).into()) => {
                     let late = self.now().at.saturating_sub(until);
@@ -232,8 +245,8 @@ impl Prober {
         }
     }
 
-    /// Reads everything that came in, and answers. Returns whether there may be more.
-    fn drain(&self, sockets: &mut Sockets) -> bool {
+    /// Reads everything that came in, and answers.
+    fn drain(&self, sockets: &mut Sockets) -> Drained {
         let port = self.shared.settings.port;
         sockets.drain(|incoming, age| {
             let now = self.now();

@@ -49,6 +49,18 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     }
 }
 
+/// The bits in which addresses differ in each of these subnets, of IPv4 and of the last 32 of IPv6. Nodes have 0 or 1 there, pods more.
+pub fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
+    let (mut v4, mut v6) = (u32::MAX, u32::MAX);
+    for subnet in subnets {
+        match subnet {
+            IpNet::V4(net) => v4 &= net.hostmask().to_bits(),
+            IpNet::V6(net) => v6 &= u32::try_from(net.hostmask().to_bits() & u128::from(u32::MAX)).unwrap_or(u32::MAX),
+        }
+    }
+    (v4, v6)
+}
+
 /// The peers in a table of leases. `outer_ipv6` is the family of the tunnels, where all families use one.
 pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr], outer_ipv6: Option<bool>) -> Vec<Target> {
     let reached = |peer: &Peer<'_>| match outer_ipv6 {
@@ -91,6 +103,14 @@ mod tests {
             ..LeaseAttrs::default()
         };
         Lease { subnets: if v6 { Dual::Both(v4_net, v6_net) } else { Dual::V4(v4_net) }, attrs, term: Term::Leased, since: 1 }
+    }
+
+    #[test]
+    fn nodes_differ_from_pods_in_the_bits_of_the_smallest_subnet() {
+        let bits = |nets: &[&str]| host_bits(nets.iter().map(|net| net.parse().unwrap()));
+        assert_eq!(bits(&["10.5.1.0/24", "fd00:1::/64"]), (0xff, u32::MAX));
+        assert_eq!(bits(&["10.5.1.0/24", "10.5.2.128/26", "fd00::/64", "fd00:0:0:1::/112"]), (0x3f, 0xffff));
+        assert_eq!(bits(&["10.5.0.0/15", "10.5.0.7/32"]), (0, u32::MAX), "who is alone has any address");
     }
 
     #[test]

@@ -216,7 +216,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
 pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: subnet_lease::Subnets,
-    port: Option<u16>,
+    carrier: Option<doctor::carrier::Carrier>,
     mtu: u32,
     vni: Option<u32>,
     forward: bool,
@@ -225,7 +225,7 @@ pub fn network(
         networks: config.networks,
         own,
         backend: Some(if config.backend.is_empty() { "udp".to_owned() } else { config.backend.clone() }),
-        port,
+        carrier,
         vni,
         mtu: Some(mtu),
         nftables: config.nftables,

@@ -17,7 +17,7 @@ fn facts(ip_forward: i64) -> Facts {
         networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
         own: Subnets::V4("10.244.1.0/24".parse().unwrap()),
         backend: Some("vxlan".to_owned()),
-        port: Some(8472),
+        carrier: Some(doctor::carrier::Carrier::port(8472)),
         vni: Some(1),
         mtu: Some(1450),
         nftables: true,

@@ -1,7 +1,7 @@
 //! What the daemon needs before it asks for a lease: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
-use super::{Daemon, left_behind, retry, rights};
+use super::{Daemon, left_behind, requirement, retry, rights};
 use crate::identity;
 use backends::{Backend, Options, Setup};
 use ipnet::IpNet;
@@ -37,6 +37,7 @@ impl Daemon {
             document.networks = config.networks.nets().collect();
             document.backend = Some(config.backend.clone());
         });
+        requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::Failed)?;
         let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
         let wants = rights::wants(&*backend).await;

@@ -75,6 +75,9 @@ impl Daemon {
         let guarded = backend.guarded();
         let ports = backend.takes(false).ports;
         let renewal = backend.renewal();
+        let carrier = guarded.map(carrier);
+        // What a firewall has to let through; of what cannot be forged, too.
+        let passes = carrier.clone().or_else(|| (!ports.is_empty()).then(|| Carrier::Udp(ports.iter().copied().collect())));
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
@@ -96,7 +99,7 @@ impl Daemon {
             },
             nftables: config.nftables,
             resync: self.settings.rules_resync,
-            carrier: guarded.map(carrier),
+            carrier,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
@@ -111,7 +114,7 @@ impl Daemon {
         let vtep = Vtep::of(&announced);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
-            network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            network: network(&config, lease.subnets, passes, env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
             counters: manager.counters(),

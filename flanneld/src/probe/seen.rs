@@ -1,5 +1,6 @@
 //! What was seen of a way: facts, for the judgement.
 
+use doctor::carrier::Carrier;
 use doctor::facts::Network;
 use doctor::{Report, Severity};
 use ipnet::IpNet;
@@ -202,9 +203,9 @@ pub enum Tunnel {
 impl Tunnel {
     /// That of a network.
     pub fn of(network: &Network) -> Option<Self> {
-        match network.backend.as_deref() {
-            Some("ipip") => Some(Tunnel::Ipip),
-            _ => network.port.map(Tunnel::Udp),
+        match network.carrier {
+            Some(Carrier::Ipip) => Some(Tunnel::Ipip),
+            _ => network.port().map(Tunnel::Udp),
         }
     }
 

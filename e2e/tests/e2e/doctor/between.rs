@@ -9,11 +9,16 @@ use super::node::{Node, all_well, ready_nodes};
 
 /// Runs a test with so many nodes on one switch.
 fn nodes_on_a_switch(title: &str, count: u8, work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>) -> Result<()> {
+    nodes_of(NETWORK, title, count, work)
+}
+
+/// The same with another network.
+fn nodes_of(network: &str, title: &str, count: u8, work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>) -> Result<()> {
     Lab::run(title, |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, count)?;
         let store = Store::dir(&lab.folder("leases")?);
-        store.configure(NETWORK)?;
+        store.configure(network)?;
         let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes).context("at the start")?;
@@ -39,6 +44,23 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
         ensure!(answer.0 == 200, "{answer:?}");
     }
     Ok(())
+}
+
+/// A firewall that drops what `ipip` sends: no UDP port is to blame. It needs a kernel with IPIP.
+pub fn protocol_4_is_dropped() -> Result<()> {
+    nodes_of(&NETWORK.replace("vxlan", "ipip"), "doctor: protocol 4", 3, |_, lan, nodes| {
+        nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        let first = nodes[0].first()?;
+        ensure!(first["what"] == "IP protocol 4 (IPIP) is blocked to this node", "{first:#}");
+        ensure!(nodes[0].commands()? == ["iptables -I INPUT -p 4 -j ACCEPT"], "{first:#}");
+        nodes[0].mend()?;
+        all_well(nodes).context("after the firewall of a host")?;
+
+        on_the_switch(lan, "ip protocol 4 drop")?;
+        nodes[1].expect(&["encap-blocked"])?;
+        mend_the_switch(lan)
+    })
 }
 
 /// What a firewall or a cable does.

@@ -121,7 +121,7 @@ impl Node {
     /// Waits until the daemon says that it is ready.
     pub fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
-        eventually_ok(SOON, "the daemon is ready", || match daemon.get("/readyz")? {
+        eventually_ok(DEADLINE, "the daemon is ready", || match daemon.get("/readyz")? {
             (200, _) => Ok(()),
             (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
         })
@@ -130,7 +130,7 @@ impl Node {
     /// Waits until it has run for so long that what needs waiting counts, too.
     pub fn grown(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
-        eventually_ok(SOON, "the first ten seconds", || {
+        eventually_ok(DEADLINE, "the first ten seconds", || {
             let text = daemon.get("/status")?.1;
             let status: Value = serde_json::from_str(&text)?;
             ensure!(status["uptime_seconds"].as_u64() > Some(10), "{text}");

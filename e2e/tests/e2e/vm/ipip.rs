@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lab::{EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store, eventually_ok};
 
 use crate::traffic::Families;
-use crate::{cleanup, golden, healing, traffic};
+use crate::{cleanup, doctor, golden, healing, traffic};
 
 /// Ten times the goal, and as much again for the emulation.
 const SOON: Duration = Duration::from_secs(60);
@@ -34,6 +34,12 @@ fn heals() -> Result<()> {
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn loses_nothing_when_daemons_are_killed() {
     healing::ipip_is_killed();
+}
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn a_firewall_that_drops_it_is_named() -> Result<()> {
+    doctor::protocol_4_is_dropped()
 }
 
 fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {

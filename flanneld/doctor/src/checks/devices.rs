@@ -99,7 +99,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                 .run_all(start(facts)),
             );
         }
-        let ours = network.vni.zip(network.port);
+        let ours = network.vni.zip(network.port());
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
             // In dual-stack the device of the other family may be there.
             let missing = wanted.iter().any(|name| interfaces(facts).iter().all(|other| other.name != *name));

@@ -1,5 +1,6 @@
 //! Firewalls that drop pods' packets.
 
+use crate::carrier::{Kind, kinds, words};
 use crate::check::Check;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
@@ -124,35 +125,52 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 
 fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
-    let Some(port) = network.port else { return Vec::new() };
-    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses && !table.port_open);
+    let Some(carrier) = &network.carrier else { return Vec::new() };
+    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses && !table.tunnel_open);
+    let what = words(carrier);
     shut.map(|table| {
         let family = if table.network.addr().is_ipv6() { "IPv6" } else { "IPv4" };
         Finding::new(
             "ufw",
             Severity::Broken,
             family,
-            format!("ufw is active and does not allow {family} UDP port {port}"),
+            format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
         )
-        .seen(format!("no rule of ufw accepts UDP port {port}"), format!("{} -S ufw-user-input", table.command))
-        .run(format!("ufw allow {port}/udp"))
+        .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
+        .run_all(kinds(carrier, table.network.addr().is_ipv6()).into_iter().flat_map(allowed_by_ufw))
     })
     .collect()
+}
+
+/// The commands by which ufw lets packets of a tunnel in.
+fn allowed_by_ufw(kind: Kind) -> Vec<String> {
+    match kind {
+        Kind::Udp(port) => vec![format!("ufw allow {port}/udp")],
+        // ufw's own language does not know the protocol: a rule at the end of its table filter.
+        Kind::Ipip => vec![
+            r"sed -i '/^\*filter/,/^COMMIT/ s/^COMMIT$/-A ufw-before-input -p 4 -j ACCEPT\nCOMMIT/' /etc/ufw/before.rules".to_owned(),
+            "ufw reload".to_owned(),
+        ],
+    }
 }
 
 fn firewalld(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(known) = &firewalls.firewalld else { return Vec::new() };
     let unknown: Vec<String> = network.networks.nets().filter(|net| !known.networks.contains(net)).map(|net| net.to_string()).collect();
-    let shut = network.port.filter(|_| !known.port);
+    let shut = network.carrier.as_ref().filter(|_| !known.tunnel);
     if unknown.is_empty() && shut.is_none() {
         return Vec::new();
     }
     let mut missing = unknown.clone();
-    missing.extend(shut.map(|port| format!("UDP port {port}")));
+    missing.extend(shut.map(words));
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
-    commands.extend(shut.map(|port| format!("firewall-cmd --permanent --add-port={port}/udp")));
+    let added = |kind| match kind {
+        Kind::Udp(port) => format!("firewall-cmd --permanent --add-port={port}/udp"),
+        Kind::Ipip => "firewall-cmd --permanent --add-protocol=4".to_owned(),
+    };
+    commands.extend(shut.into_iter().flat_map(|carrier| kinds(carrier, false)).map(added));
     commands.push("firewall-cmd --reload".to_owned());
     vec![
         Finding::new(

@@ -1,10 +1,13 @@
 //! What the probes of the peers found: a peer, the way to it, or this node.
 
+use crate::carrier::{capture, kinds, words};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::finding::{Finding, Severity};
+use crate::firewalls::Table;
 use crate::need::Need;
+use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
@@ -96,17 +99,16 @@ fn all_blocked(mesh: &Mesh) -> bool {
 
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let Some(port) = network.port.filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let Some(carrier) = network.carrier.as_ref().filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let what = words(carrier);
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
     let mut finding = Finding::new(
         "encap-blocked",
         Severity::Broken,
         "",
-        format!("UDP port {port} is blocked {place}"),
-        format!(
-            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
-        ),
+        format!("{what} {} blocked {place}", if kinds(carrier, false).len() == 1 { "is" } else { "are" }),
+        format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
     );
     for path in mesh.paths.iter().take(4) {
         finding = finding.seen(
@@ -124,14 +126,17 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     }
     let tables = facts.host.firewalls.known().map(|firewalls| firewalls.tables.as_slice()).unwrap_or_default();
     let mut commands = Vec::new();
-    for table in tables.iter().filter(|table| table.input_refuses) {
+    let accept = |ipv6: bool, command: &str| -> Vec<String> {
+        kinds(carrier, ipv6).into_iter().map(|kind| format!("{command} -I INPUT {} -j ACCEPT", kind.iptables())).collect()
+    };
+    let travels_there = |table: &&Table| !kinds(carrier, table.network.addr().is_ipv6()).is_empty();
+    for table in tables.iter().filter(|table| table.input_refuses).filter(travels_there) {
         finding = finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command));
-        commands.push(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", table.command));
+        commands.extend(accept(table.network.addr().is_ipv6(), &table.command));
     }
     if commands.is_empty() {
-        for name in ["iptables", "ip6tables"].iter().zip([network.v4(), network.v6()]).filter(|(_, used)| *used).map(|(name, _)| name) {
-            commands.push(format!("{name} -I INPUT -p udp --dport {port} -j ACCEPT"));
-        }
+        let families = [(network.v4(), false, "iptables"), (network.v6(), true, "ip6tables")];
+        commands.extend(families.into_iter().filter(|(used, ..)| *used).flat_map(|(_, ipv6, name)| accept(ipv6, name)));
     }
     vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
 }
@@ -151,15 +156,16 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     let daemon = if path.state == State::OverlayCutDaemonSilent { "; its daemon is silent, ping is not" } else { "" };
-    let port = facts.network.known().and_then(|network| network.port);
+    let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
     let finding = Finding::new(
         "overlay-cut",
         Severity::Broken,
         about(path),
         format!("what this node sends through the overlay does not reach {}", path.node),
-        match port {
-            Some(port) => {
-                format!("its address {} answers, so UDP port {port} is dropped on the way or there, or flannel does not work there", path.address)
+        match carrier {
+            Some(carrier) => {
+                let what = words(carrier);
+                format!("its address {} answers, so {what} is dropped on the way or there, or flannel does not work there", path.address)
             }
             None => format!(
                 "its address {} answers, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
@@ -168,18 +174,24 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         },
     );
     let finding = blame(path, finding.seen(format!("{} answers beside the overlay{daemon}", path.address), "probes")).on(there(path));
-    let filter = port.map(|port| format!(" udp port {port} and")).unwrap_or_default();
-    finding.run("flannelctl doctor").run(format!("tcpdump -c 5 -ni any{filter} host {}", path.address))
+    let filter = carrier.map(|carrier| format!("{} and ", capture(carrier))).unwrap_or_default();
+    finding.run("flannelctl doctor").run(format!("tcpdump -c 5 -ni any {}", filter_words(&format!("{filter}host {}", path.address))))
+}
+
+/// A filter as a shell takes it: parentheses are quoted.
+fn filter_words(filter: &str) -> String {
+    if filter.contains('(') { word(filter) } else { filter.to_owned() }
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
-    let port = facts.network.known().and_then(|network| network.port).map(|port| format!(" (UDP port {port})")).unwrap_or_default();
+    let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
+    let dropped = carrier.map(|carrier| format!(" ({})", words(carrier))).unwrap_or_default();
     let finding = Finding::new(
         "one-way",
         Severity::Broken,
         about(path),
         format!("{} hears this node, and its answers do not arrive", path.node),
-        format!("packets from there to here are dropped{port}, or that node sends them elsewhere: its entries for this node are wrong"),
+        format!("packets from there to here are dropped{dropped}, or that node sends them elsewhere: its entries for this node are wrong"),
     );
     blame(path, finding.seen("by its own words it heard this node through the overlay just now", "probes")).run("flannelctl doctor").on(there(path))
 }

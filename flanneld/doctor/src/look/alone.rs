@@ -3,6 +3,7 @@
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, chosen_in, missing_modules, taken_ports};
+use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
 use crate::facts::host::{Interface, WayKind};
@@ -114,17 +115,19 @@ fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
     let udp = interfaces.iter().any(|interface| interface.name == "flannel0" && interface.kind == "tun");
     // Another device in its place has its name.
     let named = interfaces.iter().find_map(|interface| interface.name.strip_prefix("flannel.")?.parse().ok());
-    let (backend, port, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
-        (Some((vni, port)), ..) => (Some("vxlan"), Some(port), Some(vni)),
-        (None, true, _) => (Some("udp"), Some(8285), None),
+    let ipip = interfaces.iter().any(|interface| interface.name == "flannel.ipip" && interface.kind == "ipip");
+    let (backend, carrier, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
+        (Some((vni, port)), ..) => (Some("vxlan"), Some(Carrier::port(port)), Some(vni)),
+        (None, true, _) => (Some("udp"), Some(Carrier::port(8285)), None),
         (None, false, Some(vni)) => (Some("vxlan"), None, Some(vni)),
+        (None, false, None) if ipip => (Some("ipip"), Some(Carrier::Ipip), None),
         (None, false, None) => (None, None, None),
     };
     Some(Network {
         networks: env.networks?,
         own: env.subnets?,
         backend: backend.map(str::to_owned),
-        port,
+        carrier,
         vni,
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.

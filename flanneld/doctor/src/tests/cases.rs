@@ -1,6 +1,7 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
 use super::healthy::{interface, peer};
+use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Drift, LastWords};
@@ -87,7 +88,7 @@ pub fn table(command: &str) -> Table {
         docker: false,
         ufw: false,
         input_refuses: false,
-        port_open: false,
+        tunnel_open: false,
     }
 }
 
@@ -238,6 +239,10 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("bridge-mtu", |facts| named(facts, "veth1").mtu = 1500),
     ("encap-blocked", |facts| all(facts, &State::OverlayCut, true)),
     ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
+    ("encap-blocked", |facts| {
+        network(facts).carrier = Some(Carrier::Ipip);
+        all(facts, &State::OverlayCut, true);
+    }),
     ("peer-cut", |facts| one(facts, State::Cut, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
     ("one-way", |facts| one(facts, State::OneWay, true)),

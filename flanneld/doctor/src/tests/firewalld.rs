@@ -150,6 +150,6 @@ fn no_listing_panics() {
         "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}",
     ] {
         let known = firewalld(&serde_json::from_str(text).unwrap(), &network, &Surroundings::default());
-        assert!(known.port, "a table without a verdict lets everything pass");
+        assert!(known.tunnel, "a table without a verdict lets everything pass");
     }
 }

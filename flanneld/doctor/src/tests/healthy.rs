@@ -122,7 +122,7 @@ pub fn healthy() -> Facts {
             networks: subnets("10.244.0.0/16", "fd10:244::/48"),
             own: own(),
             backend: Some("vxlan".to_owned()),
-            port: Some(8472),
+            carrier: Some(crate::carrier::Carrier::port(8472)),
             vni: Some(1),
             mtu: Some(1450),
             nftables: false,

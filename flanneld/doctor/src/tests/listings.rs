@@ -2,6 +2,7 @@
 
 use super::healthy::healthy;
 use super::{only, report};
+use crate::carrier::Carrier;
 use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::Sysctls;
@@ -38,7 +39,7 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
 /// The findings for one family of iptables as `iptables-save` prints it.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| {
-        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.port, "iptables")]);
+        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.carrier.as_ref(), "iptables")]);
         report(&facts).findings.into_iter().map(|finding| finding.check).collect::<Vec<_>>()
     };
     let plain = of(saved);
@@ -151,7 +152,21 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))), ["ufw"], "{shut}");
     }
     assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
-    assert_eq!(seen(&Network { port: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    assert_eq!(seen(&Network { carrier: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    let ipip = Network { carrier: Some(Carrier::Ipip), ..network() };
+    for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.168.56.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
+        let wanted: &[&str] = if is { &[] } else { &["ufw"] };
+        assert_eq!(seen(&ipip, &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))), wanted, "{rule}");
+    }
+    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.carrier.as_ref(), "iptables")]);
+    let found = only(&facts, "ufw");
+    assert!(found.what.contains("protocol 4") && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
+    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.carrier.as_ref(), "ip6tables");
+    assert!(report(&by_tables(&ipip, &[v6])).findings.is_empty(), "it travels over IPv4");
+    let two = Network { carrier: Some(Carrier::Udp([51820, 51821].into())), ..network() };
+    let one_open = "-A ufw-user-input -p udp -m udp --dport 51820 -j ACCEPT";
+    assert_eq!(seen(&two, &ufw("DROP", one_open)), ["ufw"], "half of it");
+    assert_eq!(seen(&two, &ufw("DROP", &format!("{one_open}\n{}", one_open.replace("51820", "51821")))), [""; 0]);
     // When ufw is disabled, its chains may remain without jumps.
     assert_eq!(seen(&network(), "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"), [""; 0]);
 }
@@ -233,6 +248,6 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
 proptest! {
     #[test]
     fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
-        let _ = table(&text, &NET.parse().unwrap(), Some(8472), "iptables");
+        let _ = table(&text, &NET.parse().unwrap(), Some(&Carrier::port(8472)), "iptables");
     }
 }

@@ -168,6 +168,11 @@ impl Node {
         due.into_iter().flatten().fold(self.walk.next(), Duration::min)
     }
 
+    /// Whether nothing is asked beyond the usual turns: nobody waits for an answer.
+    pub fn is_calm(&self) -> bool {
+        self.sessions.is_empty() && self.hunts.is_empty() && self.again.is_empty()
+    }
+
     /// The program did not run for so long: nothing is lost because nobody looked.
     pub fn stalled(&mut self, by: Duration) {
         let later = |set: &mut BTreeSet<(Duration, IpNet)>| *set = std::mem::take(set).into_iter().map(|(at, key)| (at + by, key)).collect();

@@ -23,12 +23,18 @@ const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF_AT: u16 = 0x48;
 const LOAD_BYTE_AT: u16 = 0x50;
 const HEADER_LENGTH: u16 = 0xb1;
+const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
+const IF_GREATER: u16 = 0x25;
+/// Offsets from here on count from the header of IP (SKF_NET_OFF).
+const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
-/// A socket, registered with the runtime.
+/// A socket of which the runtime tells when something comes in.
 pub struct Registered {
-    socket: AsyncFd<Socket>,
+    socket: Socket,
+    /// Who is told: the same socket, registered.
+    told: Option<AsyncFd<Socket>>,
     /// Whom it is bound to.
     pub address: SocketAddr,
 }
@@ -46,13 +52,17 @@ pub struct Read {
 }
 
 impl Registered {
-    /// A socket for questions and answers. The address may be assigned later.
-    pub fn datagrams(address: SocketAddr) -> io::Result<Self> {
+    /// A socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, its last 32 at most,
+    /// that make it the first or the second one of its subnet; none where anybody may send.
+    pub fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-        // Junk is dropped before it takes room. The filter sees the UDP header first.
-        let filter = [SockFilter::new(LOAD_WORD, 0, 0, 8), SockFilter::new(IF_EQUAL, 0, 1, MAGIC), take(), drop_it()];
-        socket.attach_filter(&filter)?;
+        socket.attach_filter(&senders(address, hosts))?;
         Self::open(socket, address)
+    }
+
+    /// Who may send, anew.
+    pub fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
+        self.socket.attach_filter(&senders(self.address, hosts))
     }
 
     /// A socket for pings with this identifier.
@@ -105,12 +115,24 @@ impl Registered {
             let _ = socket.set_recv_buffer_size(BUFFER);
         }
         socket.bind(&address.into())?;
-        Ok(Self { socket: register(socket)?, address })
+        let told = Some(register(socket.try_clone()?)?);
+        Ok(Self { socket, told, address })
+    }
+
+    /// Whether the program is to be woken for what comes in. False where it is not, even if it should be.
+    pub fn tell(&mut self, on: bool) -> bool {
+        if !on {
+            self.told = None;
+        } else if self.told.is_none() {
+            self.told = self.socket.try_clone().and_then(register).ok();
+        }
+        self.told.is_some()
     }
 
     /// Whether something may have come in since the last call.
     pub fn poll_readable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
-        self.socket.poll_read_ready(context).map(|ready| {
+        let Some(told) = &self.told else { return std::task::Poll::Pending };
+        told.poll_read_ready(context).map(|ready| {
             // Everything is read after this; what comes later is reported anew.
             ready.map(|mut ready| ready.clear_ready())
         })
@@ -121,7 +143,7 @@ impl Registered {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
             let mut pieces = [IoSliceMut::new(buffer)];
-            let read = recvmsg::<SockaddrStorage>(self.socket.get_ref().as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+            let read = recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT);
             let message = match read {
                 Ok(message) => message,
                 // An error that a datagram of ours caused stands in the way once.
@@ -143,8 +165,21 @@ impl Registered {
 
     /// Sends. What cannot be sent is lost, as on the way.
     pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
-        let _ = self.socket.get_ref().send_to(bytes, &to.into());
+        let _ = self.socket.send_to(bytes, &to.into());
     }
+}
+
+/// Drops junk before it takes room, or what nodes send would be lost in a flood of it. Nodes send from the probe port; in the overlay network
+/// from the first or the second address of a subnet, which pods have not.
+fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
+    // The filter sees the UDP header first.
+    let port = [SockFilter::new(LOAD_HALF, 0, 0, 0), SockFilter::new(IF_EQUAL, 1, 0, own.port().into()), drop_it()];
+    let magic = [SockFilter::new(LOAD_WORD, 0, 0, 8), SockFilter::new(IF_EQUAL, 1, 0, MAGIC), drop_it()];
+    let last_word = IP + if own.is_ipv6() { 20 } else { 12 };
+    let place =
+        |hosts| [SockFilter::new(LOAD_WORD, 0, 0, last_word), SockFilter::new(AND, 0, 0, hosts), SockFilter::new(IF_GREATER, 0, 1, 1), drop_it()];
+    let place = hosts.map(place);
+    port.into_iter().chain(magic).chain(place.into_iter().flatten()).chain([take()]).collect()
 }
 
 fn take() -> SockFilter {
@@ -153,4 +188,47 @@ fn take() -> SockFilter {
 
 fn drop_it() -> SockFilter {
     SockFilter::new(RETURN, 0, 0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    /// What comes through when this is sent from each of these ports, own or another, and addresses.
+    fn read_of(hosts: Option<u32>, anew: Option<u32>, own: &str, senders: &[(&str, bool, &[u8])]) -> Vec<IpAddr> {
+        let own: IpAddr = own.parse().unwrap();
+        let port = UdpSocket::bind((own, 0)).unwrap().local_addr().unwrap().port();
+        let receiver = Registered::datagrams((own, port).into(), hosts).unwrap();
+        if anew.is_some() {
+            receiver.let_send(anew).unwrap();
+        }
+        for (address, same_port, bytes) in senders {
+            let address: IpAddr = address.parse().unwrap();
+            let sender = UdpSocket::bind((address, if *same_port { port } else { 0 })).unwrap();
+            sender.send_to(bytes, (own, port)).unwrap();
+        }
+        let mut buffer = vec![0; LARGEST];
+        // Over loopback all has come in already.
+        std::iter::from_fn(|| receiver.read(&mut buffer).map(|read| read.from)).collect()
+    }
+
+    #[tokio::test]
+    async fn only_what_nodes_send_takes_room() {
+        let message: &[u8] = b"flpr\x01\x01";
+        let senders = [
+            ("127.0.0.1", true, message),
+            ("127.0.0.1", false, message),
+            ("127.0.0.1", true, &b"junk of a host that is none"[..]),
+            ("127.0.0.1", true, b"fl"),
+            ("127.0.0.7", true, message),
+            ("127.0.1.0", true, message),
+        ];
+        let came = |hosts, anew| read_of(hosts, anew, "127.0.0.9", &senders).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(came(Some(0xff), None), ["127.0.0.1", "127.0.1.0"], "the first two addresses of a subnet");
+        assert_eq!(came(None, None), ["127.0.0.1", "127.0.0.7", "127.0.1.0"], "beside the overlay network");
+        assert_eq!(came(Some(0xff), Some(0x3)), ["127.0.0.1", "127.0.1.0"]);
+        assert_eq!(came(Some(0xff), Some(0x6)), ["127.0.0.1", "127.0.1.0"]);
+        assert_eq!(came(Some(0xff), Some(0)), ["127.0.0.1", "127.0.0.7", "127.0.1.0"], "subnets of one address");
+    }
 }

@@ -27,19 +27,29 @@ pub enum Incoming<'a> {
     Refusal { from: IpAddr, nonce: u64 },
 }
 
+/// How much came in.
+pub struct Drained {
+    /// So many datagrams were read.
+    pub count: usize,
+    /// There may be more.
+    pub more: bool,
+}
+
 /// All sockets.
 pub struct Sockets {
     port: u16,
     id: u16,
     open: BTreeMap<Place, Registered>,
     problems: BTreeMap<Place, Problem>,
+    /// Who may send through the overlay network.
+    hosts: Option<(u32, u32)>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
     /// None yet. `id` is the identifier of pings.
     pub fn new(port: u16, id: u16) -> Self {
-        Self { port, id, open: BTreeMap::new(), problems: BTreeMap::new(), buffer: vec![0; LARGEST] }
+        Self { port, id, open: BTreeMap::new(), problems: BTreeMap::new(), hosts: None, buffer: vec![0; LARGEST] }
     }
 
     /// Which sockets are open.
@@ -47,9 +57,12 @@ impl Sockets {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes what it takes to have exactly these addresses. `clear` tells whether questions go beside the overlay network,
-    /// `yields_to` whose tunnel has the port.
-    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], clear: bool, yields_to: Option<&str>) {
+    /// Opens and closes what it takes to have exactly these addresses. `hosts` are the bits by which a node's address in the overlay network
+    /// differs from those of its pods: IPv4, and IPv6. `clear` tells whether questions go beside the overlay network, `yields_to` whose tunnel
+    /// has the port.
+    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], hosts: (u32, u32), clear: bool, yields_to: Option<&str>) {
+        let others = self.hosts.replace(hosts) != Some(hosts);
+        let hosts = |(way, ipv6, _): &Place| (*way == Way::Overlay).then_some(if *ipv6 { hosts.1 } else { hosts.0 });
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (way, address) in wanted {
             let ipv6 = address.is_ipv6();
@@ -61,17 +74,23 @@ impl Sockets {
         self.open.retain(|place, socket| places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2));
         self.problems.retain(|place, _| places.contains_key(place));
         for (place, address) in places {
-            if self.open.contains_key(&place) {
+            let (_, _, is_ping) = place;
+            if let Some(open) = self.open.get(&place) {
+                if others
+                    && !is_ping
+                    && let Err(error) = open.let_send(hosts(&place))
+                {
+                    tracing::debug!("who may send to {} stays as it is: {error}", open.address);
+                }
                 continue;
             }
-            let (_, _, is_ping) = place;
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
                 // Without it the kernel refuses that tunnel its port, and with it all packets of its pods.
                 let why = format!("another flanneld on this host uses the port for its tunnel ({owner}); {}", other_port("one of the two networks"));
                 self.problem(place, Problem { address: Some(address), taken: true, what: text(&place, address, &why) });
                 continue;
             }
-            let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address) };
+            let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address, hosts(&place)) };
             match opened {
                 Ok(socket) => {
                     if self.problems.remove(&place).is_some() {
@@ -112,7 +131,16 @@ impl Sockets {
         self.problems.values().cloned().collect()
     }
 
-    /// Waits until something comes in.
+    /// Whether the program is to be woken for what comes in. False where it is not for some of it, even if it should be.
+    pub fn tell(&mut self, on: bool) -> bool {
+        let mut all = true;
+        for socket in self.open.values_mut() {
+            all &= socket.tell(on);
+        }
+        all
+    }
+
+    /// Waits until something comes in of which this is told.
     pub async fn readable(&self) {
         std::future::poll_fn(|context| {
             let mut ready = false;
@@ -124,9 +152,9 @@ impl Sockets {
         .await;
     }
 
-    /// Reads what came in. `take` gets each, with its age, and returns an answer. Returns whether there may be more.
-    pub fn drain(&mut self, mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>) -> bool {
-        let mut more = false;
+    /// Reads what came in. `take` gets each, with its age, and returns an answer.
+    pub fn drain(&mut self, mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>) -> Drained {
+        let mut drained = Drained { count: 0, more: false };
         for ((way, ipv6, is_ping), socket) in &self.open {
             let mut rest = AT_ONCE;
             while rest > 0 {
@@ -145,9 +173,10 @@ impl Sockets {
                     socket.send(SocketAddr::new(read.from, read.port), &answer);
                 }
             }
-            more |= rest == 0;
+            drained.count += AT_ONCE - rest;
+            drained.more |= rest == 0;
         }
-        more
+        drained
     }
 
     /// Sends. What has no socket is lost.

@@ -1,0 +1,84 @@
+//! `--require-backend`: who may write the network configuration does not decide alone how packets of pods travel.
+
+use options::Store;
+use subnet_lease::{NetworkConfig, printable};
+
+/// Whether the configuration names a backend that this node takes. An empty list takes all.
+///
+/// # Errors
+/// It names another one: what was found, where, and what to do.
+pub fn check(required: &[String], config: &NetworkConfig, store: &Store) -> Result<(), String> {
+    if required.is_empty() || required.contains(&config.backend) {
+        return Ok(());
+    }
+    let found = if config.backend.is_empty() { "(none)".to_owned() } else { printable::value(&config.backend).to_string() };
+    Err(format!(
+        "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in {}; \
+         if {found} is meant, change --require-backend on this node",
+        required.join(","),
+        required.join(" or "),
+        place(store)
+    ))
+}
+
+/// Where the network configuration is.
+fn place(store: &Store) -> String {
+    match store {
+        Store::Etcd(etcd) => {
+            let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+            format!("the key {}/config of etcd at {}", etcd.prefix, endpoints.join(", "))
+        }
+        Store::Dir(folder) => format!("the file {}", folder.join("config").display()),
+        Store::Kube(kube) => format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use options::{Etcd, Store};
+
+    fn config(backend: &str) -> NetworkConfig {
+        NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16"{backend}}}"#)).unwrap()
+    }
+
+    fn said(required: &[&str], backend: &str, store: &Store) -> String {
+        let required: Vec<String> = required.iter().map(|name| (*name).to_owned()).collect();
+        check(&required, &config(backend), store).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn only_what_is_required_is_taken() {
+        let store = Store::Dir("/leases".into());
+        let vxlan = r#","Backend":{"Type":"VXLAN"}"#;
+        for (required, backend, taken) in [
+            (&[][..], vxlan, true),
+            (&["vxlan"], vxlan, true),
+            (&["wireguard", "vxlan"], vxlan, true),
+            (&["wireguard"], vxlan, false),
+            (&["vxlan"], r#","Backend":{"Type":"vxlan2"}"#, false),
+            // What nobody named is Go flannel's default.
+            (&["udp"], "", true),
+            (&["wireguard"], "", false),
+            (&["wireguard"], r#","Backend":{}"#, false),
+        ] {
+            assert_eq!(said(required, backend, &store).is_empty(), taken, "{required:?} {backend}");
+        }
+    }
+
+    #[test]
+    fn the_text_names_what_was_found_where_and_what_to_do() {
+        let text = said(&["wireguard", "ipip"], r#","Backend":{"Type":"vxlan"}"#, &Store::Dir("/leases".into()));
+        assert_eq!(
+            text,
+            "backend type vxlan is not one that this node takes (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
+             wireguard or ipip, in the file /leases/config; if vxlan is meant, change --require-backend on this node"
+        );
+        assert!(text.contains("; set Backend.Type in the network configuration"), "by this the doctor knows it for what it is");
+        let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];
+        let etcd = Store::Etcd(Etcd { endpoints, prefix: "/n".to_owned(), tls: None, user: None });
+        assert!(said(&["ipip"], "", &etcd).contains("in the key /n/config of etcd at http://10.0.0.1:2379"));
+        let hostile = said(&["ipip"], ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}", &etcd);
+        assert!(!hostile.chars().any(char::is_control), "{hostile:?}");
+    }
+}
