@@ -13,7 +13,7 @@ use netstate::underlay::Underlay;
 use packet_engine::features::Features;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// Why the backend cannot use a peer's lease, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,6 +127,25 @@ pub struct Overlay {
     pub mtu: Arc<dyn Fn(u32, bool) -> u32 + Send + Sync>,
 }
 
+/// Asks a running network to make itself another identity, because an older node has the same.
+#[derive(Clone, Debug, Default)]
+pub struct Renewal(Arc<Notify>);
+
+impl Renewal {
+    /// Asks.
+    pub fn ask(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until it is asked for.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn asked(&self) {
+        self.0.notified().await;
+    }
+}
+
 /// A backend: a way to carry packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
@@ -148,6 +167,16 @@ pub trait Backend: Send {
     /// Whether nodes may share one public address, because something else distinguishes them.
     fn shares_address(&self) -> bool {
         false
+    }
+
+    /// Whether a lease is this node's by what identifies it to the backend. Read before the lease is acquired.
+    fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
+        Arc::new(|_| false)
+    }
+
+    /// Asks the running network for another identity. `None` if it cannot change it.
+    fn renewal(&self) -> Option<Renewal> {
+        None
     }
 
     /// The attributes that this node will announce, based on those of its previous lease. No device is changed yet.

@@ -13,8 +13,9 @@ pub mod status;
 pub mod udp;
 mod userspace;
 pub mod vxlan;
+pub mod wireguard;
 
-pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Renewal, Setup, Takes};
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;

@@ -10,12 +10,19 @@ use netstate::reconcile::questions::Inspector;
 use netstate::reconcile::{Inputs, Reconciler};
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
+use std::pin::Pin;
 use std::sync::Arc;
 use subnet_lease::LeaseTable;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+
+/// Work that a network does beside its reconciler.
+pub(crate) type Beside = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Begins such work. The reconciler is told through the argument when the plan has changed.
+pub(crate) type BeginBeside = Box<dyn FnOnce(Arc<Notify>) -> Beside + Send>;
 
 struct Running<P, K> {
     reconciler: Reconciler<P, K>,
+    beside: Option<Beside>,
     observer: Observer,
 }
 
@@ -31,11 +38,28 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     leases: &LeaseTable,
     setup: &Setup,
 ) -> Result<Box<dyn Network>, Error> {
+    join_beside(plan, kernel, engines, underlay, leases, setup, None).await
+}
+
+/// The same with work beside the reconciler.
+///
+/// # Errors
+/// The data plane cannot be set up at all.
+pub(crate) async fn join_beside<P: Plan + 'static, K: Kernel + 'static>(
+    plan: P,
+    kernel: K,
+    engines: Vec<(String, Arc<Counters>)>,
+    underlay: &Underlay,
+    leases: &LeaseTable,
+    setup: &Setup,
+    beside: Option<BeginBeside>,
+) -> Result<Box<dyn Network>, Error> {
     let plan = Arc::new(plan);
     let needs = needs(plan.clone());
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer = Observer::of(reconciler.progress(), engines).with_needs(needs);
-    Ok(Box::new(Running { reconciler, observer }))
+    let beside = beside.map(|begin| begin(reconciler.replanned()));
+    Ok(Box::new(Running { reconciler, beside, observer }))
 }
 
 /// What a peer needs in the kernel: its own objects, and the node's routes to its subnet.
@@ -50,7 +74,15 @@ fn needs<P: Plan + 'static>(plan: Arc<P>) -> Needs {
 #[async_trait]
 impl<P: Plan, K: Kernel> Network for Running<P, K> {
     async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
-        self.reconciler.run(inputs, out).await;
+        let run = self.reconciler.run(inputs, out);
+        match self.beside {
+            None => run.await,
+            Some(beside) => tokio::select! {
+                () = run => {}
+                // It ends with the network.
+                () = async { beside.await; std::future::pending::<()>().await } => {}
+            },
+        }
         Ok(())
     }
 

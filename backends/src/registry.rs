@@ -1,9 +1,8 @@
 //! The backends by name, one line for each.
 
 use crate::backend::{Backend, Error, Setup};
-use crate::{alloc, host_gw, ipip, udp, vxlan};
-use subnet_lease::json::Object;
-use subnet_lease::{LeaseAttrs, RawJson};
+use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
+use subnet_lease::LeaseAttrs;
 
 /// A type of backend.
 pub struct Kind {
@@ -12,7 +11,7 @@ pub struct Kind {
     /// Creates a backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
     /// The part of its lease data that must be unique: a forwarding entry or a tunnel peer leads to one node only.
-    identity: fn(&RawJson) -> Option<String>,
+    identity: fn(&LeaseAttrs, bool) -> Option<String>,
 }
 
 /// The backends.
@@ -21,12 +20,12 @@ pub const BACKENDS: &[Kind] = &[
     Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
     Kind { name: ipip::KIND, make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)), identity: nothing },
     Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
-    Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vxlan::identity },
+    Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vtep },
+    Kind { name: wireguard::KIND, make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)), identity: wireguard_key },
 ];
 
 /// Backends of Go flannel that are not supported yet.
-const MISSING: [&str; 4] = [WIREGUARD, "extension", "ipsec", "tencent-vpc"];
-const WIREGUARD: &str = "wireguard";
+const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
 
 /// Creates the backend named in the network configuration.
 ///
@@ -48,16 +47,21 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
 
 /// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
 pub fn identity_of(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    let data = if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?;
-    if attrs.backend == WIREGUARD {
-        // Other nodes may use it, even if this one does not.
-        return Object::parse(data.as_str()).ok()?.read::<String>("PublicKey").ok().flatten();
-    }
-    (BACKENDS.iter().find(|kind| kind.name == attrs.backend)?.identity)(data)
+    (BACKENDS.iter().find(|kind| kind.name == attrs.backend)?.identity)(attrs, ipv6)
 }
 
-fn nothing(_data: &RawJson) -> Option<String> {
+fn nothing(_attrs: &LeaseAttrs, _ipv6: bool) -> Option<String> {
     None
+}
+
+fn vtep(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+    vxlan::identity(if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?)
+}
+
+/// A node has one key for both families.
+fn wireguard_key(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
+    let data = if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?;
+    wireguard::key(data).map(|key| key.to_string())
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ impl Plan for UdpPlan {
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
-        let peers = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).filter_map(|peer| {
+        let peers = peers(self, leases, &facts.underlay).filter_map(|peer| {
             let attrs = &peer.lease.attrs;
             // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. A node with one runs flannel-rs.
             let ours = attrs.public_ipv6.is_some();

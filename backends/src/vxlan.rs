@@ -360,7 +360,7 @@ impl Plan for VxlanPlan {
         if !self.userspace {
             return Vec::new();
         }
-        let all: Vec<Peer<'_>> = peers(leases, &self.own, self.kinds(), &self.scope, &facts.underlay).collect();
+        let all: Vec<Peer<'_>> = peers(self, leases, &facts.underlay).collect();
         let family = |own: IpNet| {
             let ipv6 = own.addr().is_ipv6();
             let port = self.config.port.unwrap_or(PORT);

@@ -151,7 +151,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity));
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity | Reason::OurIdentity));
     refused
 }
 

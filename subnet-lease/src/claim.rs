@@ -1,7 +1,7 @@
 //! Who asks for a lease, and what the host knows that helps to find it.
 
 use crate::dual::{Addresses, Subnets};
-use crate::lease::NodeId;
+use crate::lease::{LeaseAttrs, NodeId};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
@@ -27,6 +27,8 @@ pub struct HostFacts {
     pub previous: Option<Subnets>,
     /// MACs of flannel devices present on this host, lower-case with colons.
     pub macs: Vec<String>,
+    /// Whether a lease is this host's by what identifies it to the backend.
+    pub is_own: Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync>,
     /// Whether a flag or its environment variable named the underlay or the public address.
     pub named: bool,
     /// Whether the route to the store leaves by the underlay (or the store is on this host).
@@ -47,6 +49,7 @@ impl Default for HostFacts {
         Self {
             previous: None,
             macs: Vec::new(),
+            is_own: Arc::new(|_| false),
             named: false,
             store_via_underlay: false,
             via_underlay: Arc::new(|_| false),

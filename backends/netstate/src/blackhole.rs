@@ -22,6 +22,12 @@ pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
     }
 }
 
+/// A blackhole route for a whole network, after all others: it takes what would leave this host unencrypted without them.
+pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
+    let route = RouteSpec { via: None, dev: LinkName::default(), onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol };
+    (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
+}
+
 /// Whether a route of protocol `boot` is one that Go flannel adds with `--ip-blackhole-route`: to exactly our own subnet.
 pub(crate) fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: &Subnets) -> bool {
     route.kind == RouteKind::Blackhole && own.nets().any(|own| own.trunc() == *net)

@@ -30,7 +30,7 @@ impl Desired {
     /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins and the others are skipped.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
-        let mut all: Vec<Peer<'_>> = peers(leases, plan.own(), plan.kinds(), plan.scope(), &facts.underlay).collect();
+        let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
         for peer in &all {
             desired.add(plan.of_peer(peer, facts));
@@ -53,7 +53,7 @@ impl Desired {
 
     /// Computes the change that follows from changed leases alone. None if other leases affect it.
     pub fn change<P: Plan + ?Sized>(&self, plan: &P, before: &LeaseTable, after: &LeaseTable, facts: &Facts) -> Option<Change> {
-        let eligible = Eligible::new(plan.own(), plan.scope(), &facts.underlay);
+        let eligible = Eligible::new(plan, &facts.underlay);
         let mut change = Change::default();
         let mut wanted = BTreeMap::new();
         for (was, is) in before.changes(after) {

@@ -13,7 +13,7 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
     let lost = |key: &Key, value: &Value| links.removed_with_link(key, value);
-    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value);
+    let undone = |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value) || goes_with_its_peer(key, value, want);
     // Both sequences are sorted, so they are merged without lookups.
     let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
     let mut deletes = Vec::new();
@@ -53,6 +53,14 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => new.onlink && new.via.is_some_and(|via| via.is_ipv6()) && old.dev != new.dev,
+        _ => false,
+    }
+}
+
+/// Whether it is an allowed IP of a peer that is deleted.
+fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState) -> bool {
+    match (key, value) {
+        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => !want.0.contains_key(&Key::WireguardPeer(*name, *peer)),
         _ => false,
     }
 }
@@ -133,11 +141,24 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
     })
 }
 
-/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, and the neighbour's FDB entry.
+/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, and the neighbour's FDB entry; the allowed IP, and its
+/// peer.
 ///
 /// A key that exists but cannot be read never counts as a removal.
 pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
-    for net in subnets.iter().flat_map(Subnets::nets) {
+    if subnets.is_empty() {
+        return;
+    }
+    let kept: BTreeSet<IpNet> = subnets.iter().flat_map(Subnets::nets).collect();
+    for (key, value) in &have.0 {
+        let (Key::AllowedIp(name, net), Value::AllowedIp(peer)) = (key, value) else { continue };
+        let peer = Key::WireguardPeer(*name, *peer);
+        if let Some(found) = have.0.get(&peer).filter(|_| kept.contains(net) && !want.0.contains_key(key)) {
+            keep(want, &peer, found);
+            keep(want, key, value);
+        }
+    }
+    for net in kept {
         let routes: Vec<_> = routes_to(have, &net).filter(|(key, _)| routes_to(want, &net).next().is_none() || want.0.contains_key(key)).collect();
         for (key, value) in routes {
             keep(want, key, value);

@@ -68,6 +68,9 @@ impl World {
                 if let Key::Link(name) = key {
                     self.forget(*name, |_| true);
                 }
+                if let Key::WireguardPeer(name, peer) = key {
+                    self.state.0.retain(|key, value| !(matches!(key, Key::AllowedIp(on, _) if on == name) && *value == Value::AllowedIp(*peer)));
+                }
                 return Ok(());
             }
             Op::Add(key, value) | Op::Replace(key, value) => (key, value),
@@ -78,7 +81,7 @@ impl World {
             return Err("no such device, or it is down".to_owned());
         }
         // FDB entries and neighbours may overwrite learned ones. All other additions are exclusive.
-        let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..));
+        let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..));
         if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
             return Err("file exists".to_owned());
         }
@@ -91,6 +94,12 @@ impl World {
             && old.mac != spec.mac
         {
             self.forget(*name, |key| matches!(key, Key::Neighbor(..)));
+        }
+        if let (Key::AllowedIp(name, _), Value::AllowedIp(peer)) = (key, value)
+            && !self.state.0.contains_key(&Key::WireguardPeer(*name, *peer))
+        {
+            // As with WGPEER_F_UPDATE_ONLY.
+            return Ok(());
         }
         self.state.set(*key, value.clone());
         Ok(())

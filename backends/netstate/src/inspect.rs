@@ -29,6 +29,10 @@ pub enum Kind {
     Fdb,
     /// The MAC of an address.
     Neighbour,
+    /// A peer of WireGuard.
+    WireguardPeer,
+    /// What such a peer may send and receives.
+    AllowedIp,
     /// A route that forwards.
     Route,
     /// A route that drops.
@@ -233,6 +237,8 @@ fn kind(key: &Key, value: &Value) -> Kind {
         (Key::Address(..), _) => Kind::Address,
         (Key::Fdb(..), _) => Kind::Fdb,
         (Key::Neighbor(..), _) => Kind::Neighbour,
+        (Key::WireguardPeer(..), _) => Kind::WireguardPeer,
+        (Key::AllowedIp(..), _) => Kind::AllowedIp,
         (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => Kind::Blackhole,
         (Key::Route(..), _) => Kind::Route,
     }

@@ -7,6 +7,7 @@ use crate::route::RouteSpec;
 use crate::scope::Scope;
 use crate::survey::Survey;
 use crate::underlay::Underlay;
+use crate::wireguard::{PublicKey, Session};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,7 +30,12 @@ pub struct ExistingState {
     pub ours: KernelState,
     /// Routes of protocol `boot` inside our networks and not on our links: candidates for adoption.
     pub leftovers: Vec<(Key, RouteSpec)>,
+    /// The sessions of WireGuard's peers.
+    pub sessions: Sessions,
 }
+
+/// The sessions of WireGuard's peers, by interface and peer.
+pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
 
 /// The kind of a failure, as far as callers act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +80,14 @@ pub trait Kernel: Send {
     /// # Errors
     /// Any part could not be read completely. A partial state would be mistaken for removals.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
+
+    /// Our peers of WireGuard alone, with their allowed IPs and sessions, as in [`Kernel::read`]. None of their changes is announced.
+    ///
+    /// # Errors
+    /// Any part could not be read completely.
+    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
+        Ok(ExistingState::default())
+    }
 
     /// What is in our networks and on the devices that were ours at the last [`Kernel::read`], whoever made it.
     ///

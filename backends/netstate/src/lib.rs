@@ -27,3 +27,4 @@ pub mod sighting;
 pub mod survey;
 pub mod text;
 pub mod underlay;
+pub mod wireguard;

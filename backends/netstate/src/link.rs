@@ -3,12 +3,14 @@
 pub mod ipip;
 pub mod tun;
 pub mod vxlan;
+pub mod wireguard;
 
 use crate::fit::Fit;
 use crate::names::Mac;
 use ipip::IpipSpec;
 use tun::TunSpec;
 use vxlan::VxlanSpec;
+use wireguard::WireguardSpec;
 
 /// An interface, desired or found. None means "leave alone" in a desired interface and "unknown" in a found one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,9 +29,6 @@ pub struct LinkSpec {
     pub checksum_offload: Option<bool>,
 }
 
-/// The kernel's name for WireGuard devices.
-pub const WIREGUARD: &str = "wireguard";
-
 /// Kinds of interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkKind {
@@ -39,8 +38,8 @@ pub enum LinkKind {
     Ipip(IpipSpec),
     /// A TUN device, ours or Go flannel's.
     Tun(TunSpec),
-    /// A WireGuard device, Go flannel's. Never desired, only found.
-    Wireguard,
+    /// A WireGuard interface.
+    Wireguard(WireguardSpec),
     /// Any other kind, by the kernel's name for it. Never desired, only found.
     Other(String),
 }
@@ -52,7 +51,7 @@ impl LinkKind {
             LinkKind::Vxlan(_) => vxlan::KIND,
             LinkKind::Ipip(_) => ipip::KIND,
             LinkKind::Tun(_) => tun::KIND,
-            LinkKind::Wireguard => WIREGUARD,
+            LinkKind::Wireguard(_) => wireguard::KIND,
             LinkKind::Other(kind) => kind,
         }
     }
@@ -74,6 +73,7 @@ impl LinkKind {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
             (LinkKind::Ipip(want), LinkKind::Ipip(have)) => want.fit(have),
             (LinkKind::Tun(want), LinkKind::Tun(have)) => want.fit(have),
+            (LinkKind::Wireguard(want), LinkKind::Wireguard(have)) => want.fit(have),
             (LinkKind::Other(want), LinkKind::Other(have)) if want == have => Fit::Same,
             (want, have) if want.is_flannels() && have.is_flannels() => Fit::Rebuild,
             _ => Fit::Refused,

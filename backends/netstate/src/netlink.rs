@@ -15,6 +15,7 @@ mod uapi;
 mod vxlan;
 mod watched;
 mod wire;
+mod wireguard;
 mod write;
 
 use crate::cleanup::{Inventory, is_flannels};
@@ -34,9 +35,13 @@ use uapi::*;
 /// A connection to the kernel of the network namespace in which it was opened.
 pub struct NetlinkKernel {
     requests: Requests,
+    /// The connection to WireGuard's part, once it is needed.
+    generic: Option<wireguard::Generic>,
     notices: Notices,
     /// Our links, as of the last read.
     links: Vec<(LinkName, u32)>,
+    /// Those of them that are WireGuard's.
+    wireguards: Vec<(LinkName, u32)>,
     /// The indices that our links had when they were last seen: a renamed one keeps it.
     last_index: BTreeMap<LinkName, u32>,
     /// The underlay, as of the last facts.
@@ -61,7 +66,9 @@ impl NetlinkKernel {
         Ok(Self {
             notices: Notices::open(GROUPS)?,
             requests: Requests::open()?,
+            generic: None,
             links: Vec::new(),
+            wireguards: Vec::new(),
             last_index: BTreeMap::new(),
             underlay: (0, LinkName::default()),
             asking: false,
@@ -128,6 +135,10 @@ impl NetlinkKernel {
 impl Kernel for NetlinkKernel {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         self.read_all(scope).await
+    }
+
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        self.peers_of_all(scope).await
     }
 
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {

@@ -4,6 +4,7 @@
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};
 use crate::route::RouteSpec;
+use crate::wireguard::{PublicKey, WireguardPeer};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,8 @@ use std::net::IpAddr;
 
 /// The identity of a kernel object. INVARIANT: the order is the order of dependency. Lower objects are set first and deleted last.
 ///
-/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer.
+/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A peer of WireGuard comes
+/// before its allowed IPs: the kernel moves each of them at once from the peer that had it, which goes only then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
@@ -22,6 +24,10 @@ pub enum Key {
     Fdb(LinkName, Mac),
     /// The MAC of an address on an interface.
     Neighbor(LinkName, IpAddr),
+    /// A peer of a WireGuard interface.
+    WireguardPeer(LinkName, PublicKey),
+    /// What a peer of a WireGuard interface may send and receives. No two peers have the same.
+    AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),
 }
@@ -30,7 +36,12 @@ impl Key {
     /// The interface that the object is on, if the key contains it.
     pub fn link(&self) -> Option<LinkName> {
         match self {
-            Key::Link(name) | Key::Address(name, _) | Key::Fdb(name, _) | Key::Neighbor(name, _) => Some(*name),
+            Key::Link(name)
+            | Key::Address(name, _)
+            | Key::Fdb(name, _)
+            | Key::Neighbor(name, _)
+            | Key::WireguardPeer(name, _)
+            | Key::AllowedIp(name, _) => Some(*name),
             Key::Route(..) => None,
         }
     }
@@ -42,6 +53,8 @@ impl Key {
             Key::Address(..) => "address",
             Key::Fdb(..) => "FDB entry",
             Key::Neighbor(..) => "neighbour",
+            Key::WireguardPeer(..) => "WireGuard peer",
+            Key::AllowedIp(..) => "allowed IP",
             Key::Route(..) => "route",
         }
     }
@@ -54,6 +67,8 @@ impl fmt::Display for Key {
             Key::Address(name, net) => write!(f, "address {net} on {name}"),
             Key::Fdb(name, mac) => write!(f, "FDB entry {mac} on {name}"),
             Key::Neighbor(name, ip) => write!(f, "neighbour {ip} on {name}"),
+            Key::WireguardPeer(name, key) => write!(f, "WireGuard peer {key} on {name}"),
+            Key::AllowedIp(name, net) => write!(f, "allowed IP {net} on {name}"),
             Key::Route(net, _) => write!(f, "route to {net}"),
         }
     }
@@ -70,6 +85,10 @@ pub enum Value {
     Fdb(IpAddr),
     /// The MAC.
     Neighbor(Mac),
+    /// A peer of WireGuard.
+    WireguardPeer(WireguardPeer),
+    /// The peer that an allowed IP belongs to.
+    AllowedIp(PublicKey),
     /// A route.
     Route(RouteSpec),
 }
@@ -148,6 +167,8 @@ mod tests {
             Key::Address(name, IpNet::from(ip)),
             Key::Fdb(name, Mac([2; 6])),
             Key::Neighbor(name, ip),
+            Key::WireguardPeer(name, PublicKey([9; 32])),
+            Key::AllowedIp(name, IpNet::from(ip)),
             Key::Route(IpNet::from(ip), 0),
         ];
         assert!(keys.is_sorted());

@@ -1,40 +1,43 @@
 //! Which leases become kernel state: those of other nodes, inside the network, at an address that is not our own.
 
+use crate::plan::Plan;
 use crate::scope::Scope;
 use crate::underlay::Underlay;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use subnet_lease::{Kinds, LeaseTable, Peer, Subnets, nets_overlap};
+use subnet_lease::{LeaseTable, Peer, nets_overlap};
 
 /// Decides whether a peer can be programmed.
 pub struct Eligible<'a> {
     own: Vec<IpNet>,
     scope: &'a Scope,
     underlay: &'a Underlay,
+    shares_address: bool,
 }
 
 impl<'a> Eligible<'a> {
-    /// For a node with these subnets.
-    pub fn new(own: &Subnets, scope: &'a Scope, underlay: &'a Underlay) -> Self {
-        Self { own: own.nets().collect(), scope, underlay }
+    /// For the node that a plan is for.
+    pub fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
+        Self { own: plan.own().nets().collect(), scope: plan.scope(), underlay, shares_address: plan.shares_address() }
     }
 
     /// Whether a peer can be programmed.
     pub fn admits(&self, peer: &Peer<'_>) -> bool {
-        self.scope.covers(&peer.subnet) && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet)) && !is_ours(self.underlay, &peer.public_ip)
+        self.scope.covers(&peer.subnet) && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet)) && !self.is_ours(&peer.public_ip)
+    }
+
+    /// Whether an address is this node's own. A lease with such a public address is not a peer, unless nodes behind NAT may share one.
+    fn is_ours(&self, ip: &IpAddr) -> bool {
+        let public = if self.shares_address { &self.underlay.addresses } else { &self.underlay.public };
+        match ip {
+            IpAddr::V4(ip) => [public, &self.underlay.addresses].iter().any(|known| known.v4() == Some(ip)),
+            IpAddr::V6(ip) => [public, &self.underlay.addresses].iter().any(|known| known.v6() == Some(ip)),
+        }
     }
 }
 
-/// The peers of one backend that can be programmed.
-pub fn peers<'a>(leases: &'a LeaseTable, own: &Subnets, kinds: Kinds, scope: &'a Scope, underlay: &'a Underlay) -> impl Iterator<Item = Peer<'a>> {
-    let eligible = Eligible::new(own, scope, underlay);
-    leases.peers(own, kinds).filter(move |peer| eligible.admits(peer))
-}
-
-/// Whether an address is this node's own. A lease with such a public address is not a peer (nodes behind NAT may share an address).
-fn is_ours(underlay: &Underlay, ip: &IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => [&underlay.public, &underlay.addresses].iter().any(|known| known.v4() == Some(ip)),
-        IpAddr::V6(ip) => [&underlay.public, &underlay.addresses].iter().any(|known| known.v6() == Some(ip)),
-    }
+/// The peers of a plan's backend that can be programmed.
+pub fn peers<'a, P: Plan + ?Sized>(plan: &'a P, leases: &'a LeaseTable, underlay: &'a Underlay) -> impl Iterator<Item = Peer<'a>> {
+    let eligible = Eligible::new(plan, underlay);
+    leases.peers(plan.own(), plan.kinds()).filter(move |peer| eligible.admits(peer))
 }

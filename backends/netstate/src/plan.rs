@@ -36,6 +36,11 @@ pub trait Plan: Send + Sync {
         false
     }
 
+    /// Whether nodes may share one public address, because something else distinguishes them.
+    fn shares_address(&self) -> bool {
+        false
+    }
+
     /// The desired state without any peers.
     fn base(&self, facts: &Facts) -> KernelState;
 
@@ -67,6 +72,10 @@ impl<P: Plan + ?Sized> Plan for Arc<P> {
 
     fn needs_on_link(&self) -> bool {
         (**self).needs_on_link()
+    }
+
+    fn shares_address(&self) -> bool {
+        (**self).shares_address()
     }
 
     fn base(&self, facts: &Facts) -> KernelState {

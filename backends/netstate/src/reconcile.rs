@@ -9,11 +9,13 @@ pub mod progress;
 pub mod questions;
 mod repairs;
 mod report;
+pub mod tunnels;
 
 use crate::blackhole;
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::diff::{diff, preserve};
 use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
+use crate::link::LinkKind;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
 use crate::route::RouteKind;
@@ -30,9 +32,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
 use subnet_lease::{LeaseTable, Subnets};
+use tokio::sync::Notify;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tunnels::Tunnels;
 
 /// Notifications are collected until none has arrived for this long ...
 const QUIET: Duration = Duration::from_millis(20);
@@ -46,6 +50,10 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// How long a first pass delays the deletion of many routes: the store may just have been emptied.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
+/// How often WireGuard's peers are read, whose changes the kernel does not announce ...
+const LOOK: Duration = Duration::from_secs(5);
+/// ... or less often, so that reading takes no more than this part of the time.
+const LOOK_FACTOR: u32 = 100;
 /// The number of attempts at the first pass before it fails.
 const FIRST_TRIES: u32 = 6;
 
@@ -84,6 +92,11 @@ pub struct Reconciler<P, K> {
     settled: bool,
     guard: DeletionGuard,
     mac_conflicts: MacConflicts,
+    /// The peers of WireGuard, and when they are read next. None: there is no such interface.
+    tunnels: Tunnels,
+    look: Option<Instant>,
+    /// Told when the plan has changed, as it does with a new key.
+    replanned: Arc<Notify>,
     /// Our objects in the kernel, as long as they are known without reading it.
     known: Option<Known>,
     /// What failed in the last pass, and whether it delayed deletions.
@@ -144,6 +157,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             settled: false,
             guard: DeletionGuard::Armed,
             mac_conflicts: MacConflicts::default(),
+            tunnels: Tunnels::default(),
+            look: None,
+            replanned: Arc::new(Notify::new()),
             known: None,
             failed: Default::default(),
             questions: questions::channel(),
@@ -179,7 +195,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         match key {
             Key::Link(_) => true,
             Key::Address(..) => !matches!(self.plan.own(), Subnets::Both(..)),
-            Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..) => false,
+            Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..) | Key::Route(..) => false,
         }
     }
 
@@ -207,6 +223,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             desired = self.desired(leases, &facts);
         }
         let want = &mut desired.state;
+        self.tunnels.note(&found.sessions, Instant::now());
+        self.tunnels.accept(&mut have, want, Instant::now());
         adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts);
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
@@ -223,7 +241,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             errors.extend(self.kernel.apply(&unwanted).await);
             ops.append(&mut unwanted);
         }
-        self.report.applied(&ops, &errors, repair, || routes_to_peers(&desired.state));
+        self.tunnels.applied(&ops);
+        self.tunnels.follow(&desired.state);
+        self.report.tunnels(&self.tunnels);
+        self.plan_look(began, &desired.state);
+        self.report.applied(&ops, &errors, repair, || peers_of(&desired.state));
         self.report.state(&errors, held.is_some());
         self.report.wanted(&desired.state);
         self.settled = errors.is_empty() && held.is_none();
@@ -260,7 +282,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let errors = self.kernel.apply(&ops).await;
         self.report.changed(&change);
         desired.take(change);
-        self.report.applied(&ops, &errors, false, || routes_to_peers(&desired.state));
+        self.tunnels.applied(&ops);
+        self.report.applied(&ops, &errors, false, || peers_of(&desired.state));
         self.report.state(&errors, false);
         self.settled = errors.is_empty();
         self.facts = Some(facts.clone());
@@ -278,9 +301,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let stale = |key: &Key| match key {
             Key::Route(net, _) => scope.covered(net),
             Key::Neighbor(_, ip) => scope.covered(&ipnet::IpNet::from(*ip)),
+            Key::AllowedIp(_, net) => scope.covered(net),
             _ => false,
         };
-        let ours = |key: &Key, value: &Value| matches!(value, Value::Route(route) if route.protocol == scope.protocol) && !stale(key);
+        let counts = |value: &Value| match value {
+            Value::Route(route) => route.protocol == scope.protocol,
+            value => matches!(value, Value::WireguardPeer(_)),
+        };
+        let ours = |key: &Key, value: &Value| counts(value) && !stale(key);
         let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
@@ -291,13 +319,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         if self.guard == DeletionGuard::Armed {
             tracing::warn!(
-                "{going} of {marked} routes in the kernel have no lease; keeping them for {} s in case the store is incomplete",
+                "{going} of {marked} routes and peers in the kernel have no lease; keeping them for {} s in case the store is incomplete",
                 DELETION_DELAY.as_secs()
             );
         }
         self.guard = DeletionGuard::Waiting(due);
         // A deletion of a desired object makes room for its replacement.
-        let waits = |key: &Key| matches!(key, Key::Route(..) | Key::Neighbor(..) | Key::Fdb(..)) && !stale(key) && !want.0.contains_key(key);
+        let of_peers = |key: &Key| !matches!(key, Key::Link(_) | Key::Address(..));
+        let waits = |key: &Key| of_peers(key) && !stale(key) && !want.0.contains_key(key);
         ops.retain(|op| !matches!(op, Op::Delete(key, _) if waits(key)));
         Some(due)
     }
@@ -327,18 +356,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
 
     /// Waits for an event.
     async fn woken(&mut self, inputs: &mut Inputs, timer: Option<Instant>) -> Woken {
-        let timer = async {
-            match timer {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         let known = self.known.as_ref().map(|known| &known.desired.state);
         tokio::select! {
             () = changed(&mut inputs.leases) => Woken { fresh: true, full_pass: false },
             () = changed(&mut inputs.underlay) => Woken { fresh: true, full_pass: true },
+            () = self.replanned.notified() => Woken { fresh: true, full_pass: true },
             () = self.kernel.wait_for_change(&self.scope, known) => Woken { fresh: false, full_pass: true },
-            () = timer => Woken { fresh: false, full_pass: true },
+            () = at(timer) => Woken { fresh: false, full_pass: true },
         }
     }
 
@@ -391,11 +415,17 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                 self.answer(question, &leases).await;
             }
             woken = loop {
+                let look = self.look;
                 // What is to be done comes first: an answer tells of what was finished.
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
                     woken = self.woken(&mut inputs, wake) => break woken,
+                    () = at(look) => {
+                        if self.peers_differ().await {
+                            break Woken { fresh: false, full_pass: true };
+                        }
+                    }
                     Some(question) = questions.recv() => self.answer(question, &leases).await,
                 }
             };
@@ -404,6 +434,28 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                 return;
             }
         }
+    }
+
+    /// Plans when to read the peers of WireGuard, after work that began then.
+    fn plan_look(&mut self, began: Instant, want: &KernelState) {
+        let mut links = want.0.values().map_while(|value| if let Value::Link(spec) = value { Some(spec) } else { None });
+        let any = links.any(|spec| matches!(spec.kind, LinkKind::Wireguard(_)));
+        self.look = any.then(|| Instant::now() + LOOK.max(began.elapsed() * LOOK_FACTOR));
+    }
+
+    /// Reads the peers of WireGuard. True if they are not as wanted.
+    async fn peers_differ(&mut self) -> bool {
+        let began = Instant::now();
+        let found = self.kernel.read_peers(&self.scope).await;
+        self.look = Some(Instant::now() + LOOK.max(began.elapsed() * LOOK_FACTOR));
+        // A full pass tells the error.
+        let Ok(mut found) = found else { return self.known.is_some() };
+        self.tunnels.note(&found.sessions, began);
+        self.report.tunnels(&self.tunnels);
+        let Some(known) = &self.known else { return false };
+        self.tunnels.accept(&mut found.ours, &known.desired.state, began);
+        let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
     }
 
     /// Reads the kernel for somebody who asks, and changes nothing.
@@ -420,11 +472,18 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         };
         let mut want = self.desired(leases, facts).state;
         let (holders, owners) = holders(&self.plan, leases, facts);
-        let have = self.kernel.read(&self.scope).await?.ours;
+        let found = self.kernel.read(&self.scope).await?;
+        let mut have = found.ours;
+        self.tunnels.accept(&mut have, &want, Instant::now());
         preserve(&mut want, &have, leases.unreadable());
         let survey = self.kernel.survey(&self.scope).await?;
         let (errors, held) = self.failed.clone();
         Ok(Sighting { want, have, errors, held, survey, own: *self.plan.own(), holders, owners })
+    }
+
+    /// To be told when the plan has changed.
+    pub fn replanned(&self) -> Arc<Notify> {
+        self.replanned.clone()
     }
 
     /// Asks the loop while it runs.
@@ -456,6 +515,14 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     }
 }
 
+/// Waits until then, or for ever.
+async fn at(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The end of the pause after some work, as a multiple of the time it took.
 fn rest(began: Instant, times: u32) -> Instant {
     Instant::now() + (began.elapsed() * times).clamp(QUIET, MAX_DELAY)
@@ -478,8 +545,13 @@ fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     ops.split_off(ops.len() - count)
 }
 
-fn routes_to_peers(state: &KernelState) -> usize {
+/// The number of routes to peers, or, where one route leads to all of them, of what they may send and receive.
+fn peers_of(state: &KernelState) -> usize {
     let to_peer = |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
+    let allowed = state.0.keys().filter(|key| matches!(key, Key::AllowedIp(..))).count();
+    if allowed > 0 {
+        return allowed;
+    }
     state.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count()
 }
 

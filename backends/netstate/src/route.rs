@@ -7,6 +7,9 @@ use std::net::IpAddr;
 /// The protocol number of routes made by hand and by Go flannel (RTPROT_BOOT).
 pub const BOOT: u8 = 3;
 
+/// The scope of routes that need no gateway (RT_SCOPE_LINK).
+pub const LINK: u8 = 253;
+
 /// The metric of our routes and Go flannel's. For IPv6 the kernel turns 0 into 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {

@@ -44,7 +44,7 @@ pub struct Sighting {
 
 /// The other nodes, and the objects that each needs. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
 pub fn holders<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> (Vec<Holder>, BTreeMap<Key, usize>) {
-    let mut all: Vec<Peer<'_>> = peers(leases, plan.own(), plan.kinds(), plan.scope(), &facts.underlay).collect();
+    let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
     all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
     let (mut holders, mut owners) = (Vec::with_capacity(all.len()), BTreeMap::new());
     for (place, peer) in all.iter().enumerate() {

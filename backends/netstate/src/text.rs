@@ -5,6 +5,7 @@ use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, RouteSpec};
+use crate::wireguard::{PublicKey, WireguardPeer};
 use ipnet::IpNet;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -40,6 +41,8 @@ impl Words<'_> {
             (Key::Address(name, net), _) => format!("{net} dev {name}"),
             (Key::Fdb(name, mac), Value::Fdb(ip)) => fdb(*name, *mac, *ip, "permanent"),
             (Key::Neighbor(name, ip), Value::Neighbor(mac)) => neighbour(*name, *ip, *mac, "PERMANENT"),
+            (Key::WireguardPeer(name, key), Value::WireguardPeer(peer)) => wireguard_peer(*name, key, peer),
+            (Key::AllowedIp(name, net), Value::AllowedIp(key)) => format!("{name} peer {key} allowed-ips {net}"),
             (Key::Route(net, metric), Value::Route(route)) => self.route(net, *metric, route),
             _ => key.to_string(),
         }
@@ -102,7 +105,13 @@ impl Words<'_> {
                 let _ = write!(out, " remote {} local {}", end(ipip.remote), end(ipip.local));
             }
             LinkKind::Tun(tun) if !tun.held => out.push_str(", and no flanneld has it open"),
-            LinkKind::Tun(_) | LinkKind::Wireguard | LinkKind::Other(_) => {}
+            LinkKind::Wireguard(wireguard) => {
+                let _ = write!(out, " port {}", wireguard.port);
+                if let Some(key) = &wireguard.key {
+                    let _ = write!(out, " public key {}", key.public());
+                }
+            }
+            LinkKind::Tun(_) | LinkKind::Other(_) => {}
         }
         out
     }
@@ -129,6 +138,21 @@ impl Words<'_> {
 /// A neighbour, as `ip neighbour` prints it.
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
     format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
+}
+
+/// A peer, in the words of `wg set`.
+fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> String {
+    let mut out = format!("{name} peer {key}");
+    if peer.preshared.is_some() {
+        out.push_str(" preshared-key (hidden)");
+    }
+    if let Some(endpoint) = peer.endpoint {
+        let _ = write!(out, " endpoint {endpoint}");
+    }
+    if peer.keepalive != 0 {
+        let _ = write!(out, " persistent-keepalive {}", peer.keepalive);
+    }
+    out
 }
 
 /// An FDB entry, as `bridge fdb` prints it.

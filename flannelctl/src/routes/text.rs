@@ -137,6 +137,8 @@ fn word(kind: Kind) -> &'static str {
         Kind::Address => "address",
         Kind::Fdb => "FDB",
         Kind::Neighbour => "neighbour",
+        Kind::WireguardPeer => "WireGuard peer",
+        Kind::AllowedIp => "allowed IP",
         Kind::Route => "route",
         Kind::Blackhole => "blackhole",
     }

@@ -67,6 +67,10 @@ pub enum Kind {
     Fdb,
     /// The MAC of an address.
     Neighbour,
+    /// A peer of WireGuard.
+    WireguardPeer,
+    /// What such a peer may send and receives.
+    AllowedIp,
     /// A route that forwards.
     Route,
     /// A route that drops.

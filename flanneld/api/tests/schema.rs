@@ -240,7 +240,7 @@ fn the_schema_of_routes_describes_the_document() {
     compare(&schema, &schema, &serde_json::to_value(&full).unwrap(), true, "routes");
     compare(&schema, &schema, &serde_json::to_value(Routes::default()).unwrap(), false, "routes");
     let described = |of: &str, field: &str| schema["$defs"][of]["properties"][field]["enum"].as_array().unwrap().clone();
-    for kind in [Kind::Link, Kind::Address, Kind::Fdb, Kind::Neighbour, Kind::Route, Kind::Blackhole] {
+    for kind in [Kind::Link, Kind::Address, Kind::Fdb, Kind::Neighbour, Kind::WireguardPeer, Kind::AllowedIp, Kind::Route, Kind::Blackhole] {
         let kind = serde_json::to_value(kind).unwrap();
         assert!(described("object", "kind").contains(&kind) && described("foreign", "kind").contains(&kind));
     }

@@ -79,6 +79,8 @@ fn kind(kind: inspect::Kind) -> Kind {
         inspect::Kind::Address => Kind::Address,
         inspect::Kind::Fdb => Kind::Fdb,
         inspect::Kind::Neighbour => Kind::Neighbour,
+        inspect::Kind::WireguardPeer => Kind::WireguardPeer,
+        inspect::Kind::AllowedIp => Kind::AllowedIp,
         inspect::Kind::Route => Kind::Route,
         inspect::Kind::Blackhole => Kind::Blackhole,
     }

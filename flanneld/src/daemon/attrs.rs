@@ -42,13 +42,23 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
     public.v4().copied().map(IpAddr::V4).into_iter().chain(public.v6().copied().map(IpAddr::V6))
 }
 
+/// Which leases the backend can use.
+#[derive(Clone)]
+pub struct Whose {
+    /// Decides by a lease's data.
+    pub accepts: backends::Accepts,
+    /// Whether nodes may share one public address.
+    pub shared_address: bool,
+}
+
 /// The terms of admission.
-pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, accepts: backends::Accepts) -> Terms {
+pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &Whose) -> Terms {
+    let accepts = whose.accepts.clone();
     Terms {
         config: config.clone(),
         own: Some(own.clone()),
-        // The published address is ours too, even if another host translates it.
-        local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public)).collect(),
+        // The published address is ours too, even if another host translates it; unless nodes may share it.
+        local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public).filter(|_| !whose.shared_address)).collect(),
         underlay: underlay_networks(config, underlay),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
         identity: Arc::new(backends::identity_of),
@@ -72,7 +82,7 @@ pub struct Following {
     /// To the keeper of subnet.env.
     pub env: watch::Sender<SubnetEnv>,
     /// Which leases the backend can use.
-    pub accepts: backends::Accepts,
+    pub whose: Whose,
 }
 
 /// The other ends of the channels of [`Following`].
@@ -94,13 +104,13 @@ impl Following {
     pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
         let Node { config, announced, lease, found, backend, held, .. } = node;
         let present = &found.chosen.underlay;
+        let whose = Whose { accepts: backend.accepts(), shared_address: backend.shares_address() };
         let (underlay_out, underlay) = watch::channel(present.clone());
         let (announced_out, announced_in) = watch::channel(announced.clone());
         let (attrs, attrs_in) = watch::channel(of(announced, present));
-        let (terms, terms_in) = watch::channel(Arc::new(terms(config, lease, present, backend.accepts())));
+        let (terms, terms_in) = watch::channel(Arc::new(terms(config, lease, present, &whose)));
         let (env, env_in) = watch::channel(SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq });
-        let following =
-            Self { config: config.clone(), announced: announced_in, underlay, held: held.1.clone(), attrs, terms, env, accepts: backend.accepts() };
+        let following = Self { config: config.clone(), announced: announced_in, underlay, held: held.1.clone(), attrs, terms, env, whose };
         (following, Ends { underlay: underlay_out, announced: announced_out, attrs: attrs_in, terms: terms_in, env: env_in })
     }
 
@@ -115,7 +125,7 @@ impl Following {
             env.mtu = announced.mtu;
             replace(&self.env, env);
             if let Some(own) = own {
-                let now = terms(&self.config, &own, &underlay, self.accepts.clone());
+                let now = terms(&self.config, &own, &underlay, &self.whose);
                 self.terms.send_if_modified(|present| {
                     let same = present.own == now.own && present.local == now.local && present.underlay == now.underlay;
                     if !same {

@@ -10,6 +10,7 @@ use crate::health::condition::Condition;
 use crate::identity;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Found, StoreAt};
+use backends::Backend;
 use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
@@ -35,7 +36,7 @@ impl Daemon {
             NodeAddresses::from(info).tell(&self.known);
         }
         let underlay = &found.chosen.underlay;
-        let claim = self.lease_claim(&config, node, &found, &previous, backend.shares_address()).await;
+        let claim = self.lease_claim(&config, node, &found, &previous, &*backend).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
         let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let held = watch::channel(Held::default());
@@ -83,7 +84,7 @@ impl Daemon {
     }
 
     /// What this host knows that identifies its own lease.
-    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, previous: &Previous, shared_address: bool) -> Claim {
+    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, previous: &Previous, backend: &dyn Backend) -> Claim {
         let underlay = &found.chosen.underlay;
         let subnet_file = &self.settings.subnet_file;
         for warning in &previous.warnings {
@@ -97,7 +98,8 @@ impl Daemon {
             store_via_underlay: found.store_via_underlay(),
             via_underlay: Arc::new(move |target| leading.leads_to(target)),
             underlay: attrs::underlay_networks(config, underlay),
-            shared_address,
+            shared_address: backend.shares_address(),
+            is_own: backend.is_own(),
             advice: format!(
                 "This node chose {}: {}. Its interfaces:\n{}Start it with --iface=NAME of the one that reaches the other nodes.",
                 underlay.name,

@@ -15,12 +15,13 @@ use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Announced, Backend, Guarded, Inputs, Network, Underlay};
+use backends::{Announced, Backend, Guarded, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::admission::Reason;
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::manager::{Lost, NodeState, SubnetManager};
 use subnet_lease::{Lease, LeaseTable};
@@ -72,7 +73,8 @@ impl Daemon {
         let env = ends.env;
         let underlay = following.underlay.clone();
         let guarded = backend.guarded();
-        let ports = guarded.as_ref().map(|guarded| guarded.ports().to_vec()).unwrap_or_default();
+        let ports = backend.takes(false).ports;
+        let renewal = backend.renewal();
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
@@ -179,6 +181,11 @@ impl Daemon {
             self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
         }
+        if let Some(renewal) = renewal {
+            let renew = renew_identity(leases.readings.clone(), renewal);
+            let stop = self.run.stop.clone();
+            self.run.spawn(async move { stop.run_until_cancelled(renew).await.unwrap_or_default() });
+        }
         let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);
         systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
@@ -281,6 +288,26 @@ impl Vtep {
     /// The device's name, and the hardware address that peers use for it.
     fn device(&self) -> Option<(String, String)> {
         self.vni.zip(self.mac.clone()).map(|(vni, mac)| (format!("flannel.{vni}"), mac))
+    }
+}
+
+/// Asks for another identity when an older node has this one's: all peers refuse the later.
+async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
+    /// The new identity has to reach the store and come back.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    loop {
+        let older = readings.borrow_and_update().refused.iter().find(|refused| refused.reason == Reason::OurIdentity).cloned();
+        if let Some(older) = older {
+            warn!("this node's key is that of an older node, as of a cloned disk ({}): making another one", older.text);
+            renewal.ask();
+            tokio::time::sleep(PATIENCE).await;
+            if readings.borrow().refused.iter().any(|refused| refused.reason == Reason::OurIdentity) {
+                continue;
+            }
+        }
+        if readings.changed().await.is_err() {
+            return std::future::pending().await;
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
-use super::terms::{Identity, Terms};
+use super::terms::{Identity, Reason, Terms};
 use crate::dual::{Subnets, nets_overlap};
+use crate::json::excerpt;
 use crate::lease::Lease;
 use ipnet::IpNet;
 use std::collections::btree_map::Entry;
@@ -83,6 +84,28 @@ pub(super) struct Identities {
     used: HashMap<(bool, String), User>,
 }
 
+/// A MAC or a key that is in use.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    identity: String,
+    by: User,
+}
+
+impl Used {
+    /// Why a lease with it is refused.
+    pub(super) fn reason(&self, lease: &Lease, terms: &Terms) -> (Reason, String) {
+        let identity = excerpt(&self.identity);
+        match self.by {
+            User::Node(known, _) => (Reason::SameIdentity, format!("{identity} is used by the node at {known} already")),
+            User::Ours => {
+                let older = terms.own.as_ref().is_some_and(|own| (lease.since, lease.subnets) < (own.since, own.subnets));
+                let reason = if older { Reason::OurIdentity } else { Reason::SameIdentity };
+                (reason, format!("{identity} is this node's own"))
+            }
+        }
+    }
+}
+
 /// Who uses a MAC or a key.
 #[derive(Clone, Copy, Debug)]
 enum User {
@@ -100,14 +123,13 @@ impl Identities {
         Self { of: terms.identity.clone(), used }
     }
 
-    pub(super) fn take(&mut self, lease: &Lease) -> Result<(), String> {
+    pub(super) fn take(&mut self, lease: &Lease) -> Result<(), Used> {
         let identities: Vec<_> = self.identities(lease).collect();
         for (identity, public) in &identities {
             match self.used.get(identity) {
                 None => {}
                 Some(User::Node(known, _)) if Some(*known) == *public => {}
-                Some(User::Node(known, _)) => return Err(format!("{} is used by the node at {known} already", identity.1)),
-                Some(User::Ours) => return Err(format!("{} is this node's own", identity.1)),
+                Some(user) => return Err(Used { identity: identity.1.clone(), by: *user }),
             }
         }
         for (identity, public) in identities {

@@ -59,6 +59,8 @@ pub enum Reason {
     Unusable,
     /// Has the identity (a MAC, a key) of an older lease or of ours.
     SameIdentity,
+    /// Has our identity, and is older than our lease.
+    OurIdentity,
 }
 
 impl Terms {
@@ -85,6 +87,7 @@ impl Reason {
             Reason::Reserved => "reserved",
             Reason::Unusable => "unusable-data",
             Reason::SameIdentity => "duplicate-mac",
+            Reason::OurIdentity => "our-identity",
         }
     }
 }

@@ -74,7 +74,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         return Owner::Ours(item, true);
     }
     if claim.host.shared_address {
-        return Owner::Nobody;
+        return by_evidence(claim, view, last_seen);
     }
     let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
     if evidence(claim, item) {
@@ -103,6 +103,22 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
 }
 
+/// The lease of which this host shows signs, where an address identifies nobody: one of Go flannel's, which has no id, or this host's under a
+/// former name. A node that was cloned has the signs of the other, which is alive.
+fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
+    let signs = |item: &&Item| evidence(claim, item) && item.attrs.is_some();
+    let Some(item) = best(claim, view.items.iter().filter(signs)) else { return Owner::Nobody };
+    if item.node().is_none() {
+        return Owner::Ours(item, true);
+    }
+    match seen_lately(item, last_seen) {
+        None => Owner::AskLastSeen(item.entry.key.clone()),
+        Some(false) => Owner::Ours(item, true),
+        Some(true) if item.publishes(&claim.public) && named_here(claim, &item.subnets) => Owner::Ours(item, true),
+        Some(true) => Owner::Nobody,
+    }
+}
+
 fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     match address {
         std::net::IpAddr::V4(v4) => claim.public.v4() == Some(&v4),
@@ -115,13 +131,13 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     items.min_by_key(|item| (!named_here(claim, &item.subnets), !item.reserved(), !item.publishes(&claim.public), item.entry.created))
 }
 
-/// Whether this host shows signs of having held the lease: subnet.env, or a device with its MAC.
+/// Whether this host shows signs of having held the lease: subnet.env, a device with its MAC, its key.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
         data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
-    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried)
+    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried) || item.attrs.as_ref().is_some_and(|attrs| (claim.host.is_own)(attrs))
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.

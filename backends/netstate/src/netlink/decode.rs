@@ -4,6 +4,7 @@ use super::uapi::*;
 use super::wire::{self, Received, inside};
 use super::{ipip, vxlan};
 use crate::link::tun::{self, TunSpec};
+use crate::link::wireguard::WireguardSpec;
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
 use crate::route::{RouteKind, RouteSpec};
@@ -61,7 +62,8 @@ fn link_kind(info: &[u8]) -> LinkKind {
     match inside(info, IFLA_INFO_KIND).map(wire::text) {
         Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
         Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
-        Some(crate::link::WIREGUARD) => LinkKind::Wireguard,
+        // Key and port are told by generic netlink.
+        Some(crate::link::wireguard::KIND) => LinkKind::Wireguard(WireguardSpec { key: None, port: 0 }),
         Some(tun::KIND) => LinkKind::Tun(TunSpec { held: false }),
         Some(other) => LinkKind::Other(other.to_owned()),
         None => LinkKind::Other("device".to_owned()),

@@ -2,7 +2,7 @@
 
 use super::socket::Answer;
 use crate::kernel::{FailureKind, OpError};
-use crate::link::ipip;
+use crate::link::{LinkKind, ipip};
 use crate::object::{Key, Op, Value};
 use ipnet::IpNet;
 use std::io;
@@ -54,6 +54,15 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
                 "; an interface {name}, or another IPIP interface with the same addresses, exists: find it with `ip -d link show type ipip`, and delete it"
             ),
         ),
+        (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EADDRINUSE)
+            if let LinkKind::Wireguard(wireguard) = &spec.kind =>
+        {
+            let port = wireguard.port;
+            let text = format!(
+                "; another WireGuard interface or program uses UDP port {port}, which {name} needs: find it with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
+            );
+            (FailureKind::Conflict, text)
+        }
         (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (
             FailureKind::Conflict,
             format!(

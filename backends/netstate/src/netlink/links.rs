@@ -24,6 +24,10 @@ impl NetlinkKernel {
                         format!("a {} device is created by the program that opens it", spec.kind.name()),
                     ));
                 };
+                // A second device would be made, and could not have the port of the first.
+                if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await {
+                    return self.change_link(name, spec, op).await;
+                }
                 if let Some(error) = self.one(op, message).await {
                     // Our own device, renamed, may be in the way of a new one.
                     let back = error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
@@ -46,16 +50,17 @@ impl NetlinkKernel {
     }
 
     /// Renames our device back if it was renamed. A vxlan device is recognised by the tunnel's identity and the MAC, an IPIP device by its
-    /// ends and the index that ours had. Returns whether it was renamed.
+    /// ends and the index that ours had, a WireGuard device by the index. Returns whether it was renamed.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
             (LinkKind::Ipip(found), LinkKind::Ipip(wanted)) => wanted.has_ends_of(found),
+            (LinkKind::Wireguard(_), LinkKind::Wireguard(_)) => true,
             _ => false,
         };
         let index = self.last_index.get(&name).copied();
         let known = |link: &SeenLink| match link.spec.kind {
-            LinkKind::Ipip(_) => Some(link.index) == index,
+            LinkKind::Ipip(_) | LinkKind::Wireguard(_) => Some(link.index) == index,
             _ => wanted.mac.is_some() && link.spec.mac == wanted.mac,
         };
         let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && known(link);
@@ -120,6 +125,11 @@ impl NetlinkKernel {
             Ok(mut links) => links.remove(&name)?.index,
             Err(problem) => return Some(failed(op, FailureKind::Other, problem.why)),
         };
+        if let LinkKind::Wireguard(spec) = &spec.kind
+            && let Some(error) = self.set_wireguard(index, spec, op).await
+        {
+            return Some(error);
+        }
         self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up))).await
     }
 }
@@ -148,7 +158,8 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     match &spec.kind {
         LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
         LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
-        LinkKind::Tun(_) | LinkKind::Wireguard | LinkKind::Other(_) => None,
+        LinkKind::Wireguard(_) => Some(message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND))),
+        LinkKind::Tun(_) | LinkKind::Other(_) => None,
     }
 }
 

@@ -35,10 +35,15 @@ impl NetlinkKernel {
         let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
         self.links = ours.map(|link| (link.name, link.index)).collect();
         self.last_index.extend(self.links.iter().copied());
+        let wireguards = links.values().filter(|link| matches!(link.spec.kind, LinkKind::Wireguard(_)));
+        self.wireguards = wireguards.map(|link| (link.name, link.index)).collect();
         let mut found = ExistingState::default();
-        for (name, link) in links {
+        for (name, mut link) in links {
             let vxlan = matches!(link.spec.kind, LinkKind::Vxlan(_));
             let foreign = matches!(link.spec.kind, LinkKind::Other(_));
+            if matches!(link.spec.kind, LinkKind::Wireguard(_)) {
+                link.spec.kind = LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found).await?);
+            }
             found.ours.set(Key::Link(name), Value::Link(Box::new(link.spec)));
             if foreign {
                 continue;
@@ -53,6 +58,15 @@ impl NetlinkKernel {
         }
         for family in families(scope) {
             self.routes(scope, family, &mut found).await?;
+        }
+        Ok(found)
+    }
+
+    /// The peers of our WireGuard interfaces, as of the last read.
+    pub(super) async fn peers_of_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut found = ExistingState::default();
+        for (name, index) in self.wireguards.clone() {
+            self.wireguard(scope, name, index, &mut found).await?;
         }
         Ok(found)
     }

@@ -3,11 +3,13 @@
 use super::uapi::*;
 use super::wire::{self, Message, Received};
 use crate::kernel::KernelError;
-use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use std::future::poll_fn;
 use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Requests in one sendto. The kernel queues acknowledgements while sendmsg still runs, and silently drops those that do not fit the
 /// receive buffer.
@@ -45,8 +47,25 @@ impl Requests {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        let socket = open(0).map_err(|error| failed("open a netlink socket", &error))?;
+        Self::of(NETLINK_ROUTE)
+    }
+
+    /// Opens a socket to the generic families in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel provides no socket.
+    pub fn open_generic() -> Result<Self, KernelError> {
+        Self::of(NETLINK_GENERIC)
+    }
+
+    fn of(protocol: isize) -> Result<Self, KernelError> {
+        let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", &error))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Erases what was received last: it held secrets.
+    pub fn forget(&mut self) {
+        self.buffer.zeroize();
     }
 
     /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that nothing of an interrupted
@@ -112,7 +131,7 @@ impl Requests {
         let mut messages = messages.into_iter();
         let mut done = 0;
         loop {
-            let mut bytes = Vec::with_capacity(chunk * 128);
+            let mut bytes = Zeroizing::new(Vec::with_capacity(chunk * 128));
             let first = self.sequence.wrapping_add(1);
             let mut count = 0;
             for message in messages.by_ref().take(chunk) {
@@ -180,7 +199,7 @@ impl Notices {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open(groups: u32) -> Result<Self, KernelError> {
-        let socket = open(groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
+        let socket = open(NETLINK_ROUTE, groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
@@ -215,8 +234,8 @@ impl Notices {
     }
 }
 
-fn open(groups: u32) -> io::Result<TokioSocket> {
-    let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+fn open(protocol: isize, groups: u32) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol)?;
     let inner = socket.socket_mut();
     if nix::sys::socket::setsockopt(inner, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.

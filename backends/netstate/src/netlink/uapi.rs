@@ -116,8 +116,39 @@ pub const RTM_F_CLONED: u32 = 0x200;
 pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 
+/// linux/genetlink.h: the family that names the others.
+pub const GENL_ID_CTRL: u16 = 16;
+pub const CTRL_CMD_GETFAMILY: u8 = 3;
+pub const CTRL_ATTR_FAMILY_ID: u16 = 1;
+pub const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+
+/// linux/wireguard.h: commands, attributes and flags.
+pub const WG_GENL_NAME: &str = "wireguard";
+pub const WG_GENL_VERSION: u8 = 1;
+pub const WG_CMD_GET_DEVICE: u8 = 0;
+pub const WG_CMD_SET_DEVICE: u8 = 1;
+pub const WGDEVICE_A_IFINDEX: u16 = 1;
+pub const WGDEVICE_A_PRIVATE_KEY: u16 = 3;
+pub const WGDEVICE_A_LISTEN_PORT: u16 = 6;
+pub const WGDEVICE_A_PEERS: u16 = 8;
+pub const WGPEER_A_PUBLIC_KEY: u16 = 1;
+pub const WGPEER_A_PRESHARED_KEY: u16 = 2;
+pub const WGPEER_A_FLAGS: u16 = 3;
+pub const WGPEER_A_ENDPOINT: u16 = 4;
+pub const WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL: u16 = 5;
+pub const WGPEER_A_LAST_HANDSHAKE_TIME: u16 = 6;
+pub const WGPEER_A_RX_BYTES: u16 = 7;
+pub const WGPEER_A_TX_BYTES: u16 = 8;
+pub const WGPEER_A_ALLOWEDIPS: u16 = 9;
+pub const WGPEER_F_REMOVE_ME: u32 = 1;
+pub const WGPEER_F_UPDATE_ONLY: u32 = 4;
+pub const WGALLOWEDIP_A_FAMILY: u16 = 1;
+pub const WGALLOWEDIP_A_IPADDR: u16 = 2;
+pub const WGALLOWEDIP_A_CIDR_MASK: u16 = 3;
+
 /// linux/rtnetlink.h and others: the lengths of the fixed headers.
 pub const IFINFOMSG: usize = 16;
 pub const IFADDRMSG: usize = 8;
 pub const NDMSG: usize = 12;
 pub const RTMSG: usize = 12;
+pub const GENLMSG: usize = 4;

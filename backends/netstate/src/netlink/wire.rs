@@ -160,6 +160,11 @@ pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
+/// The 64-bit number at an offset, in host byte order.
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
 /// The errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message, if any.
 pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);

@@ -1,11 +1,11 @@
 //! Turns operations into messages and sends them in batches.
 
-use super::NetlinkKernel;
 use super::errno::{failed, op_error};
 use super::header::{address_header, neighbor_header, route_header};
 use super::socket::{Answer, BATCH};
 use super::uapi::*;
 use super::wire::Message;
+use super::{NetlinkKernel, wireguard};
 use crate::kernel::{FailureKind, OpError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
@@ -29,14 +29,38 @@ impl NetlinkKernel {
                 rest = rest.get(1..).unwrap_or_default();
                 continue;
             }
-            let run = rest.iter().take(SLICE).take_while(|op| !matches!(op.key(), Key::Link(_))).count();
+            let peers = wireguard::concerns(first);
+            let same = |op: &&Op| !matches!(op.key(), Key::Link(_)) && wireguard::concerns(op) == peers;
+            let run = rest.iter().take(SLICE).take_while(same).count();
             let (now, later) = rest.split_at(run);
             rest = later;
             let indices = self.indices(now).await;
+            if peers {
+                errors.extend(self.apply_peers(now, &indices).await);
+                continue;
+            }
             let (messages, sent): (Vec<Message>, Vec<&Op>) =
                 now.iter().filter_map(|op| message(op, &indices).map(|message| (message, op)).map_err(|error| errors.extend(error)).ok()).unzip();
             let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
             errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
+        }
+        errors
+    }
+
+    /// Operations on peers of WireGuard and their allowed IPs, interface by interface.
+    async fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
+        let mut errors = Vec::new();
+        let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
+        for name in names {
+            let on_it: Vec<&Op> = ops.iter().filter(|op| device(op) == Some(name)).collect();
+            match indices.get(&name) {
+                Some(index) => errors.extend(self.apply_wireguard(*index, &on_it).await),
+                // Deleted with the interface.
+                None => {
+                    let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
+                    errors.extend(missing.map(|op| failed(op, FailureKind::Other, format!("interface {name} does not exist"))));
+                }
+            }
         }
         errors
     }

@@ -1,6 +1,7 @@
 //! The progress of the reconciler: written by its loop, read by others.
 
 use super::repairs::Repairs;
+use super::tunnels::Silent;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +21,16 @@ pub struct Progress {
     pub(super) trouble: Mutex<String>,
     pub(super) repaired: Mutex<Repairs>,
     pub(super) wanted: Mutex<Counts>,
+    pub(super) tunnels: Mutex<TunnelPeers>,
+}
+
+/// The peers of WireGuard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelPeers {
+    /// How many there are.
+    pub peers: usize,
+    /// Those that are sent to and do not answer.
+    pub silent: Vec<Silent>,
 }
 
 /// How many objects there are, by kind.
@@ -31,6 +42,8 @@ pub struct Counts {
     pub neighbours: u64,
     /// FDB entries.
     pub fdb: u64,
+    /// Peers of WireGuard.
+    pub wireguard_peers: u64,
 }
 
 impl Counts {
@@ -42,7 +55,8 @@ impl Counts {
                 Key::Route(..) => counts.routes += 1,
                 Key::Neighbor(..) => counts.neighbours += 1,
                 Key::Fdb(..) => counts.fdb += 1,
-                Key::Link(_) | Key::Address(..) => {}
+                Key::WireguardPeer(..) => counts.wireguard_peers += 1,
+                Key::Link(_) | Key::Address(..) | Key::AllowedIp(..) => {}
             }
         }
         counts
@@ -55,6 +69,7 @@ impl Counts {
             routes: changed(self.routes, before.routes, after.routes),
             neighbours: changed(self.neighbours, before.neighbours, after.neighbours),
             fdb: changed(self.fdb, before.fdb, after.fdb),
+            wireguard_peers: changed(self.wireguard_peers, before.wireguard_peers, after.wireguard_peers),
         }
     }
 }
@@ -78,6 +93,8 @@ pub struct Snapshot {
     pub wanted: Counts,
     /// The objects that were put back in the last ten minutes, and how often.
     pub repaired: Vec<(Key, u32)>,
+    /// The peers of WireGuard.
+    pub tunnels: TunnelPeers,
 }
 
 impl Progress {
@@ -91,6 +108,7 @@ impl Progress {
             in_step: self.in_step.load(Relaxed),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             repaired: self.repaired.lock().unwrap_or_else(PoisonError::into_inner).lately(Instant::now()),
+            tunnels: self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

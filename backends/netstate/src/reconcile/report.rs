@@ -1,6 +1,7 @@
 //! The counters, the current problem and the log lines of the loop. Log lines are rate-limited.
 
 use super::progress::{Counts, Progress};
+use super::tunnels::Tunnels;
 use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
 use crate::object::{KernelState, Key, Op};
@@ -37,6 +38,14 @@ impl Report {
     /// Counts a pass.
     pub fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
+    }
+
+    /// Tells of WireGuard's peers.
+    pub fn tunnels(&mut self, tunnels: &Tunnels) {
+        let silent = tunnels.silent(Instant::now());
+        let mut told = self.progress.tunnels.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        told.peers = tunnels.len();
+        told.silent = silent;
     }
 
     /// Counts the wanted objects.

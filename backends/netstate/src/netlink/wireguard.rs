@@ -1,0 +1,337 @@
+//! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
+//!
+//! A list of allowed IPs is never replaced as a whole: the kernel refuses the peer's packets in between. An allowed IP that is set on another
+//! peer moves at once.
+
+use super::NetlinkKernel;
+use super::errno::op_error;
+use super::socket::{Answer, Requests};
+use super::uapi::*;
+use super::wire::{self, Message, Received, inside};
+use crate::kernel::{ExistingState, KernelError, OpError};
+use crate::link::wireguard::WireguardSpec;
+use crate::names::LinkName;
+use crate::object::{Key, Op, Value};
+use crate::scope::Scope;
+use crate::wireguard::{KEY, PublicKey, Secret, Session, WireguardPeer};
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The number of operations in one message: its length is limited to 64 KiB.
+const OPERATIONS: usize = 200;
+
+/// An interface as the kernel describes it.
+#[derive(Default)]
+struct Device {
+    key: Option<Secret>,
+    port: u16,
+    peers: Vec<Seen>,
+}
+
+/// A peer as the kernel describes it.
+struct Seen {
+    key: PublicKey,
+    peer: WireguardPeer,
+    session: Session,
+    allowed: Vec<IpNet>,
+}
+
+impl Seen {
+    /// Whether it is ours: what it may send is inside our networks, or was. Those of an operator have other allowed IPs, too.
+    fn is_ours(&self, scope: &Scope) -> bool {
+        self.allowed.iter().all(|net| scope.covers(net) || scope.covered(net))
+    }
+}
+
+/// A connection to WireGuard's part of the kernel.
+pub(super) struct Generic {
+    requests: Requests,
+    family: u16,
+}
+
+impl Generic {
+    /// Asks for the number of the family.
+    async fn open() -> Result<Self, KernelError> {
+        let mut requests = Requests::open_generic()?;
+        let mut family = None;
+        let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, WG_GENL_NAME);
+        let answers = requests.batch(vec![request], 1, |_, message| {
+            family = inside(message.body.get(GENLMSG..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID).and_then(|value| wire::u16_at(value, 0));
+        });
+        let answer = answers.await.pop();
+        family.map(|family| Self { requests, family }).ok_or_else(|| KernelError {
+            what: "configure WireGuard".to_owned(),
+            why: match answer {
+                Some(Answer::Refused(code, _)) if code != libc::ENOENT => std::io::Error::from_raw_os_error(code).to_string(),
+                _ => "the kernel module wireguard is not loaded (modprobe wireguard)".to_owned(),
+            },
+        })
+    }
+
+    async fn device(&mut self, index: u32) -> Result<Device, KernelError> {
+        let family = self.family;
+        let request = || Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let device = self.requests.dump("list WireGuard peers", request, Device::default, |device, message| decode(device, message, now)).await;
+        self.requests.forget();
+        device
+    }
+
+    /// The request that changes an interface.
+    fn setting(&self, index: u32) -> Message {
+        Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index)
+    }
+}
+
+impl NetlinkKernel {
+    async fn generic(&mut self) -> Result<&mut Generic, KernelError> {
+        if self.generic.is_none() {
+            self.generic = Some(Generic::open().await?);
+        }
+        self.generic.as_mut().ok_or_else(|| KernelError { what: "configure WireGuard".to_owned(), why: "no connection".to_owned() })
+    }
+
+    /// Reads an interface, and our peers on it into `found`.
+    pub(super) async fn wireguard(
+        &mut self,
+        scope: &Scope,
+        name: LinkName,
+        index: u32,
+        found: &mut ExistingState,
+    ) -> Result<WireguardSpec, KernelError> {
+        let device = self.generic().await?.device(index).await?;
+        for seen in device.peers.into_iter().filter(|seen| seen.is_ours(scope)) {
+            for net in seen.allowed {
+                found.ours.set(Key::AllowedIp(name, net), Value::AllowedIp(seen.key));
+            }
+            found.sessions.insert((name, seen.key), seen.session);
+            found.ours.set(Key::WireguardPeer(name, seen.key), Value::WireguardPeer(seen.peer));
+        }
+        Ok(WireguardSpec { key: device.key, port: device.port })
+    }
+
+    /// Sets key and port of an interface.
+    pub(super) async fn set_wireguard(&mut self, index: u32, spec: &WireguardSpec, op: &Op) -> Option<OpError> {
+        let generic = match self.generic().await {
+            Ok(generic) => generic,
+            Err(problem) => return Some(super::errno::failed(op, crate::kernel::FailureKind::Unsupported, problem.why)),
+        };
+        let mut message = generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
+        if let Some(key) = &spec.key {
+            message = message.attr(WGDEVICE_A_PRIVATE_KEY, key.bytes());
+        }
+        let answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+        op_error(op, &answer)
+    }
+
+    /// Applies operations on the peers and allowed IPs of one interface.
+    pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
+        let generic = match self.generic().await {
+            Ok(generic) => generic,
+            Err(problem) => {
+                return ops.iter().map(|op| super::errno::failed(op, crate::kernel::FailureKind::Unsupported, problem.why.clone())).collect();
+            }
+        };
+        let message = |generic: &Generic, ops: &[&Op]| {
+            generic.setting(index).nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+        };
+        let mut errors = Vec::new();
+        for part in ops.chunks(OPERATIONS) {
+            let together = message(generic, part);
+            if generic.requests.batch(vec![together], 1, |_, _| ()).await.pop() == Some(Answer::Done) {
+                continue;
+            }
+            // One by one, to learn which is refused. Those that took effect do so again.
+            let each = part.iter().map(|op| message(generic, &[op])).collect();
+            let answers = generic.requests.batch(each, super::socket::BATCH, |_, _| ()).await;
+            errors.extend(part.iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
+        }
+        errors
+    }
+}
+
+/// Whether an operation is applied by [`NetlinkKernel::apply_wireguard`].
+pub(super) fn concerns(op: &Op) -> bool {
+    matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
+}
+
+/// Appends what an operation does to the list of peers.
+fn peers_of(op: &Op, list: Message) -> Message {
+    let named = |message: Message, key: &PublicKey, flags: u32| message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, flags);
+    match op {
+        Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => list
+            .nest(0, |message| {
+                let none = [0; KEY];
+                let mut message = named(message, key, 0)
+                    .attr(WGPEER_A_PRESHARED_KEY, peer.preshared.as_ref().map_or(&none, |preshared| preshared.bytes()))
+                    .attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &peer.keepalive.to_ne_bytes());
+                if let Some(endpoint) = peer.endpoint {
+                    message = message.attr(WGPEER_A_ENDPOINT, &sockaddr(endpoint));
+                }
+                message
+            }),
+        Op::Delete(Key::WireguardPeer(_, key), _) => list.nest(0, |message| named(message, key, WGPEER_F_REMOVE_ME)),
+        Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key)) | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
+            list.nest(0, |message| allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net))
+        }
+        Op::Delete(Key::AllowedIp(_, net), _) => {
+            // Before Linux 6.16 nothing takes a single allowed IP from a peer but another peer, which goes at once.
+            let other = PublicKey(rand::random());
+            list.nest(0, |message| allowing(named(message, &other, 0), net)).nest(0, |message| named(message, &other, WGPEER_F_REMOVE_ME))
+        }
+        _ => list,
+    }
+}
+
+fn allowing(message: Message, net: &IpNet) -> Message {
+    let family = u16::from(if net.addr().is_ipv4() { AF_INET } else { AF_INET6 });
+    message.nest(WGPEER_A_ALLOWEDIPS, |list| {
+        list.nest(0, |entry| {
+            entry
+                .attr(WGALLOWEDIP_A_FAMILY, &family.to_ne_bytes())
+                .ip(WGALLOWEDIP_A_IPADDR, net.network())
+                .attr(WGALLOWEDIP_A_CIDR_MASK, &[net.prefix_len()])
+        })
+    })
+}
+
+/// struct sockaddr_in or sockaddr_in6.
+fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
+    let port = endpoint.port().to_be_bytes();
+    match endpoint {
+        SocketAddr::V4(v4) => [&u16::from(AF_INET).to_ne_bytes()[..], &port, &v4.ip().octets(), &[0; 8]].concat(),
+        SocketAddr::V6(v6) => [&u16::from(AF_INET6).to_ne_bytes()[..], &port, &[0; 4], &v6.ip().octets(), &v6.scope_id().to_ne_bytes()].concat(),
+    }
+}
+
+fn endpoint(value: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(value.get(2..4)?.try_into().ok()?);
+    match u8::try_from(wire::u16_at(value, 0)?).ok()? {
+        AF_INET => match wire::ip(value.get(4..8)?)? {
+            IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, port).into()),
+            IpAddr::V6(_) => None,
+        },
+        AF_INET6 => match wire::ip(value.get(8..24)?)? {
+            IpAddr::V6(ip) => Some(SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into()),
+            IpAddr::V4(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// Adds one message of a dump.
+fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
+    for (kind, value) in wire::attrs(message.body, GENLMSG) {
+        match kind {
+            WGDEVICE_A_PRIVATE_KEY => device.key = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new),
+            WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
+            WGDEVICE_A_PEERS => {
+                for seen in wire::attrs(value, 0).filter_map(|(_, value)| peer(value, now)) {
+                    match device.peers.last_mut() {
+                        // The list of a peer's allowed IPs is continued in the next message.
+                        Some(last) if last.key == seen.key => last.allowed.extend(seen.allowed),
+                        _ => device.peers.push(seen),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn peer(value: &[u8], now: Duration) -> Option<Seen> {
+    let key = PublicKey(inside(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
+    let mut seen =
+        Seen { key, peer: WireguardPeer { endpoint: None, preshared: None, keepalive: 0 }, session: Session::default(), allowed: Vec::new() };
+    for (kind, value) in wire::attrs(value, 0) {
+        match kind {
+            WGPEER_A_PRESHARED_KEY => seen.peer.preshared = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new),
+            WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
+            WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0),
+            WGPEER_A_LAST_HANDSHAKE_TIME => {
+                // struct __kernel_timespec. Zero: never.
+                let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
+                seen.session.handshake = seconds.map(|seconds| now.saturating_sub(Duration::from_secs(seconds)));
+            }
+            WGPEER_A_RX_BYTES => seen.session.received = wire::u64_at(value, 0).unwrap_or(0),
+            WGPEER_A_TX_BYTES => seen.session.sent = wire::u64_at(value, 0).unwrap_or(0),
+            WGPEER_A_ALLOWEDIPS => seen.allowed.extend(wire::attrs(value, 0).filter_map(|(_, value)| allowed_ip(value))),
+            _ => {}
+        }
+    }
+    Some(seen)
+}
+
+fn allowed_ip(value: &[u8]) -> Option<IpNet> {
+    let ip = wire::ip(inside(value, WGALLOWEDIP_A_IPADDR)?)?;
+    IpNet::new(ip, wire::u8_at(inside(value, WGALLOWEDIP_A_CIDR_MASK)?, 0)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What an operation puts into a message, as the kernel would tell it.
+    fn told(ops: &[&Op]) -> Device {
+        let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
+            .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
+            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+            .finish(1);
+        let mut device = Device::default();
+        wire::messages(&bytes).for_each(|message| decode(&mut device, &message, Duration::from_secs(1)));
+        device
+    }
+
+    #[test]
+    fn peers_come_back() {
+        let name = LinkName::parse("flannel-wg").unwrap();
+        let (key, net) = (PublicKey([5; KEY]), "10.244.3.0/24".parse().unwrap());
+        for endpoint in ["192.0.2.1:51820", "[2001:db8::1]:7"] {
+            let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: Some(Secret::new([3; KEY])), keepalive: 25 };
+            let device = told(&[
+                &Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer.clone())),
+                &Op::Replace(Key::AllowedIp(name, net), Value::AllowedIp(key)),
+            ]);
+            let [seen] = &device.peers[..] else { panic!("one peer") };
+            assert_eq!((seen.key, &seen.peer, &seen.allowed, device.port), (key, &peer, &vec![net], 51820));
+        }
+        // An allowed IP goes to a peer that is removed with it.
+        let device = told(&[&Op::Delete(Key::AllowedIp(name, net), Value::AllowedIp(key))]);
+        assert!(device.peers.len() == 1 && device.peers[0].key != key && device.peers[0].allowed == [net]);
+    }
+
+    #[test]
+    fn operators_peers_are_told_from_ours() {
+        let scope = Scope {
+            links: Vec::new(),
+            networks: subnet_lease::Subnets::V4("10.244.0.0/16".parse().unwrap()),
+            former: (Some("10.5.0.0/16".parse().unwrap()), None),
+            protocol: 241,
+            checksum_offload: false,
+        };
+        for (allowed, ours) in [
+            (vec!["10.244.3.0/24"], true),
+            (vec![], true),
+            (vec!["10.5.3.0/24"], true),
+            (vec!["10.244.3.0/24", "192.168.9.0/24"], false),
+            (vec!["10.0.0.0/8"], false),
+            (vec!["::/0"], false),
+        ] {
+            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
+            let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
+            let seen = Seen { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
+            assert_eq!(seen.is_ours(&scope), ours, "{:?}", seen.allowed);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let message = Received { kind: 30, flags: 0, sequence: 1, body: &bytes };
+            decode(&mut Device::default(), &message, Duration::ZERO);
+            let _ = (peer(&bytes, Duration::ZERO), endpoint(&bytes), allowed_ip(&bytes));
+        }
+    }
+}

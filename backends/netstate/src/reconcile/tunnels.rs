@@ -1,0 +1,214 @@
+//! What is remembered of WireGuard's peers: the endpoints that were set, and whether they answer.
+//!
+//! An endpoint moves by itself when its peer sends from another address (roaming). It is set anew only if the lease's has changed, or if nothing
+//! answers there.
+
+use crate::kernel::Sessions;
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Op, Value};
+use crate::wireguard::{PublicKey, Session};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A session ends this long after its handshake (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
+const SESSION: Duration = Duration::from_secs(180);
+/// An unanswered packet makes WireGuard repeat its handshake after this long, and each 5 s. Two of them went unanswered.
+const NO_ANSWER: Duration = Duration::from_secs(20);
+/// A peer that was sent to for this long, and answers nothing, is silent.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+/// A peer to which nothing was sent for this long cannot be judged.
+const AT_REST: Duration = Duration::from_secs(180);
+
+type Id = (LinkName, PublicKey);
+
+/// A peer that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// The interface.
+    pub link: LinkName,
+    /// The peer.
+    pub key: PublicKey,
+    /// How long ago the last handshake was completed. None: never.
+    pub handshake: Option<Duration>,
+    /// For how long it has been sent to without an answer.
+    pub silence: Duration,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    /// The endpoint that follows from the lease, as of the last pass.
+    set: Option<SocketAddr>,
+    session: Session,
+    /// Since when it is sent to, and nothing comes back.
+    unanswered: Option<Instant>,
+    /// When it was last seen to be sent to.
+    sent: Option<Instant>,
+}
+
+impl Peer {
+    /// Whether its session works, as far as is known.
+    fn works(&self, now: Instant) -> bool {
+        let lives = self.session.handshake.is_some_and(|ago| ago < SESSION);
+        lives && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
+    }
+
+    fn silence(&self, now: Instant) -> Option<Duration> {
+        let lately = self.sent.is_some_and(|sent| now.duration_since(sent) < AT_REST);
+        let silence = now.duration_since(self.unanswered?);
+        (lately && silence >= SILENCE).then_some(silence)
+    }
+}
+
+/// The peers.
+#[derive(Debug, Default)]
+pub(super) struct Tunnels(BTreeMap<Id, Peer>);
+
+impl Tunnels {
+    /// Takes note of the sessions as they are now.
+    pub fn note(&mut self, sessions: &Sessions, now: Instant) {
+        self.0.retain(|id, _| sessions.contains_key(id));
+        for (id, session) in sessions {
+            let first = !self.0.contains_key(id);
+            let peer = self.0.entry(*id).or_default();
+            // A peer that was made anew counts from zero.
+            let anew = session.received < peer.session.received || session.sent < peer.session.sent;
+            let (heard, sent) = (session.received != peer.session.received, session.sent != peer.session.sent);
+            if first || anew || heard {
+                peer.unanswered = None;
+            }
+            if sent && !first {
+                peer.sent = Some(now);
+                if !heard {
+                    peer.unanswered.get_or_insert(now);
+                }
+            }
+            peer.session = *session;
+        }
+    }
+
+    /// Makes peers that moved to another endpoint, and answer there, look as wanted.
+    pub fn accept(&self, have: &mut KernelState, want: &KernelState, now: Instant) {
+        for (key, found) in &mut have.0 {
+            let (Key::WireguardPeer(name, id), Value::WireguardPeer(found)) = (key, found) else { continue };
+            let Some(Value::WireguardPeer(wanted)) = want.0.get(key) else { continue };
+            let Some(peer) = self.0.get(&(*name, *id)) else { continue };
+            let unchanged = peer.set.is_none() || peer.set == wanted.endpoint;
+            if found.endpoint.is_some() && unchanged && peer.works(now) {
+                found.endpoint = wanted.endpoint;
+            }
+        }
+    }
+
+    /// Remembers the endpoints that follow from the leases.
+    pub fn follow(&mut self, want: &KernelState) {
+        for (key, wanted) in &want.0 {
+            if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
+                self.0.entry((*name, *id)).or_default().set = wanted.endpoint;
+            }
+        }
+    }
+
+    /// The same for some of them.
+    pub fn applied(&mut self, ops: &[Op]) {
+        for op in ops {
+            match op {
+                Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
+                    self.0.insert((*name, *id), Peer { set: peer.endpoint, ..Peer::default() });
+                }
+                Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
+                    let known = self.0.entry((*name, *id)).or_default();
+                    // What is sent from now on goes elsewhere.
+                    (known.set, known.unanswered) = (peer.endpoint, None);
+                }
+                Op::Delete(Key::WireguardPeer(name, id), _) => {
+                    self.0.remove(&(*name, *id));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The peers that do not answer.
+    pub fn silent(&self, now: Instant) -> Vec<Silent> {
+        let silent = self.0.iter().filter_map(|((link, key), peer)| {
+            let silence = peer.silence(now)?;
+            Some(Silent { link: *link, key: *key, handshake: peer.session.handshake, silence })
+        });
+        silent.collect()
+    }
+
+    /// The number of peers.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wireguard::WireguardPeer;
+
+    const PEER: PublicKey = PublicKey([7; 32]);
+
+    fn name() -> LinkName {
+        LinkName::parse("flannel-wg").unwrap()
+    }
+
+    fn state(endpoint: &str) -> KernelState {
+        let mut state = KernelState::default();
+        let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: None, keepalive: 0 };
+        state.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(peer));
+        state
+    }
+
+    fn sessions(handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
+        [((name(), PEER), Session { handshake: handshake.map(Duration::from_secs), received, sent })].into()
+    }
+
+    #[test]
+    fn a_roamed_endpoint_stays_while_it_answers() {
+        let (lease, moved, start) = (state("192.0.2.1:51820"), state("198.51.100.1:40000"), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let accepted = |tunnels: &Tunnels, want: &KernelState, now| {
+            let mut have = moved.clone();
+            tunnels.accept(&mut have, want, now);
+            have == *want
+        };
+        let mut tunnels = Tunnels::default();
+        // After a start of the daemon.
+        tunnels.note(&sessions(Some(100), 10, 10), start);
+        assert!(accepted(&tunnels, &lease, start), "it works");
+        tunnels.follow(&lease);
+        assert!(!accepted(&tunnels, &state("192.0.2.9:51820"), start), "the lease has another one now");
+        tunnels.note(&sessions(Some(110), 10, 20), after(10));
+        assert!(accepted(&tunnels, &lease, after(10)), "an answer may be under way");
+        tunnels.note(&sessions(Some(135), 10, 30), after(35));
+        assert!(!accepted(&tunnels, &lease, after(35)), "nothing answers");
+        tunnels.note(&sessions(Some(136), 20, 40), after(36));
+        assert!(accepted(&tunnels, &lease, after(36)), "it answers again");
+        tunnels.note(&sessions(Some(200), 20, 40), after(100));
+        assert!(!accepted(&tunnels, &lease, after(100)), "the session is over");
+        assert!(!accepted(&Tunnels::default(), &lease, start), "nothing is known");
+    }
+
+    #[test]
+    fn silence_is_told_of_peers_that_are_sent_to() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut tunnels = Tunnels::default();
+        tunnels.note(&sessions(None, 0, 0), start);
+        tunnels.note(&sessions(None, 0, 0), after(100));
+        assert_eq!(tunnels.silent(after(100)), [], "nobody sent anything");
+        for (second, sent) in [(105, 148), (110, 296), (130, 700)] {
+            tunnels.note(&sessions(None, 0, sent), after(second));
+            assert_eq!(tunnels.silent(after(second)), []);
+        }
+        tunnels.note(&sessions(None, 0, 900), after(135));
+        assert_eq!(tunnels.silent(after(135)), [Silent { link: name(), key: PEER, handshake: None, silence: SILENCE }]);
+        assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
+        tunnels.note(&sessions(Some(0), 92, 1000), after(140));
+        assert_eq!(tunnels.silent(after(140)), [], "it answered");
+    }
+}

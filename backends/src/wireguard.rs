@@ -1,0 +1,330 @@
+//! The `wireguard` backend: one device, or one for each family; a route for the whole network, and a peer for each node.
+
+mod config;
+mod keys;
+mod secrets;
+#[cfg(test)]
+mod tests;
+
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
+use crate::network;
+use async_trait::async_trait;
+pub use config::{Config, Implementation, Mode};
+use ipnet::IpNet;
+use netstate::blackhole;
+use netstate::kernel::Facts;
+use netstate::link::wireguard::WireguardSpec;
+use netstate::link::{LinkKind, LinkSpec};
+use netstate::netlink::NetlinkKernel;
+use netstate::object::{KernelState, Key, Value};
+use netstate::plan::{Announced, Plan};
+use netstate::route::{LINK, RouteKind, RouteSpec, metric};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
+use netstate::wireguard::{PublicKey, WireguardPeer};
+use secrets::{Files, Secrets};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use subnet_lease::json::Object;
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+
+/// The wire name.
+pub const KIND: &str = "wireguard";
+/// What every IPv4 link carries (RFC 791), and every IPv6 link (RFC 8200).
+const LEAST_MTU: (u32, u32) = (68, 1280);
+
+/// The backend before it has a lease.
+pub struct Wireguard {
+    setup: Setup,
+    config: Config,
+    files: Files,
+    /// Read or made by the announcement.
+    secrets: Option<Arc<Secrets>>,
+    renewal: Renewal,
+}
+
+impl Wireguard {
+    /// Parses the backend's configuration.
+    ///
+    /// # Errors
+    /// The key that is invalid.
+    pub fn new(setup: &Setup) -> Result<Self, Error> {
+        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
+        let files = Files::of(&config);
+        Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default() })
+    }
+
+    /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
+    fn check(&self, underlay: &Underlay) -> Result<(), Error> {
+        let networks = self.setup.config.networks;
+        let outer = match self.config.outer_ipv6() {
+            None => [networks.v4().is_some(), networks.v6().is_some()],
+            Some(_) if self.config.mode == Mode::Auto => [false, false],
+            Some(ipv6) => [!ipv6, ipv6],
+        };
+        let lacks = [underlay.public.v4().is_none(), underlay.public.v6().is_none()];
+        if outer.iter().zip(lacks).any(|(needed, lacking)| *needed && lacking) {
+            return Err(Error::Config(format!(
+                "wireguard over {0} needs an address for each family that carries packets between nodes, and {0} has {1}: choose another \
+                 interface with --iface, or another Mode in the Backend",
+                underlay.name, underlay.addresses
+            )));
+        }
+        let least = if networks.v6().is_some() { LEAST_MTU.1 } else { LEAST_MTU.0 };
+        let mtu = self.config.device_mtu(underlay.mtu);
+        if mtu < least {
+            return Err(Error::Config(format!(
+                "MTU {} of {} is too small for wireguard: {mtu} bytes would be left, and pods need {least}",
+                underlay.mtu, underlay.name
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Backend for Wireguard {
+    fn takes(&self, _kernel_vxlan: bool) -> Takes {
+        let networks = self.setup.config.networks;
+        let mut takes = Takes::default();
+        for ipv6 in [false, true] {
+            let used = if ipv6 { networks.v6().is_some() } else { networks.v4().is_some() };
+            let device = self.config.device(ipv6).to_string();
+            if used && !takes.devices.contains(&device) {
+                takes.devices.push(device);
+                takes.ports.push(self.config.port(ipv6));
+            }
+        }
+        takes
+    }
+
+    fn overlay(&self) -> Option<Overlay> {
+        let config = self.config.clone();
+        let mtu = Arc::new(move |underlay, _| config.device_mtu(underlay));
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: self.config.outer_ipv6(), ipv6: true, clear: false, mtu })
+    }
+
+    fn shares_address(&self) -> bool {
+        true
+    }
+
+    fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
+        let path = self.files.key.clone();
+        let own = keys::read(&path).ok().and_then(|content| match content {
+            keys::Content::Key(key) => Some(key.public()),
+            keys::Content::Garbled | keys::Content::Missing => None,
+        });
+        Arc::new(move |attrs| own.is_some() && identity(attrs) == own)
+    }
+
+    fn renewal(&self) -> Option<Renewal> {
+        Some(self.renewal.clone())
+    }
+
+    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+        self.check(underlay)?;
+        if self.config.implementation == Implementation::Userspace {
+            return Err(Error::Config(
+                "\"Implementation\": \"userspace\" is not supported yet: leave it out, and use the kernel's WireGuard".to_owned(),
+            ));
+        }
+        let secrets = match &self.secrets {
+            Some(secrets) => secrets.clone(),
+            None => Arc::new(self.files.load(self.config.preshared.clone())?),
+        };
+        self.secrets = Some(secrets.clone());
+        Ok(announced(&self.config, &self.setup.config.networks, secrets.now().public, underlay.mtu))
+    }
+
+    fn accepts(&self) -> Accepts {
+        let (config, networks) = (self.config.clone(), self.setup.config.networks);
+        Arc::new(move |lease| accepted(&config, lease, &networks))
+    }
+
+    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+        if !own.subnets.same_families(&self.setup.config.networks) {
+            return Err(Error::Config(format!(
+                "the address families of the lease {} and the network {} differ",
+                own.subnets, self.setup.config.networks
+            )));
+        }
+        let secrets = self.secrets.ok_or_else(|| Error::Config("wireguard: join comes after announce".to_owned()))?;
+        let scope = self.setup.scope(self.config.devices());
+        let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
+        let kernel = NetlinkKernel::open()?;
+        let (files, renewal) = (self.files, self.renewal);
+        let beside = move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)) as network::Beside;
+        network::join_beside(plan, kernel, Vec::new(), underlay, leases, &self.setup, Some(Box::new(beside))).await
+    }
+}
+
+/// The backend's data in a lease, as Go flannel writes it.
+#[derive(Serialize)]
+struct Data {
+    #[serde(rename = "PublicKey")]
+    public_key: String,
+    #[serde(rename = "Port")]
+    port: u16,
+}
+
+/// Unlike Go flannel's, the port of each family is that of the device that really listens for it.
+fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
+    let data = |ipv6| RawJson::of(&Data { public_key: key.to_string(), port: config.port(ipv6) });
+    Announced {
+        backend: KIND.to_owned(),
+        data: networks.v4().map(|_| data(false)),
+        v6_data: networks.v6().map(|_| data(true)),
+        mtu: config.device_mtu(underlay_mtu),
+    }
+}
+
+/// What a lease says of its node's device.
+struct Told {
+    key: PublicKey,
+    port: Option<u16>,
+}
+
+impl Told {
+    fn read(data: &RawJson) -> Result<Told, String> {
+        let object =
+            Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {}", subnet_lease::json::fault(&error)))?;
+        let text = object.read::<String>("PublicKey").map_err(|_| "its PublicKey is not a string")?.ok_or("its backend data has no PublicKey")?;
+        let key = PublicKey::parse(&text).ok_or("its PublicKey is not 32 bytes in base64")?;
+        if !key.is_usable() {
+            return Err(format!("its PublicKey {key} shares no secret with anybody"));
+        }
+        let port = object.read::<i64>("Port").map_err(|_| "its Port is not a number")?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| format!("its Port is {port}"))?;
+        Ok(Told { key, port: Some(port).filter(|port| *port != 0) })
+    }
+
+    /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
+    /// port on which nothing listens.
+    fn of(config: &Config, attrs: &LeaseAttrs, ipv6: bool) -> Result<Told, String> {
+        let written = |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
+        let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
+        let data = match (config.mode, ipv6) {
+            (Mode::Separate, false) => v4,
+            (Mode::Separate, true) => v6,
+            _ => v4.or(v6),
+        };
+        Self::read(&data.ok_or("it has no backend data of its family")?)
+    }
+}
+
+/// The key in the data of a lease, whatever it is worth.
+pub(crate) fn key(data: &RawJson) -> Option<PublicKey> {
+    PublicKey::parse(&Object::parse(data.as_str()).ok()?.read::<String>("PublicKey").ok().flatten()?)
+}
+
+/// The key that a lease's node has, of whichever family.
+pub(crate) fn identity(attrs: &LeaseAttrs) -> Option<PublicKey> {
+    [&attrs.data, &attrs.v6_data].into_iter().flatten().find_map(key)
+}
+
+/// A lease can be used if it names a key for each of its families, or for all, and an address of the family that carries packets to it.
+fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
+    if lease.attrs.backend != KIND {
+        return Ok(());
+    }
+    let used = [lease.subnets.v4().is_some() && networks.v4().is_some(), lease.subnets.v6().is_some() && networks.v6().is_some()];
+    let families = || [false, true].into_iter().zip(used).filter(|(_, used)| *used).map(|(ipv6, _)| ipv6);
+    let mut usable = Err("its families are not those of the network".to_owned());
+    for ipv6 in families() {
+        let told = Told::of(config, &lease.attrs, ipv6);
+        match (&told, config.mode) {
+            (Ok(_), _) => usable = Ok(()),
+            // The other family may be usable by itself. What cannot be read is no absence.
+            (Err(why), Mode::Separate) if why.starts_with("it has no") => usable = usable.or_else(|_| Err(why.clone())),
+            (Err(why), _) => return Err(Refusal(why.clone())),
+        }
+    }
+    if let (Some(ipv6), false) = (config.outer_ipv6(), config.mode == Mode::Auto)
+        && lease.attrs.public_for(ipv6).is_none()
+    {
+        let family = if ipv6 { "IPv6" } else { "IPv4" };
+        return Err(Refusal(format!("it has no public {family} address, over which this network's Mode sends all packets")));
+    }
+    usable.map_err(Refusal)
+}
+
+/// The plan of wireguard.
+struct WireguardPlan {
+    scope: Scope,
+    own: Subnets,
+    config: Config,
+    secrets: Arc<Secrets>,
+}
+
+impl Plan for WireguardPlan {
+    fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    fn own(&self) -> &Subnets {
+        &self.own
+    }
+
+    fn kinds(&self) -> Kinds {
+        Kinds::Only(KIND)
+    }
+
+    fn shares_address(&self) -> bool {
+        true
+    }
+
+    fn base(&self, facts: &Facts) -> KernelState {
+        let mut state = KernelState::default();
+        for own in self.own.nets() {
+            let ipv6 = own.addr().is_ipv6();
+            let device = self.config.device(ipv6);
+            let link = LinkSpec {
+                kind: LinkKind::Wireguard(WireguardSpec { key: Some(self.secrets.now().private.clone()), port: self.config.port(ipv6) }),
+                mac: None,
+                mtu: self.config.device_mtu(facts.underlay.mtu),
+                up: true,
+                accept_ra: None,
+                checksum_offload: None,
+            };
+            state.set(Key::Link(device), Value::Link(Box::new(link)));
+            state.set(Key::Address(device, IpNet::from(own.network())), Value::Address);
+        }
+        for network in self.scope.networks.nets() {
+            let ipv6 = network.addr().is_ipv6();
+            let scope = if ipv6 { 0 } else { LINK };
+            let dev = self.config.device(ipv6);
+            let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope, protocol: self.scope.protocol };
+            state.set(Key::Route(network.trunc(), metric(&network)), Value::Route(route));
+            // Whatever becomes of the device, nothing leaves in the clear.
+            let (key, value) = blackhole::of_network(&network, self.scope.protocol);
+            state.set(key, value);
+        }
+        state
+    }
+
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
+        let ipv6 = peer.subnet.addr().is_ipv6();
+        let attrs = &peer.lease.attrs;
+        let Ok(told) = Told::of(&self.config, attrs, ipv6) else { return Vec::new() };
+        let secrets = self.secrets.now();
+        // The kernel has no peer with the device's own key.
+        if told.key == secrets.public {
+            return Vec::new();
+        }
+        let own =
+            LeaseAttrs { public_ip: facts.underlay.public.v4().copied(), public_ipv6: facts.underlay.public.v6().copied(), ..LeaseAttrs::default() };
+        let Some(address) = self.config.outer(attrs, ipv6, &own) else { return Vec::new() };
+        let endpoint = SocketAddr::new(address, told.port.unwrap_or(self.config.port(ipv6)));
+        let device = self.config.device(ipv6);
+        let value = WireguardPeer { endpoint: Some(endpoint), preshared: secrets.preshared.clone(), keepalive: self.config.keepalive };
+        vec![
+            (Key::WireguardPeer(device, told.key), Value::WireguardPeer(value)),
+            (Key::AllowedIp(device, peer.subnet.trunc()), Value::AllowedIp(told.key)),
+        ]
+    }
+
+    fn announced(&self, facts: &Facts) -> Announced {
+        announced(&self.config, &self.scope.networks, self.secrets.now().public, facts.underlay.mtu)
+    }
+}

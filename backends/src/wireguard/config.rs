@@ -1,0 +1,253 @@
+//! The keys of the `Backend` object for wireguard.
+
+use netstate::names::LinkName;
+use netstate::wireguard::Secret;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use subnet_lease::json::Object;
+use subnet_lease::{LeaseAttrs, Subnets};
+
+/// The device, or that of IPv4 if each family has one.
+const DEVICE: &str = "flannel-wg";
+const DEVICE_V6: &str = "flannel-wg-v6";
+/// The ports, unless the configuration names others.
+const PORT: i64 = 51820;
+const PORT_V6: i64 = 51821;
+/// IPv6 40, UDP 8, WireGuard's header 16 and tag 16: IPv4 needs 20 less, and Go flannel leaves them unused.
+const OVERHEAD: u32 = 80;
+
+/// Which packets carry the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Those of the tunnel's own family, by a device of its own.
+    Separate,
+    /// IPv4 or IPv6, as each peer is reached best.
+    Auto,
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// What encrypts packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Implementation {
+    /// The kernel.
+    Kernel,
+    /// The packet engine, with a TUN device.
+    Userspace,
+    /// The kernel if it supports WireGuard, or else the packet engine.
+    Auto,
+}
+
+/// The configuration of wireguard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The port of the device, or of IPv4's.
+    port: u16,
+    /// The port of IPv6's device.
+    port_v6: u16,
+    /// The MTU to assume for the underlay.
+    mtu: Option<u32>,
+    /// The preshared key of all nodes.
+    pub preshared: Option<Secret>,
+    /// The file that holds it.
+    pub preshared_file: Option<PathBuf>,
+    /// Seconds between two packets that keep a path open.
+    pub keepalive: u16,
+    /// Which packets carry the tunnel.
+    pub mode: Mode,
+    /// What encrypts packets.
+    pub implementation: Implementation,
+    names: (LinkName, LinkName),
+}
+
+impl Config {
+    /// Parses the `Backend` object of a network.
+    ///
+    /// # Errors
+    /// Go flannel's text, the key and the remedy.
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, String> {
+        let bad = |why: String| format!("error decoding WireGuard backend config: {why}");
+        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
+        let number = |name: &str, default: i64, least: u16| -> Result<u16, String> {
+            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(default);
+            let fits = u16::try_from(value).ok().filter(|value| *value >= least);
+            fits.ok_or_else(|| bad(format!("{name} is {value}: it must be between {least} and 65535")))
+        };
+        let word = |name: &str| object.read::<String>(name).map_err(bad).map(Option::unwrap_or_default);
+        let mode = match word("Mode")?.as_str() {
+            "" | "separate" => Mode::Separate,
+            "auto" => Mode::Auto,
+            "ipv4" => Mode::Ipv4,
+            "ipv6" => Mode::Ipv6,
+            other => {
+                return Err(format!("no valid Mode configured: Mode is {other:?}: it must be \"separate\", \"auto\", \"ipv4\" or \"ipv6\""));
+            }
+        };
+        let lacks = match mode {
+            Mode::Ipv4 if networks.v4().is_none() => Some("IPv4"),
+            Mode::Ipv6 if networks.v6().is_none() => Some("IPv6"),
+            _ => None,
+        };
+        if let Some(family) = lacks {
+            return Err(bad(format!("Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode")));
+        }
+        let (port, port_v6) = (number("ListenPort", PORT, 1)?, number("ListenPortV6", PORT_V6, 1)?);
+        if mode == Mode::Separate && networks.v4().is_some() && networks.v6().is_some() && port == port_v6 {
+            return Err(bad(format!("ListenPort and ListenPortV6 are both {port}: each device needs a port of its own")));
+        }
+        let mtu = u32::from(number("MTU", 0, 0)?);
+        let least = if networks.v6().is_some() { 1280 + OVERHEAD } else { 68 + OVERHEAD };
+        if mtu != 0 && mtu < least {
+            return Err(bad(format!(
+                "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
+            )));
+        }
+        let preshared = match word("PSK")?.as_str() {
+            "" => None,
+            // Its text is a secret, even if it is a bad one.
+            text => Some(Secret::parse(text).ok_or("could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them")?),
+        };
+        let implementation = match word("Implementation")?.to_ascii_lowercase().as_str() {
+            "" | "auto" => Implementation::Auto,
+            "kernel" => Implementation::Kernel,
+            "userspace" => Implementation::Userspace,
+            other => return Err(bad(format!("Implementation is {other:?}: it must be \"auto\", \"kernel\" or \"userspace\""))),
+        };
+        let name = |text| LinkName::parse(text).ok_or_else(|| bad(format!("{text} is not an interface name")));
+        Ok(Self {
+            port,
+            port_v6,
+            mtu: Some(mtu).filter(|mtu| *mtu != 0),
+            preshared,
+            preshared_file: Some(word("PSKFile")?).filter(|path| !path.is_empty()).map(PathBuf::from),
+            keepalive: number("PersistentKeepaliveInterval", 0, 0)?,
+            mode,
+            implementation,
+            names: (name(DEVICE)?, name(DEVICE_V6)?),
+        })
+    }
+
+    /// Whether a family's packets go through IPv6's own device.
+    fn second(&self, ipv6: bool) -> bool {
+        ipv6 && self.mode == Mode::Separate
+    }
+
+    /// The device that carries a family's packets.
+    pub fn device(&self, ipv6: bool) -> LinkName {
+        if self.second(ipv6) { self.names.1 } else { self.names.0 }
+    }
+
+    /// All devices that a configuration may lead to.
+    pub fn devices(&self) -> Vec<LinkName> {
+        vec![self.names.0, self.names.1]
+    }
+
+    /// The port on which a family's device listens.
+    pub fn port(&self, ipv6: bool) -> u16 {
+        if self.second(ipv6) { self.port_v6 } else { self.port }
+    }
+
+    /// The MTU of the devices.
+    pub fn device_mtu(&self, underlay: u32) -> u32 {
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD)
+    }
+
+    /// The family of a device's own packets, if one serves all peers.
+    pub fn outer_ipv6(&self) -> Option<bool> {
+        match self.mode {
+            Mode::Separate => None,
+            Mode::Auto | Mode::Ipv4 => Some(false),
+            Mode::Ipv6 => Some(true),
+        }
+    }
+
+    /// The address at which a peer is reached with packets of this family, from this node.
+    pub fn outer(&self, peer: &LeaseAttrs, ipv6: bool, own: &LeaseAttrs) -> Option<IpAddr> {
+        match self.mode {
+            Mode::Separate => peer.public_for(ipv6),
+            Mode::Ipv4 => peer.public_for(false),
+            Mode::Ipv6 => peer.public_for(true),
+            Mode::Auto => {
+                let prefer_v6 = best_is_ipv6((peer.public_ip, peer.public_ipv6), (own.public_ip, own.public_ipv6));
+                peer.public_for(prefer_v6)
+            }
+        }
+    }
+}
+
+/// Go flannel's choice between the addresses of a peer: an IPv4 address of the internet, then an IPv6 address of the internet if we have one
+/// too, then IPv4.
+fn best_is_ipv6(peer: (Option<Ipv4Addr>, Option<Ipv6Addr>), own: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> bool {
+    let is_local = |ip: Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
+    match peer {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(v4), Some(_)) if !v4.is_private() && own.0.is_some() => false,
+        (Some(_), Some(v6)) => !is_local(v6) && own.1.is_some_and(|own| !is_local(own)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
+    }
+
+    #[test]
+    fn defaults_and_keys_in_any_case() {
+        let config = parse("{}").unwrap();
+        assert_eq!((config.port(false), config.port(true), config.keepalive, config.mode), (51820, 51821, 0, Mode::Separate));
+        assert_eq!((config.device(false).as_str(), config.device(true).as_str()), ("flannel-wg", "flannel-wg-v6"));
+        assert_eq!((config.device_mtu(1500), config.implementation, config.preshared), (1420, Implementation::Auto, None));
+        let text = r#"{"listenport":7,"ListenPortV6":8,"MTU":1400,"PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25,"Mode":"auto","Implementation":"Userspace","PSKFile":"/etc/psk"}"#;
+        let config = parse(text).unwrap();
+        assert_eq!((config.port(false), config.port(true), config.keepalive, config.device_mtu(1500)), (7, 7, 25, 1320));
+        assert_eq!((config.device(true).as_str(), config.implementation), ("flannel-wg", Implementation::Userspace));
+        assert_eq!(config.preshared.clone().unwrap().bytes()[31], 31);
+        assert!(!format!("{config:?}").contains("AAECAw"));
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        for (text, part) in [
+            (r#"{"ListenPort":0}"#, "ListenPort is 0"),
+            (r#"{"ListenPort":65536}"#, "ListenPort is 65536"),
+            (r#"{"ListenPortV6":51820}"#, "both 51820"),
+            (r#"{"PersistentKeepaliveInterval":-1}"#, "PersistentKeepaliveInterval is -1"),
+            (r#"{"MTU":1000}"#, "MTU is 1000"),
+            (r#"{"PSK":"short"}"#, "could not parse psk"),
+            (r#"{"Mode":"Auto"}"#, "no valid Mode configured"),
+            (r#"{"Implementation":"go"}"#, "Implementation is"),
+            ("[]", "a JSON object"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let v6 = Subnets::V6("fd00::/48".parse().unwrap());
+        assert!(Config::parse(r#"{"Mode":"ipv4"}"#, &v6).unwrap_err().contains("Mode needs IPv4"));
+        assert!(Config::parse(r#"{"ListenPortV6":51820}"#, &v6).is_ok());
+    }
+
+    #[test]
+    fn addresses_are_chosen_as_by_go_flannel() {
+        let v4 = |text: &str| text.parse::<Ipv4Addr>().ok();
+        let v6 = |text: &str| text.parse::<Ipv6Addr>().ok();
+        let (inner, local) = ((v4("10.0.0.1"), v6("fd00::1")), (v4("10.0.0.2"), v6("fd00::2")));
+        let global = (v4("192.0.2.1"), v6("2001:db8::1"));
+        for (peer, own, ipv6) in [
+            (inner, local, false),
+            (global, local, false),
+            (global, global, false),
+            ((v4("10.0.0.1"), v6("2001:db8::1")), global, true),
+            ((v4("10.0.0.1"), v6("2001:db8::1")), local, false),
+            ((None, v6("fd00::1")), local, true),
+            ((v4("10.0.0.1"), None), global, false),
+        ] {
+            assert_eq!(best_is_ipv6(peer, own), ipv6, "{peer:?} {own:?}");
+        }
+    }
+}

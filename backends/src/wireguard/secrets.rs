@@ -1,0 +1,257 @@
+//! A node's keys while it runs: they follow their files, and the node makes itself another key if an older node has the same.
+
+use super::config::Config;
+use super::keys::{self, Content};
+use crate::backend::{Error, Renewal};
+use arc_swap::ArcSwap;
+use netstate::wireguard::{PublicKey, Secret};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the files are read.
+const REREAD: Duration = Duration::from_secs(5);
+
+/// Where the keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The private key.
+    pub key: PathBuf,
+    /// The preshared key, if it is in a file.
+    pub preshared: Option<PathBuf>,
+}
+
+/// A node's keys at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Its private key.
+    pub private: Secret,
+    /// The public one.
+    pub public: PublicKey,
+    /// The preshared key of all nodes.
+    pub preshared: Option<Secret>,
+}
+
+/// The present keys.
+pub struct Secrets(ArcSwap<Keys>);
+
+impl Secrets {
+    fn new(private: Secret, preshared: Option<Secret>) -> Self {
+        Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
+    }
+
+    /// The present keys.
+    pub fn now(&self) -> Arc<Keys> {
+        self.0.load_full()
+    }
+
+    /// For tests.
+    #[cfg(test)]
+    pub fn with(private: Secret, preshared: Option<Secret>) -> Self {
+        Self::new(private, preshared)
+    }
+
+    fn set(&self, private: Secret, preshared: Option<Secret>) {
+        self.0.store(Arc::new(Keys { public: private.public(), private, preshared }));
+    }
+}
+
+impl Files {
+    /// Those that the environment or the configuration names.
+    pub fn of(config: &Config) -> Self {
+        Self::from(std::env::var_os(keys::KEY_VARIABLE), std::env::var_os(keys::PRESHARED_VARIABLE), config)
+    }
+
+    fn from(key: Option<OsString>, preshared: Option<OsString>, config: &Config) -> Self {
+        let preshared = preshared.map(PathBuf::from).or_else(|| config.preshared_file.clone());
+        // A variable that is set and empty names no file, as for Go flannel.
+        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), preshared }
+    }
+
+    /// Reads the keys. The private one is made if there is none.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or holds no preshared key.
+    pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, Error> {
+        let failed = |what: &str, path: &Path, why: String| Error::Host { what: format!("cannot {what} {}", path.display()), why };
+        let private = keys::own(&self.key).map_err(|error| {
+            let remedy = format!("; {} names the file, and its folder must be writable", keys::KEY_VARIABLE);
+            failed("read or write the WireGuard private key", &self.key, format!("{error}{remedy}"))
+        })?;
+        let preshared = match &self.preshared {
+            None => configured,
+            Some(path) => match keys::read(path) {
+                Ok(Content::Key(key)) => Some(key),
+                Ok(Content::Garbled) => {
+                    return Err(failed(
+                        "use the preshared key of",
+                        path,
+                        "it does not hold 32 bytes in base64, as `wg genpsk` prints them".to_owned(),
+                    ));
+                }
+                Ok(Content::Missing) => {
+                    return Err(failed(
+                        "use the preshared key of",
+                        path,
+                        format!("there is no such file; PSKFile in the Backend or {} names it", keys::PRESHARED_VARIABLE),
+                    ));
+                }
+                Err(error) => return Err(failed("read the preshared key of", path, error.to_string())),
+            },
+        };
+        if let Some(path) = self.preshared.as_ref().filter(|path| keys::is_open(path)) {
+            tracing::warn!("others than its owner can read the preshared key {0}: chmod 600 {0}", path.display());
+        }
+        Ok(Secrets::new(private, preshared))
+    }
+}
+
+/// What is said of the files. Each problem is told once.
+#[derive(Default)]
+struct Notices {
+    key: String,
+    preshared: String,
+}
+
+fn tell(last: &mut String, now: String) {
+    if *last != now {
+        if !now.is_empty() {
+            tracing::warn!("{now}");
+        }
+        *last = now;
+    }
+}
+
+/// Follows the files, and makes another key when that is asked for. `replanned` is told of each change.
+pub async fn follow(secrets: Arc<Secrets>, files: Files, renewal: Renewal, replanned: Arc<Notify>) {
+    let mut ticks = interval(REREAD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut notices = Notices::default();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = renewal.asked() => match keys::renew(&files.key) {
+                Ok(key) => {
+                    let preshared = secrets.now().preshared.clone();
+                    secrets.set(key, preshared);
+                    replanned.notify_one();
+                }
+                Err(error) => tracing::error!("cannot write another WireGuard key to {}: {error}", files.key.display()),
+            },
+        }
+        if reread(&secrets, &files, &mut notices) {
+            replanned.notify_one();
+        }
+    }
+}
+
+/// Reads the files. True if they hold other keys than before.
+fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
+    let now = secrets.now();
+    let private = private(&files.key, &now.private, notices);
+    let preshared = match &files.preshared {
+        None => now.preshared.clone(),
+        Some(path) => preshared(path, now.preshared.as_ref(), notices),
+    };
+    let changed = (private != now.private, preshared != now.preshared);
+    if changed.0 {
+        tracing::info!("{} holds another WireGuard key: public key {}", files.key.display(), private.public());
+    }
+    if changed.1 {
+        tracing::info!("another preshared key of WireGuard; sessions continue, and the next handshakes use it");
+    }
+    if changed.0 || changed.1 {
+        secrets.set(private, preshared);
+    }
+    changed.0 || changed.1
+}
+
+/// The private key that the file holds now. A file that is gone or holds none is written anew with the present key.
+fn private(path: &Path, present: &Secret, notices: &mut Notices) -> Secret {
+    let kept = |why: io::Error| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
+    match keys::read(path) {
+        Ok(Content::Key(key)) => {
+            notices.key.clear();
+            return key;
+        }
+        Ok(Content::Missing) => {}
+        Ok(Content::Garbled) => match keys::set_aside(path) {
+            Ok(aside) => tracing::warn!("{} held no WireGuard key and was moved to {}", path.display(), aside.display()),
+            Err(error) => {
+                tell(&mut notices.key, kept(error));
+                return present.clone();
+            }
+        },
+        Err(error) => {
+            tell(&mut notices.key, kept(error));
+            return present.clone();
+        }
+    }
+    match keys::write(path, present) {
+        Ok(()) => tracing::warn!("the WireGuard key in {} was lost; the present one was written there again", path.display()),
+        Err(error) => tell(
+            &mut notices.key,
+            format!("cannot write the WireGuard key to {}: {error}; after a restart this node has another one", path.display()),
+        ),
+    }
+    present.clone()
+}
+
+/// The preshared key that the file holds now, or else the present one.
+fn preshared(path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
+    let why = match keys::read(path) {
+        Ok(Content::Key(key)) => {
+            notices.preshared.clear();
+            return Some(key);
+        }
+        Ok(Content::Garbled) => "it does not hold 32 bytes in base64".to_owned(),
+        Ok(Content::Missing) => "there is no such file".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    tell(&mut notices.preshared, format!("cannot read the preshared key of {}: {why}; keeping the present one", path.display()));
+    present.cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn keys_follow_their_files() {
+        let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        let files = Files::from(Some(folder.join("key").into()), Some(folder.join("psk").into()), &config);
+        assert!(files.load(None).err().unwrap().to_string().contains("there is no such file"));
+        let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        fs::write(folder.join("psk"), &*first.text()).unwrap();
+        let secrets = files.load(None).unwrap();
+        let mut notices = Notices::default();
+        let made = secrets.now().private.clone();
+        assert_eq!(secrets.now().preshared, Some(first.clone()));
+        assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
+        // Another preshared key; half of one, and none, are no reason to lose it.
+        fs::write(folder.join("psk"), format!("{}\n", &*second.text())).unwrap();
+        assert!(reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second.clone()));
+        fs::write(folder.join("psk"), "AAAA").unwrap();
+        assert!(!reread(&secrets, &files, &mut notices) && notices.preshared.contains("32 bytes"));
+        fs::remove_file(folder.join("psk")).unwrap();
+        assert!(!reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second));
+        // A private key that is lost is written again; another one is taken.
+        fs::remove_file(folder.join("key")).unwrap();
+        assert!(!reread(&secrets, &files, &mut notices));
+        assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made.clone()));
+        fs::write(folder.join("key"), "").unwrap();
+        assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
+        assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made));
+        fs::write(folder.join("key"), &*first.text()).unwrap();
+        assert!(reread(&secrets, &files, &mut notices));
+        assert_eq!((secrets.now().private.clone(), secrets.now().public), (first.clone(), first.public()));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
