@@ -260,6 +260,14 @@ impl Change<'_> {
         true
     }
 
+    /// Removes all peers.
+    pub fn clear(&mut self) {
+        self.removed.extend(self.next.peers.iter().cloned());
+        self.next.peers = Arc::default();
+        self.control.allowed.clear();
+        self.routes = true;
+    }
+
     /// Gives an allowed IP to a peer, from whichever had it.
     ///
     /// # Errors

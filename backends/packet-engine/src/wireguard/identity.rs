@@ -20,7 +20,7 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn new(private: &Secret) -> Self {
-        let private = x25519::StaticSecret::from(private.bytes());
+        let private = x25519::StaticSecret::from(*private.bytes());
         let public = x25519::PublicKey::from(&private);
         Self { limiter: RateLimiter::new(&public, UNPROVEN), unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)), private, public }
     }

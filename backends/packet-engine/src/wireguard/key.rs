@@ -16,8 +16,9 @@ impl Secret {
         Self(bytes)
     }
 
-    pub(super) fn bytes(&self) -> [u8; 32] {
-        self.0
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 }
 
@@ -29,7 +30,7 @@ impl std::fmt::Debug for Secret {
 
 /// The public key that belongs to a private one.
 pub fn public_key(private: &Secret) -> PublicKey {
-    *x25519::PublicKey::from(&x25519::StaticSecret::from(private.bytes())).as_bytes()
+    *x25519::PublicKey::from(&x25519::StaticSecret::from(*private.bytes())).as_bytes()
 }
 
 /// The u coordinates of small order, in every encoding (<https://cr.yp.to/ecdh.html#validate>), without the ignored top bit. The shared secret

@@ -97,7 +97,7 @@ impl Link {
         let parity = self.parity;
         let preshared = &self.preshared;
         self.tunn.get_or_insert_with(|| {
-            let preshared = preshared.as_ref().map(Secret::bytes);
+            let preshared = preshared.as_ref().map(|secret| *secret.bytes());
             let peer = x25519::PublicKey::from(*key);
             Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
         })
