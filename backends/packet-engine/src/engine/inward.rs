@@ -7,7 +7,7 @@ use super::read_backoff::ReadBackoff;
 use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::merge::{Merger, SEGMENTS};
-use crate::packet::{Header, set_ecn};
+use crate::packet::{Header, set_ecn, told_length};
 use crate::reason::Reason;
 use crate::socket::{Receipt, Receiver, Socket};
 use crate::split::{HEADERS, Split, split};
@@ -325,12 +325,17 @@ impl<D: Device, P: Port> Inward<D, P> {
         }
     }
 
+    /// The packet in a dropped datagram. One of WireGuard was opened before, and is at the beginning.
+    fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        if self.wireguard.is_some() { datagram.get(..told_length(datagram)?) } else { datagram.get(self.config.framing.strip(datagram).ok()?) }
+    }
+
     /// Counts and logs dropped packets. `datagram` is empty if it was not inspected.
     #[cold]
     fn dropped(&self, reason: Reason, from: IpAddr, times: usize, log: &mut LogLimit, datagram: &[u8]) {
         self.counters.received.dropped_many(reason, times);
         let Some(times) = log.count(reason.as_str(), times) else { return };
-        let inner = self.config.framing.strip(datagram).ok().and_then(|at| Header::parse(datagram.get(at)?).ok());
+        let inner = self.inner(datagram).and_then(|packet| Header::parse(packet).ok());
         let inner = inner.map_or(String::new(), |header| format!(", inner {} to {}", header.source, header.destination));
         let (device, hint) = (&self.config.device, reason.hint());
         tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)", reason.as_str());

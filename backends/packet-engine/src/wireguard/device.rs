@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// A peer whose packets flow is visited this often.
 const BUSY: Duration = Duration::from_millis(500);
+/// A visit that is so late is entered again.
+const OVERDUE: Duration = Duration::from_secs(2);
 /// The bytes of all packets that wait for sessions. A node whose peers are all dead does not fill its memory with packets for them.
 const PARKED: usize = 16 << 20;
 /// The bits of a peer's index.
@@ -65,7 +67,17 @@ impl Device {
     pub fn change(&self) -> Change<'_> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Snapshot::clone(&self.published.load());
-        Change { device: self, control, next, routes: false, dirty: false, removed: Vec::new(), now: Instant::now() }
+        Change {
+            device: self,
+            control,
+            next,
+            routes: false,
+            dirty: false,
+            rekeyed: false,
+            added: Vec::new(),
+            removed: Vec::new(),
+            now: Instant::now(),
+        }
     }
 
     /// The public key of the device, if it has a private one.
@@ -122,7 +134,8 @@ impl Device {
     /// Has a peer visited by a time.
     #[inline]
     pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant) {
-        if link.due.is_none_or(|due| due > at) {
+        // A visit that is long overdue was lost: its peer had not been published yet, or its slot was another's.
+        if link.due.is_none_or(|due| due > at || due + OVERDUE < at) {
             link.due = Some(at);
             self.pending.schedule(at, peer.slot);
         }
@@ -184,6 +197,9 @@ pub struct Change<'d> {
     /// Whether allowed IPs changed.
     routes: bool,
     dirty: bool,
+    /// Whether the private key changed.
+    rekeyed: bool,
+    added: Vec<u32>,
     removed: Vec<Arc<Peer>>,
     now: Instant,
 }
@@ -197,11 +213,8 @@ impl Change<'_> {
         self.remove_peer(&public_key(&private));
         self.next.identity = Some(Arc::new(Identity::new(&private)));
         self.control.private = Some(private);
+        self.rekeyed = true;
         self.dirty = true;
-        for peer in self.next.peers.iter() {
-            peer.lock().renew(false);
-            self.device.pending.greet(peer.slot);
-        }
     }
 
     /// Sets the MTU of the device, which inner packets must not exceed.
@@ -240,9 +253,10 @@ impl Change<'_> {
         if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key) {
             return Err("its public key is this device's own".to_owned());
         }
-        let peer = Arc::new(Peer::new(key, self.next.peers.free(), Link::new(endpoint, preshared, keepalive, self.now)));
+        let link = Link::new(self.next.identity.clone(), endpoint, preshared, keepalive, self.now);
+        let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
         Arc::make_mut(&mut self.next.peers).insert(&peer);
-        self.device.pending.greet(peer.slot);
+        self.added.push(peer.slot);
         self.dirty = true;
         Ok(())
     }
@@ -299,6 +313,15 @@ impl Drop for Change<'_> {
         }
         if self.routes || self.dirty {
             self.device.published.store(Arc::new(self.next.clone()));
+        }
+        // Greeted only now that the thread can see them.
+        if self.rekeyed {
+            for peer in self.next.peers.iter() {
+                peer.lock().rekey(self.next.identity.clone());
+                self.device.pending.greet(peer.slot);
+            }
+        } else {
+            self.added.iter().for_each(|slot| self.device.pending.greet(*slot));
         }
         // Only now, so that no packet finds a peer that is gone while another has its allowed IPs. What a thread still does with the former
         // snapshot ends at the peer's lock.

@@ -60,7 +60,7 @@ impl Device {
             return Err(Reason::UnknownPeer);
         }
         match packet {
-            Packet::HandshakeInit(_) => self.answer(message, peer, &mut link, identity, now, buffer, send),
+            Packet::HandshakeInit(_) => self.answer(message, peer, &mut link, now, buffer, send),
             Packet::HandshakeResponse(_) => self.complete(message, peer, &mut link, snapshot, now, buffer, send),
             _ => self.cookie(message, &mut link, now, buffer, send),
         }
@@ -68,22 +68,14 @@ impl Device {
 
     /// Answers a peer's initiation. The endpoint stays: an initiation may be a copy; the first packet in the new session is not.
     #[allow(clippy::too_many_arguments, reason = "one message, one peer, and the thread's tools")]
-    fn answer(
-        &self,
-        message: &Message,
-        peer: &Peer,
-        link: &mut Link,
-        identity: &Identity,
-        now: Instant,
-        buffer: &mut [u8],
-        send: Send<'_>,
-    ) -> Result<(), Reason> {
+    fn answer(&self, message: &Message, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) -> Result<(), Reason> {
         if link.answered.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS) {
             return Err(Reason::HandshakeFlood);
         }
         self.tick(link, now, buffer, send);
         let index = self.index(peer.slot);
-        let reply = match link.tunn(&peer.key, index, identity).decapsulate(Some(message.from.ip()), message.bytes(), buffer) {
+        let tunn = link.tunn(&peer.key, index).ok_or(Reason::BadHandshake)?;
+        let reply = match tunn.decapsulate(Some(message.from.ip()), message.bytes(), buffer) {
             TunnResult::WriteToNetwork(reply) => reply,
             TunnResult::Err(error) => return Err(reason(&error)),
             _ => return Err(Reason::BadHandshake),

@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub(super) preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub(super) keepalive: u16,
+    /// Our key, with which the present tunnel is made. It counts, not that of a snapshot that a thread still has.
+    identity: Option<Arc<Identity>>,
     /// Whether it was removed. Nothing is sealed or opened from then on, even by a thread that still sees it.
     pub(super) removed: bool,
     /// The tunnel with our present keys, which makes the handshakes. Made when it is needed first.
@@ -69,8 +71,15 @@ pub(super) enum Which {
 }
 
 impl Link {
-    pub(super) fn new(endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16, now: Instant) -> Self {
+    pub(super) fn new(
+        identity: Option<Arc<Identity>>,
+        endpoint: Option<SocketAddr>,
+        preshared: Option<Secret>,
+        keepalive: u16,
+        now: Instant,
+    ) -> Self {
         Self {
+            identity,
             endpoint,
             preshared,
             keepalive,
@@ -92,15 +101,17 @@ impl Link {
         }
     }
 
-    /// The present tunnel. `index` is that of the peer, without the tunnel's parity.
-    pub(super) fn tunn(&mut self, key: &PublicKey, index: u32, identity: &Identity) -> &mut Tunn {
+    /// The present tunnel, unless we have no key. `index` is that of the peer, without the tunnel's parity.
+    pub(super) fn tunn(&mut self, key: &PublicKey, index: u32) -> Option<&mut Tunn> {
+        let identity = self.identity.as_ref()?;
         let parity = self.parity;
         let preshared = &self.preshared;
-        self.tunn.get_or_insert_with(|| {
+        let tunn = self.tunn.get_or_insert_with(|| {
             let preshared = preshared.as_ref().map(|secret| *secret.bytes());
             let peer = x25519::PublicKey::from(*key);
             Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
-        })
+        });
+        Some(tunn)
     }
 
     /// The present tunnel, if it was needed yet.
@@ -116,6 +127,12 @@ impl Link {
     /// Whether there is a session to open packets with, or a former one.
     pub(super) fn has_session(&self) -> bool {
         self.tunn.as_deref().is_some_and(has_session) || self.old.is_some()
+    }
+
+    /// Our key changed.
+    pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) {
+        self.identity = identity;
+        self.renew(false);
     }
 
     /// The keys changed: the present tunnel becomes the former one.

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 const MTU: u16 = 1420;
@@ -422,6 +422,48 @@ fn what_waits_is_bounded() {
     assert_eq!(left, 1024);
     a.device.change().remove_peer(&b.key);
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
+}
+
+/// A subnet moves between two nodes while packets are sealed for it: each goes to who had it at some moment between before and after.
+#[test]
+fn a_subnet_moves_under_packets() {
+    let (mut a, mut b) = pair();
+    let mut c = Node::new(3);
+    a.add(&c, &[]);
+    c.add(&a, &["10.5.1.0/24"]);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    let owners = [(b.key, b.address), (c.key, c.address)];
+    // The number of moves that began, and of those that are done. Even: B has it.
+    let (begun, done, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let datagrams = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Relaxed) {
+                let number = begun.fetch_add(1, SeqCst) + 1;
+                a.device.change().set_allowed_ip(net("10.5.2.0/24"), owners[(number % 2) as usize].0).unwrap();
+                done.store(number, SeqCst);
+            }
+        });
+        let sealed = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"whose?");
+        let mut datagrams = Vec::new();
+        while datagrams.len() < 20_000 || done.load(Relaxed) < 1000 {
+            let before = done.load(SeqCst);
+            let (to, datagram) = a.pod_sends(&sealed).unwrap().unwrap();
+            let after = begun.load(SeqCst);
+            let owner = u64::from(to == owners[1].1);
+            assert!((before..=after).any(|number| number % 2 == owner), "sealed for {to} between moves {before} and {after}");
+            datagrams.push((to, datagram));
+        }
+        end.store(true, Relaxed);
+        datagrams
+    });
+    let mut opened = [0, 0];
+    for (to, datagram) in datagrams.into_iter().rev().take(1000).rev() {
+        let (owner, other) = if to == b.address { (&mut b, &mut c) } else { (&mut c, &mut b) };
+        assert!(matches!(other.receives(a.address, &datagram), Err(Reason::NoSession | Reason::BadTag)));
+        assert_eq!(owner.receives(a.address, &datagram), Ok(()));
+        opened[usize::from(to == owners[1].1)] += 1;
+    }
+    assert!(opened.iter().sum::<i32>() == 1000, "{opened:?}");
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use super::peer::Peer;
 use super::snapshot::Snapshot;
 use super::work::Send;
 use crate::counters::add;
-use crate::packet::Header;
+use crate::packet::{Header, told_length};
 use crate::reason::Reason;
 use boringtun::noise::TunnResult;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Device {
         let kept = self.keep_alive(link, now, buffer, send);
         let wanted = greet || !kept || !link.parked.is_empty();
         if link.sending().is_none() && wanted || link.rekeys {
-            self.initiate(peer, link, snapshot, now, buffer, send);
+            self.initiate(peer, link, now, buffer, send);
         }
         self.unpark(peer, link, snapshot, buffer, send);
         if let Some(next) = next_visit(link, now) {
@@ -68,8 +68,10 @@ impl Device {
             add(&self.counters.handshakes.failed, 1);
             self.give_up(link);
         }
-        if let Some((old, true)) = link.old()
+        // One that may not send is run, too, so that its session ends.
+        if let Some((old, sends)) = link.old()
             && let TunnResult::WriteToNetwork(message) = old.update_timers(buffer)
+            && sends
         {
             if message.first() == Some(&DATA) {
                 sent += message.len();
@@ -98,10 +100,10 @@ impl Device {
     }
 
     /// Initiates a handshake, unless one waits for its answer.
-    fn initiate(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(identity), Some(to), None) = (&snapshot.identity, link.endpoint, link.initiated) else { return };
-        let TunnResult::WriteToNetwork(message) = link.tunn(&peer.key, self.index(peer.slot), identity).format_handshake_initiation(buffer, true)
-        else {
+    fn initiate(&self, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
+        let (Some(to), None) = (link.endpoint, link.initiated) else { return };
+        let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else { return };
+        let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
             return;
         };
         send(to, message);
@@ -136,11 +138,7 @@ impl Device {
 
 /// The length and the destination of a padded packet, which was parsed when it was parked.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
-    let length = match *plain {
-        [first, _, high, low, ..] if first >> 4 == 4 => usize::from(u16::from_be_bytes([high, low])),
-        [first, _, _, _, high, low, ..] if first >> 4 == 6 => 40 + usize::from(u16::from_be_bytes([high, low])),
-        _ => return None,
-    };
+    let length = told_length(plain)?;
     Header::parse(plain.get(..length)?).ok().map(|header| (length, header.destination))
 }
 

@@ -48,6 +48,8 @@ impl Device {
         worker.messages = messages;
         for _ in 0..VISITS {
             let Some((due, slot)) = self.pending.due(now) else { break };
+            // The latest: whoever entered the peer saw it published.
+            let snapshot = self.snapshot();
             let Some(peer) = snapshot.peer(slot) else { continue };
             let mut link = peer.lock();
             // Otherwise it has another time by now.
@@ -63,6 +65,7 @@ impl Device {
                 if more {
                     worker.greet = now + PACE;
                 }
+                let snapshot = self.snapshot();
                 let Some(peer) = snapshot.peer(slot) else { continue };
                 self.visit(peer, &mut peer.lock(), &snapshot, now, true, &mut worker.buffer, send);
             }

@@ -23,7 +23,11 @@ impl<D: Device, P: Port> Inward<D, P> {
             match opener.open(datagram, receipt.from, &mut state.sealed).and_then(|header| self.mark(header, receipt, datagram)) {
                 Ok(Some(header)) => state.merger.offer(buffer, start..start + header.total_len, &header),
                 Ok(None) => {}
-                Err(reason) => self.dropped(reason, receipt.from.ip(), 1, &mut state.log, &[]),
+                Err(reason) => {
+                    // Whatever else was not opened shows nothing.
+                    let shown = if reason == Reason::Spoofed { &*datagram } else { &[] };
+                    self.dropped(reason, receipt.from.ip(), 1, &mut state.log, shown);
+                }
             }
             start = end;
             if start >= receipt.at.end {
