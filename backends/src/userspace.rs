@@ -2,6 +2,8 @@
 //! deletes those of another kind. The work on files and threads is done here.
 
 pub(crate) mod checks;
+#[cfg(feature = "wireguard")]
+pub mod wireguard;
 
 use crate::handover::Files;
 use async_trait::async_trait;

@@ -5,6 +5,8 @@ mod keys;
 mod secrets;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "wireguard")]
+mod userspace;
 
 use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
 use crate::network;
@@ -59,6 +61,11 @@ impl Wireguard {
             );
         }
         Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default() })
+    }
+
+    /// Whether the packet engine encrypts.
+    fn userspace(&self) -> bool {
+        self.config.implementation == Implementation::Userspace
     }
 
     /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
@@ -130,9 +137,10 @@ impl Backend for Wireguard {
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         self.check(underlay)?;
-        if self.config.implementation == Implementation::Userspace {
+        if self.userspace() && !cfg!(feature = "wireguard") {
             return Err(Error::Config(
-                "\"Implementation\": \"userspace\" is not supported yet: leave it out, and use the kernel's WireGuard".to_owned(),
+                "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's"
+                    .to_owned(),
             ));
         }
         let secrets = match &self.secrets {
@@ -141,6 +149,10 @@ impl Backend for Wireguard {
         };
         self.secrets = Some(secrets.clone());
         Ok(announced(&self.config, &self.setup.config.networks, secrets.now().public, underlay.mtu))
+    }
+
+    fn hands_over(&self) -> bool {
+        self.userspace()
     }
 
     fn accepts(&self) -> Accepts {
@@ -155,14 +167,26 @@ impl Backend for Wireguard {
                 own.subnets, self.setup.config.networks
             )));
         }
-        let secrets = self.secrets.ok_or_else(|| Error::Config("wireguard: join comes after announce".to_owned()))?;
+        let secrets = self.secrets.clone().ok_or_else(|| Error::Config("wireguard: join comes after announce".to_owned()))?;
         let scope = self.setup.scope(self.config.devices());
-        let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
         let kernel = NetlinkKernel::open()?;
-        let (files, renewal) = (self.files, self.renewal);
-        let beside = move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)) as network::Beside;
-        network::join_beside(plan, kernel, Vec::new(), underlay, leases, &self.setup, Some(Box::new(beside))).await
+        #[cfg(feature = "wireguard")]
+        if self.userspace() {
+            let kernel = userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;
+            let engines = kernel.counters();
+            let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
+            let beside = beside(secrets, self.files, self.renewal);
+            return network::join_beside(plan, kernel, engines, underlay, leases, &self.setup, Some(beside)).await;
+        }
+        let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
+        let beside = beside(secrets, self.files, self.renewal);
+        network::join_beside(plan, kernel, Vec::new(), underlay, leases, &self.setup, Some(beside)).await
     }
+}
+
+/// Follows the files of the secrets beside the reconciler.
+fn beside(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBeside {
+    Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
 /// The backend's data in a lease, as Go flannel writes it.

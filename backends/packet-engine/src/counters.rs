@@ -55,6 +55,21 @@ pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
+/// The handshakes of WireGuard.
+#[derive(Debug, Default)]
+pub struct Handshakes {
+    /// Initiations sent, each repetition counted.
+    pub initiated: AtomicU64,
+    /// Initiations of peers that were answered.
+    pub answered: AtomicU64,
+    /// Completed handshakes, of either side.
+    pub completed: AtomicU64,
+    /// Handshakes given up because nobody answered.
+    pub failed: AtomicU64,
+    /// Messages answered with a cookie because there were too many.
+    pub cookies: AtomicU64,
+}
+
 /// The counters of an engine, and its mode.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -62,6 +77,8 @@ pub struct Counters {
     pub sent: Direction,
     /// From peers to pods.
     pub received: Direction,
+    /// Handshakes, with WireGuard.
+    pub handshakes: Handshakes,
     /// ICMP errors sent to pods.
     pub icmp: AtomicU64,
     /// Segmented sends that had to be repeated one datagram at a time.

@@ -4,8 +4,10 @@
 
 pub mod config;
 mod errors;
+mod handshakes;
 mod inward;
 mod io;
+pub mod listen;
 mod log_limit;
 mod outward;
 mod priority;
@@ -18,9 +20,12 @@ use super::features::Features;
 use super::socket::Socket;
 use super::table::Table;
 use super::tun::Tun;
+use crate::framing::Framing;
+use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
 use config::EngineConfig;
-use std::net::IpAddr;
+use listen::Listen;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -34,7 +39,7 @@ const SPREAD: usize = 16;
 pub struct Inheritance {
     /// Queues of the TUN device.
     pub queues: Vec<OwnedFd>,
-    /// Receiving sockets, one for each queue.
+    /// Receiving sockets: for each address one for each queue.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -42,6 +47,7 @@ pub struct Inheritance {
 pub struct Engine {
     config: EngineConfig,
     table: Arc<ArcSwap<Table>>,
+    wireguard: Option<Arc<WireGuard>>,
     counters: Arc<Counters>,
     sockets: Option<Sockets>,
     queues: Vec<Arc<Tun>>,
@@ -50,23 +56,32 @@ pub struct Engine {
     inherited: Inheritance,
 }
 
-/// Sockets bound to one address.
+/// Bound sockets.
 #[derive(Clone)]
 struct Sockets {
-    address: IpAddr,
-    /// One for each queue.
+    listen: Listen,
+    port: u16,
+    /// For each address one for each queue.
     receive: Vec<Arc<Socket>>,
     /// The sockets that send. Empty if the receiving sockets send too.
     spread: Vec<Arc<Socket>>,
 }
 
+impl Sockets {
+    fn are(&self, listen: Listen, port: u16) -> bool {
+        (self.listen, self.port) == (listen, port)
+    }
+}
+
 impl Engine {
     /// An engine with nothing open yet.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
+        let counters = Arc::default();
         Self {
+            wireguard: if config.framing == Framing::WireGuard { WireGuard::create(&counters) } else { None },
             config,
             table: Arc::new(ArcSwap::from_pointee(table)),
-            counters: Arc::default(),
+            counters,
             sockets: None,
             queues: Vec::new(),
             threads: Vec::new(),
@@ -78,6 +93,16 @@ impl Engine {
     /// The engine's counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// The device with peers, keys and allowed IPs, with WireGuard. It stays the same while the engine is opened, bound and stopped.
+    pub fn wireguard(&self) -> Option<&Arc<WireGuard>> {
+        self.wireguard.as_ref()
+    }
+
+    /// Sets the UDP port, which counts from the next time on that sockets are bound.
+    pub fn set_port(&mut self, port: u16) {
+        self.config.port = port;
     }
 
     /// Sets the table by which packets are forwarded.
@@ -96,13 +121,17 @@ impl Engine {
     }
 
     /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
-    pub fn adopt(&mut self, address: IpAddr) -> bool {
+    pub fn adopt(&mut self, listen: impl Into<Listen>) -> bool {
+        let listen = listen.into();
         let Inheritance { queues, sockets } = std::mem::take(&mut self.inherited);
-        let features = self.config.features;
-        let socket = |fd| Socket::inherit(fd, address, self.config.port, &features).map(Arc::new);
+        let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
         let mut problem = None;
-        let sockets: Vec<_> = sockets.into_iter().filter_map(|fd| socket(fd).map_err(|why| problem = Some(why)).ok()).collect();
+        let addresses: Vec<_> = listen.addresses().flat_map(|address| std::iter::repeat_n(address, features.queues)).collect();
+        let all = sockets.len() == addresses.len();
+        let sockets: Vec<_> = (sockets.into_iter().zip(&addresses))
+            .filter_map(|(fd, address)| Socket::inherit(fd, *address, port, &features).map(Arc::new).map_err(|why| problem = Some(why)).ok())
+            .collect();
         let queues: Vec<_> = queues.into_iter().filter_map(|fd| tun(fd).map_err(|why| problem = Some(why)).ok()).collect();
         if let Some(problem) = problem {
             tracing::warn!("{problem}; opening a new one");
@@ -110,9 +139,9 @@ impl Engine {
         if queues.len() == features.queues {
             self.queues = queues;
         }
-        if sockets.len() == features.queues {
-            match self.spread(address) {
-                Ok(spread) => self.sockets = Some(Sockets { address, receive: sockets, spread }),
+        if all && sockets.len() == addresses.len() {
+            match self.spread(listen) {
+                Ok(spread) => self.sockets = Some(Sockets { listen, port, receive: sockets, spread }),
                 Err(why) => tracing::warn!("{why}"),
             }
         }
@@ -123,9 +152,9 @@ impl Engine {
     ///
     /// # Errors
     /// The failed step, and the remedy.
-    pub fn open(&mut self, address: IpAddr) -> Result<(), String> {
+    pub fn open(&mut self, listen: impl Into<Listen>) -> Result<(), String> {
         self.stop();
-        self.bind(address)?;
+        self.bind(listen.into())?;
         if self.index().is_none() {
             self.queues.clear();
             let queues = match Tun::open(&self.config.device, &self.config.features) {
@@ -145,50 +174,46 @@ impl Engine {
         self.start()
     }
 
-    /// Binds the sockets to this address. The device stays open.
+    /// Binds the sockets to this address, or these. The device stays open.
     ///
     /// # Errors
     /// The failed step, and the remedy. The old sockets are kept.
-    pub fn rebind(&mut self, address: IpAddr) -> Result<(), String> {
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.address == address) {
+    pub fn rebind(&mut self, listen: impl Into<Listen>) -> Result<(), String> {
+        let listen = listen.into();
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
             return Ok(());
         }
         self.stop();
-        let result = self.bind(address);
+        let result = self.bind(listen);
         let started = if self.queues.is_empty() { Ok(()) } else { self.start() };
         result.and(started)
     }
 
-    fn bind(&mut self, address: IpAddr) -> Result<(), String> {
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.address == address) {
+    fn bind(&mut self, listen: Listen) -> Result<(), String> {
+        let port = self.config.port;
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
             return Ok(());
         }
-        let port = self.config.port;
-        let refused = |error: &std::io::Error| {
-            let what = std::net::SocketAddr::new(address, port);
-            match error.raw_os_error() {
-                Some(libc::EADDRINUSE) => format!(
-                    "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
-                ),
-                _ => format!("cannot bind UDP {what}: {error}"),
+        let mut receive = Vec::new();
+        for address in listen.addresses() {
+            for _ in 0..self.config.features.queues {
+                let socket = Socket::bind(address, port, &self.config.features).map_err(|error| refused(SocketAddr::new(address, port), &error))?;
+                receive.push(Arc::new(socket));
             }
-        };
-        let receive: Result<Vec<_>, _> =
-            (0..self.config.features.queues).map(|_| Socket::bind(address, port, &self.config.features).map(Arc::new)).collect();
-        let receive = receive.map_err(|error| refused(&error))?;
+        }
         if let Some(size) = receive.first().map(|socket| socket.receive_buffer()).filter(|size| *size < 4 << 20) {
             tracing::warn!(
                 "the receive buffer of UDP port {port} has only {size} bytes, so bursts may be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
             );
         }
-        let spread = self.spread(address)?;
-        self.sockets = Some(Sockets { address, receive, spread });
+        let spread = self.spread(listen)?;
+        self.sockets = Some(Sockets { listen, port, receive, spread });
         Ok(())
     }
 
-    fn spread(&self, address: IpAddr) -> Result<Vec<Arc<Socket>>, String> {
-        let count = if self.config.spread { SPREAD } else { 0 };
-        let bound: Result<Vec<_>, _> = (0..count).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
+    fn spread(&self, listen: Listen) -> Result<Vec<Arc<Socket>>, String> {
+        let Some(address) = listen.addresses().next().filter(|_| self.config.spread) else { return Ok(Vec::new()) };
+        let bound: Result<Vec<_>, _> = (0..SPREAD).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
         bound.map_err(|error| format!("cannot bind a UDP socket to {address}: {error}"))
     }
 
@@ -203,35 +228,51 @@ impl Engine {
         self.wake = Some(wake.clone());
         self.describe();
         let config = Arc::new(self.config.clone());
-        for (number, (tun, socket)) in self.queues.clone().into_iter().zip(sockets.receive).enumerate() {
+        let queues = self.queues.clone();
+        // The sockets of a queue, of each address one.
+        let of = |number: usize| sockets.receive.iter().skip(number).step_by(queues.len().max(1)).cloned().collect::<Vec<_>>();
+        for (number, tun) in queues.iter().enumerate() {
+            let receive = of(number);
             let out = outward::Outward {
                 config: config.clone(),
                 tun: tun.clone(),
-                sockets: if sockets.spread.is_empty() { vec![socket.clone()] } else { sockets.spread.clone() },
+                sockets: if sockets.spread.is_empty() { receive.clone() } else { sockets.spread.clone() },
                 table: self.table.clone(),
+                wireguard: self.wireguard.clone(),
                 counters: self.counters.clone(),
                 wake: wake.clone(),
             };
-            let inward = inward::Inward {
-                config: config.clone(),
-                tun,
-                socket,
-                table: self.table.clone(),
-                counters: self.counters.clone(),
-                wake: wake.clone(),
-            };
-            self.thread(format!("flannel-tx-{number}"), move || out.run())?;
-            self.thread(format!("flannel-rx-{number}"), move || inward.run())?;
+            self.thread(format!("flannel-tx-{number}"), true, move || out.run())?;
+            for socket in receive {
+                let name = format!("flannel-rx{}-{number}", if socket.is_ipv6() && sockets.listen.v4.is_some() { "6" } else { "" });
+                let inward = inward::Inward {
+                    config: config.clone(),
+                    tun: tun.clone(),
+                    socket,
+                    table: self.table.clone(),
+                    wireguard: self.wireguard.clone(),
+                    counters: self.counters.clone(),
+                    wake: wake.clone(),
+                };
+                self.thread(name, true, move || inward.run())?;
+            }
+        }
+        if let Some(device) = self.wireguard.clone() {
+            let handshakes = handshakes::Handshakes { device, name: self.config.device.clone(), sockets: of(0), wake };
+            // Without priority: a flood of handshakes must not keep packets waiting.
+            self.thread("flannel-wg".to_owned(), false, move || handshakes.run())?;
         }
         Ok(())
     }
 
-    fn thread(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-        let prioritized = move || {
-            priority::raise();
+    fn thread(&mut self, name: String, prioritized: bool, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+        let run = move || {
+            if prioritized {
+                priority::raise();
+            }
             work();
         };
-        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(prioritized);
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(run);
         self.threads.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         Ok(())
     }
@@ -261,6 +302,9 @@ impl Engine {
         if let Some(wake) = self.wake.take() {
             wake.wake();
         }
+        if let Some(device) = &self.wireguard {
+            device.ring();
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -270,6 +314,17 @@ impl Engine {
     pub fn close(&mut self) {
         self.stop();
         self.queues.clear();
+    }
+}
+
+/// Why a socket cannot be bound.
+fn refused(what: SocketAddr, error: &std::io::Error) -> String {
+    let port = what.port();
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => format!(
+            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
+        ),
+        _ => format!("cannot bind UDP {what}: {error}"),
     }
 }
 

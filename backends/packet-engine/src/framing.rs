@@ -4,6 +4,8 @@ use crate::reason::Reason;
 
 /// The length of the VXLAN and Ethernet headers.
 pub const VXLAN: usize = 8 + 14;
+/// The length of WireGuard's header and tag.
+pub const WIREGUARD: usize = 16 + 16;
 
 /// The encapsulation format of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +19,8 @@ pub enum Framing {
         /// The MAC of our VTEP. Frames to other MACs are dropped.
         mac: [u8; 6],
     },
+    /// The payload is a message of WireGuard: what is sent is sealed for a peer, which is beyond a header.
+    WireGuard,
 }
 
 impl Framing {
@@ -25,6 +29,7 @@ impl Framing {
         match self {
             Framing::Udp => 0,
             Framing::Vxlan { .. } => VXLAN,
+            Framing::WireGuard => WIREGUARD,
         }
     }
 
@@ -47,7 +52,12 @@ impl Framing {
     /// The reason to drop the datagram.
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
-        let Framing::Vxlan { vni, mac } = self else { return Ok(0..datagram.len()) };
+        let (vni, mac) = match self {
+            Framing::Udp => return Ok(0..datagram.len()),
+            Framing::Vxlan { vni, mac } => (vni, mac),
+            // Nobody but a session of the sender's can read it.
+            Framing::WireGuard => return Err(Reason::BadHeader),
+        };
         let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else { return Err(Reason::Short) };
         let [flags, _, _, _, v0, v1, v2, _, to @ .., k0, k1] = head;
         // Reserved bits and fields are ignored on receipt (RFC 7348, 5).

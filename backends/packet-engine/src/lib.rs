@@ -17,6 +17,7 @@ pub mod martian;
 pub mod merge;
 pub mod packet;
 pub mod partial_checksum;
+mod prefixes;
 pub mod reason;
 pub mod socket;
 pub mod split;
@@ -24,3 +25,8 @@ pub mod table;
 pub mod tun;
 pub mod verdict;
 pub mod virtio;
+#[cfg(feature = "wireguard")]
+pub mod wireguard;
+#[cfg(not(feature = "wireguard"))]
+#[path = "wireguard/absent.rs"]
+pub mod wireguard;

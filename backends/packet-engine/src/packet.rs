@@ -166,6 +166,15 @@ impl Header {
     }
 }
 
+/// The length that a packet's header tells, for one that may have padding behind.
+pub fn told_length(packet: &[u8]) -> Option<usize> {
+    match *packet {
+        [first, _, high, low, ..] if first >> 4 == 4 => Some(usize::from(u16::from_be_bytes([high, low]))),
+        [first, _, _, _, high, low, ..] if first >> 4 == 6 => Some(V6_HEADER + usize::from(u16::from_be_bytes([high, low]))),
+        _ => None,
+    }
+}
+
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 

@@ -58,6 +58,18 @@ reasons! {
     NoV6Peer = "no_v6_peer",
     /// A congestion mark that the inner sender does not support.
     Ecn = "ecn",
+    /// No session: none yet with that peer, or the datagram belongs to none.
+    NoSession = "no_session",
+    /// Where the peer is is unknown, or no socket has the family of that address.
+    NoEndpoint = "no_endpoint",
+    /// The datagram is not what the peer sealed.
+    BadTag = "bad_tag",
+    /// The datagram was received before, or is too old.
+    Replayed = "replayed",
+    /// A handshake message that is not for this node or not from who it says.
+    BadHandshake = "bad_handshake",
+    /// More handshake messages than can be handled.
+    HandshakeFlood = "handshake_flood",
     /// The virtio header does not match the packet.
     BadOffload = "bad_offload",
     /// The socket refused the packet.
@@ -96,9 +108,23 @@ impl Reason {
                 "only IPv4 and IPv6 are accepted: the sender may use ARP for an address that the lease provides; check its neighbour table"
             }
             Reason::Ecn => "a router marked it for congestion, but its sender does not support ECN",
-            Reason::Loop | Reason::NoRoute | Reason::TooBig | Reason::NoV6Peer | Reason::BadOffload | Reason::SendFailed | Reason::WriteFailed => {
-                "see docs/operations.md"
+            Reason::NoSession => {
+                "it belongs to no session: this node or the sender restarted, and the next handshake mends it; if it lasts, compare the public keys in `flannelctl leases` on both"
             }
+            Reason::BadTag => "its authentication fails: it was damaged in transit or is forged",
+            Reason::Replayed => "it was received before or is too old: the network repeats or delays packets, or somebody does",
+            Reason::BadHandshake => {
+                "its sender has another public key of this node than the present one, or is none of the cluster's; compare the preshared keys too"
+            }
+            Reason::HandshakeFlood => "there are more handshakes than this node can answer: check who sends to this port",
+            Reason::NoEndpoint
+            | Reason::Loop
+            | Reason::NoRoute
+            | Reason::TooBig
+            | Reason::NoV6Peer
+            | Reason::BadOffload
+            | Reason::SendFailed
+            | Reason::WriteFailed => "see docs/operations.md",
         }
     }
 }

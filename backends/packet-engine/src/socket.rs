@@ -5,7 +5,7 @@
 
 use super::features::Features;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -93,6 +93,11 @@ impl Socket {
         // SAFETY: the option's value is one int, which lives until the call returns.
         let result = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether it is an IPv6 socket.
+    pub fn is_ipv6(&self) -> bool {
+        self.ipv6
     }
 
     /// The size of the receive buffer as the kernel counts it (twice the requested size).
@@ -254,7 +259,7 @@ pub struct Receipt {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
     /// The sender.
-    pub from: IpAddr,
+    pub from: SocketAddr,
     /// The size of each datagram but the last.
     pub segment: usize,
     /// The outer ECN field.
@@ -365,17 +370,17 @@ impl Receiver {
     }
 }
 
-fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
             // SAFETY: the kernel wrote a sockaddr_in, as the family says; a storage is large enough and aligned for it.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
-            Some(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)).into())
+            Some(SocketAddrV4::new(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)), u16::from_be(name.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: the same for a sockaddr_in6.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
-            Some(Ipv6Addr::from(name.sin6_addr.s6_addr).into())
+            Some(SocketAddrV6::new(Ipv6Addr::from(name.sin6_addr.s6_addr), u16::from_be(name.sin6_port), 0, name.sin6_scope_id).into())
         }
         _ => None,
     }

@@ -1,14 +1,8 @@
 //! The forwarding table: built from the leases, and never changed afterwards.
 
+use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::{BitAnd, BitOr, Not, Shr};
-
-/// The largest flat array: 4 MiB.
-const SLOTS: usize = 1 << 20;
-/// A slot without a peer.
-const NONE: u32 = u32::MAX;
 
 /// The checks of a received packet, in addition to lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +96,7 @@ impl Table {
     }
 
     fn of(settings: TableSettings, peers: &[(IpNet, Peer)]) -> Self {
-        let (mut v4, mut v6) = (Leases::new(), Leases::new());
+        let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
         for (index, (subnet, peer)) in (0..NONE).zip(peers) {
             match subnet {
@@ -182,33 +176,6 @@ impl Table {
     }
 }
 
-/// An address as a number.
-trait Bits: Copy + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> + Shr<u32, Output = Self> {
-    const BITS: u32;
-    const ZERO: Self;
-    /// The mask of a prefix length.
-    fn mask(prefix: u8) -> Self;
-    /// The distance above `from`. None if it is below, or too far.
-    fn above(self, from: Self) -> Option<usize>;
-}
-
-macro_rules! bits {
-    ($($number:ty),*) => {$(
-        impl Bits for $number {
-            const BITS: u32 = <$number>::BITS;
-            const ZERO: Self = 0;
-            fn mask(prefix: u8) -> Self {
-                <$number>::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
-            }
-            #[inline]
-            fn above(self, from: Self) -> Option<usize> {
-                self.checked_sub(from).and_then(|distance| usize::try_from(distance).ok())
-            }
-        }
-    )*};
-}
-bits!(u32, u128);
-
 /// Networks in a form for fast comparison.
 #[derive(Clone, Copy, Debug)]
 struct Nets {
@@ -239,72 +206,6 @@ impl Nets {
             IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| mask < u32::MAX - 1 && ip.to_bits() == net | !mask),
             IpAddr::V6(_) => false,
         }
-    }
-}
-
-/// Peers by prefix length and network, short prefixes first.
-type Leases<B> = BTreeMap<(u8, B), u32>;
-
-/// Longest prefix match for one family.
-#[derive(Clone, Debug)]
-enum Prefixes<B> {
-    /// An array from the first to the last subnet, in steps of the smallest. Subnets of a cluster are usually of one size and close together,
-    /// so this is the normal case.
-    Flat { first: B, shift: u32, slots: Vec<u32> },
-    /// If the array would be too large: a sorted list for each prefix length, longest first.
-    Sorted(Vec<(B, Vec<(B, u32)>)>),
-}
-
-impl<B: Bits> Prefixes<B> {
-    fn build(leases: &Leases<B>) -> Self {
-        let longest = leases.keys().next_back().map_or(0, |(prefix, _)| *prefix);
-        // A shift by all bits is not allowed, so a default route takes two slots.
-        let shift = B::BITS - u32::from(longest).max(1);
-        let range = |(prefix, net): &(u8, B)| (*net >> shift, (*net | !B::mask(*prefix)) >> shift);
-        let first = leases.keys().map(|key| range(key).0).min().unwrap_or(B::ZERO);
-        let last = leases.keys().map(|key| range(key).1).max().unwrap_or(B::ZERO);
-        let count = match last.above(first) {
-            _ if leases.is_empty() => 0,
-            Some(last) if last < SLOTS => last + 1,
-            _ => return Self::sorted(leases),
-        };
-        let mut slots = vec![NONE; count];
-        // Smaller subnets come later in the map and overwrite the larger ones that contain them.
-        for (key, index) in leases {
-            let (from, to) = range(key);
-            if let (Some(from), Some(to)) = (from.above(first), to.above(first))
-                && let Some(slots) = slots.get_mut(from..=to)
-            {
-                slots.fill(*index);
-            }
-        }
-        Self::Flat { first, shift, slots }
-    }
-
-    fn sorted(leases: &Leases<B>) -> Self {
-        let mut lists: BTreeMap<u8, Vec<(B, u32)>> = BTreeMap::new();
-        for ((prefix, net), index) in leases {
-            lists.entry(*prefix).or_default().push((*net, *index));
-        }
-        Self::Sorted(lists.into_iter().rev().map(|(prefix, list)| (B::mask(prefix), list)).collect())
-    }
-
-    /// The index of the peer, or [`NONE`].
-    #[inline]
-    fn find(&self, ip: B) -> u32 {
-        match self {
-            Self::Flat { first, shift, slots } => (ip >> *shift).above(*first).and_then(|slot| slots.get(slot)).copied().unwrap_or(NONE),
-            Self::Sorted(lists) => Self::search(lists, ip),
-        }
-    }
-
-    fn search(lists: &[(B, Vec<(B, u32)>)], ip: B) -> u32 {
-        let found = lists.iter().find_map(|(mask, list)| {
-            let net = ip & *mask;
-            let at = list.binary_search_by(|(known, _)| known.cmp(&net)).ok()?;
-            list.get(at)
-        });
-        found.map_or(NONE, |(_, index)| *index)
     }
 }
 

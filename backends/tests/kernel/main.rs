@@ -10,3 +10,4 @@ mod golden;
 mod inspect;
 mod repair;
 mod scale;
+mod wireguard_userspace;

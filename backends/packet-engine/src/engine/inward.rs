@@ -7,7 +7,7 @@ use super::read_backoff::ReadBackoff;
 use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::merge::{Merger, SEGMENTS};
-use crate::packet::{Header, set_ecn};
+use crate::packet::{Header, set_ecn, told_length};
 use crate::reason::Reason;
 use crate::socket::{Receipt, Receiver, Socket};
 use crate::split::{HEADERS, Split, split};
@@ -16,12 +16,16 @@ use crate::table::Table;
 use crate::tun::{Offload, Tun};
 use crate::verdict::inbound;
 use crate::virtio::{Gso, VnetHeader};
+use crate::wireguard::{Device as WireGuard, Opener};
 use crate::{ecn, partial_checksum};
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
+
+mod opened;
 
 /// The receipts in one call while each holds many datagrams. More would not fit the CPU cache.
 const GATHERED: usize = 8;
@@ -54,6 +58,8 @@ pub struct Inward<D = Tun, P = Socket> {
     pub tun: Arc<D>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
+    /// With WireGuard: its device, which takes the place of the table.
+    pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
@@ -67,12 +73,14 @@ pub(super) struct State {
     refusals: usize,
     /// A merged packet in one piece, and the headers of its segments.
     scratch: Vec<u8>,
+    /// A datagram as it was sealed.
+    sealed: Vec<u8>,
 }
 
 impl State {
     pub(super) fn new(offload: Offload) -> Self {
         let merger = Merger::new(offload.tcp, offload.udp);
-        Self { merger, log: LogLimit::default(), merging: true, refusals: 0, scratch: Vec::new() }
+        Self { merger, log: LogLimit::default(), merging: true, refusals: 0, scratch: Vec::new(), sealed: Vec::new() }
     }
 }
 
@@ -83,6 +91,9 @@ impl<D: Device, P: Port> Inward<D, P> {
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;
         let mut state = State::new(self.tun.offload());
+        if self.wireguard.is_some() {
+            state.merger.vouch();
+        }
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
@@ -116,15 +127,22 @@ impl<D: Device, P: Port> Inward<D, P> {
         add(&self.counters.received.batches, 1);
         state.merger.clear();
         let mut bytes = 0;
+        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
+        let mut opener = published.as_ref().map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
         for index in 0..count {
             if let Some(receipt) = receiver.receipt(index) {
                 bytes += receipt.at.len();
-                self.receipt(&receipt, receiver.buffer(), table, state);
+                match &mut opener {
+                    None => self.receipt(&receipt, receiver.buffer(), table, state),
+                    Some(opener) => self.open(&receipt, receiver.buffer(), opener, state),
+                }
             } else {
                 // Not from an IP address.
                 self.counters.received.dropped(Reason::Malformed);
             }
         }
+        // Other threads must not wait for a peer while the kernel takes the packets.
+        opener.iter_mut().for_each(Opener::release);
         self.write(receiver.buffer(), state);
         bytes
     }
@@ -133,11 +151,11 @@ impl<D: Device, P: Port> Inward<D, P> {
     fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, state: &mut State) {
         let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
         if receipt.truncated {
-            return self.dropped(Reason::Truncated, receipt.from, datagrams, &mut state.log, &[]);
+            return self.dropped(Reason::Truncated, receipt.from.ip(), datagrams, &mut state.log, &[]);
         }
         // Datagrams from unknown senders are not inspected at all.
-        if table.checks != Checks::Off && !table.knows(receipt.from) {
-            return self.dropped(Reason::UnknownPeer, receipt.from, datagrams, &mut state.log, &[]);
+        if table.checks != Checks::Off && !table.knows(receipt.from.ip()) {
+            return self.dropped(Reason::UnknownPeer, receipt.from.ip(), datagrams, &mut state.log, &[]);
         }
         let gathered = datagrams > 1 && self.is_gathered(receipt, buffer);
         let step = if gathered { receipt.at.len() } else { receipt.segment.max(1) };
@@ -154,7 +172,7 @@ impl<D: Device, P: Port> Inward<D, P> {
                         None => state.merger.offer(buffer, at, &header),
                     }
                 }
-                Err(reason) => self.dropped(reason, receipt.from, 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
+                Err(reason) => self.dropped(reason, receipt.from.ip(), 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
             }
             start = end;
             if start >= receipt.at.end {
@@ -178,7 +196,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         let inner = self.config.framing.strip(datagram)?;
         let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
         let header = Header::parse(packet)?;
-        inbound(&header, receipt.from, table)?;
+        inbound(&header, receipt.from.ip(), table)?;
         let mark = ecn::decapsulate(header.tos, receipt.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(packet, mark);
@@ -307,12 +325,17 @@ impl<D: Device, P: Port> Inward<D, P> {
         }
     }
 
+    /// The packet in a dropped datagram. One of WireGuard was opened before, and is at the beginning.
+    fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        if self.wireguard.is_some() { datagram.get(..told_length(datagram)?) } else { datagram.get(self.config.framing.strip(datagram).ok()?) }
+    }
+
     /// Counts and logs dropped packets. `datagram` is empty if it was not inspected.
     #[cold]
     fn dropped(&self, reason: Reason, from: IpAddr, times: usize, log: &mut LogLimit, datagram: &[u8]) {
         self.counters.received.dropped_many(reason, times);
         let Some(times) = log.count(reason.as_str(), times) else { return };
-        let inner = self.config.framing.strip(datagram).ok().and_then(|at| Header::parse(datagram.get(at)?).ok());
+        let inner = self.inner(datagram).and_then(|packet| Header::parse(packet).ok());
         let inner = inner.map_or(String::new(), |header| format!(", inner {} to {}", header.source, header.destination));
         let (device, hint) = (&self.config.device, reason.hint());
         tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)", reason.as_str());

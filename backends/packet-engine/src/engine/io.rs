@@ -33,6 +33,8 @@ impl Device for Tun {
 
 /// A UDP socket.
 pub trait Port: AsFd {
+    /// Whether it is an IPv6 socket.
+    fn is_ipv6(&self) -> bool;
     /// Receives what is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
     /// Sends messages. Returns how many were sent, and the error of the next.
@@ -40,6 +42,10 @@ pub trait Port: AsFd {
 }
 
 impl Port for Socket {
+    fn is_ipv6(&self) -> bool {
+        Socket::is_ipv6(self)
+    }
+
     #[inline]
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize> {
         receiver.receive(self, most)

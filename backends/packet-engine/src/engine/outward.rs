@@ -15,8 +15,9 @@ use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
 use crate::split::{HEADERS, Split, split};
 use crate::table::{Peer, Table};
 use crate::tun::Tun;
-use crate::verdict::{Outbound, outbound};
+use crate::verdict::{Icmp, Outbound, outbound};
 use crate::virtio::{self, VnetHeader};
+use crate::wireguard::{Device as WireGuard, Sealer};
 use crate::{ecn, flow, framing};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,6 +25,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
+
+mod sealed;
 
 /// Room for one packet: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
@@ -47,6 +51,8 @@ pub struct Outward<D = Tun, P = Socket> {
     /// The sockets that send. A flow always uses the same one.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
+    /// With WireGuard: its device, which takes the place of the table.
+    pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
@@ -81,6 +87,24 @@ pub(super) struct State {
     log: LogLimit,
     gso: bool,
     refusals: usize,
+    /// A packet before it is sealed.
+    plain: Vec<u8>,
+}
+
+/// A packet from the TUN device that passed the checks of its form.
+struct Unpacked {
+    /// Where it is in the buffer, without its virtio header.
+    start: usize,
+    length: usize,
+    header: Header,
+    split: Split,
+}
+
+impl Unpacked {
+    /// The length of its longest segment, if it has segments, and their number. It counts as that many packets, whatever happens to it.
+    fn segments(&self) -> (Option<usize>, usize) {
+        if let Split::Segments(segments) = &self.split { (Some(segments.full()), segments.count()) } else { (None, 1) }
+    }
 }
 
 impl State {
@@ -93,6 +117,7 @@ impl State {
             log: LogLimit::default(),
             gso: config.features.gso,
             refusals: 0,
+            plain: Vec::new(),
         }
     }
 }
@@ -130,14 +155,23 @@ impl<D: Device, P: Port> Outward<D, P> {
     pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
         add(&self.counters.sent.batches, 1);
         self.arrange(buffer, lengths, &mut state.schedule);
+        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
+        let mut sealer = published.as_ref().map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
         for position in 0..lengths.len() {
             let index = state.schedule.unit_at(position);
             let length = lengths.get(index).copied().unwrap_or(0);
-            self.packet(index * SLOT, length, buffer, table, state);
+            let Some(unpacked) = self.unpack(index * SLOT, length, buffer) else { continue };
+            match &mut sealer {
+                None => self.packet(&unpacked, buffer, table, state),
+                Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
+            }
             if state.gathered.pieces.len() >= PIECES {
+                // Other threads must not wait for the peer while the kernel sends.
+                sealer.iter_mut().for_each(Sealer::release);
                 self.flush(buffer, state);
             }
         }
+        sealer.iter_mut().for_each(Sealer::release);
         self.flush(buffer, state);
     }
 
@@ -197,37 +231,54 @@ impl<D: Device, P: Port> Outward<D, P> {
         schedule.arrange();
     }
 
-    /// Checks a packet and gathers the resulting datagrams.
-    fn packet(&self, at: usize, length: usize, buffer: &mut [u8], table: &Table, state: &mut State) {
+    /// Checks the form of a packet and determines how to cut it.
+    fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
+        let dropped = |reason| {
+            sent.dropped(reason);
+            None
+        };
         let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
         let Some((head, packet)) = buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet)) else {
-            return sent.dropped(Reason::Short);
+            return dropped(Reason::Short);
         };
         let Some(vnet_header) = (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) }) else {
-            return sent.dropped(Reason::BadOffload);
+            return dropped(Reason::BadOffload);
         };
         let header = match Header::parse(packet) {
             Ok(header) => header,
-            Err(reason) => return sent.dropped(reason),
+            Err(reason) => return dropped(reason),
         };
-        let split = match split(&vnet_header, &header, packet) {
-            Ok(split) => split,
-            Err(reason) => return sent.dropped(reason),
-        };
-        // A super-packet counts as the packets that it consists of, whatever happens to it.
-        let (segment, count) = if let Split::Segments(segments) = &split { (Some(segments.full()), segments.count()) } else { (None, 1) };
-        let dropped = |reason| sent.dropped_many(reason, count);
+        match split(&vnet_header, &header, packet) {
+            Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
+            Err(reason) => dropped(reason),
+        }
+    }
+
+    /// Drops a packet, and tells its sender if there is something to tell.
+    #[cold]
+    fn refuse(&self, tell: Option<Icmp>, reason: Reason, unpacked: &Unpacked, buffer: &[u8], state: &mut State) {
+        let (_, count) = unpacked.segments();
+        if let Some(kind) = tell {
+            let packet = buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
+            state.errors.tell(kind, packet, &unpacked.header, &self.counters);
+            if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.count(reason.as_str(), count)).flatten() {
+                tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, unpacked.header.destination);
+            }
+        }
+        self.counters.sent.dropped_many(reason, count);
+    }
+
+    /// Decides about a packet and gathers the resulting datagrams.
+    fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut State) {
+        let Unpacked { start, length, header, .. } = *unpacked;
+        let (segment, count) = unpacked.segments();
+        let sent = &self.counters.sent;
+        let Some(packet) = buffer.get_mut(start..start + length) else { return sent.dropped_many(Reason::Short, count) };
         let peer = match outbound(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
-            Outbound::Drop(reason) => return dropped(reason),
-            Outbound::Reply(kind, reason) => {
-                state.errors.tell(kind, packet, &header, &self.counters);
-                if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.count(reason.as_str(), count)).flatten() {
-                    tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, header.destination);
-                }
-                return dropped(reason);
-            }
+            Outbound::Drop(reason) => return self.refuse(None, reason, unpacked, buffer, state),
+            Outbound::Reply(kind, reason) => return self.refuse(Some(kind), reason, unpacked, buffer, state),
         };
         if table.routed {
             decrement_ttl(packet);
@@ -235,9 +286,8 @@ impl<D: Device, P: Port> Outward<D, P> {
         let datagram =
             Datagram { to: peer.address, ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
         let gathered = &mut state.gathered;
-        let start = at + vnet;
         let bytes = packet.len();
-        match split {
+        match unpacked.split {
             Split::Whole => {
                 let made = self.front(gathered, peer, &header);
                 let from = gathered.pieces.len();

@@ -27,6 +27,9 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "wireguard")]
+mod wireguard;
+
 const MTU: u16 = 1450;
 const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
 
@@ -103,6 +106,10 @@ impl AsFd for FakeSocket {
 }
 
 impl Port for FakeSocket {
+    fn is_ipv6(&self) -> bool {
+        false
+    }
+
     fn receive(&self, _: &mut Receiver, _: usize) -> io::Result<usize> {
         next(&self.faults)?;
         Err(io::ErrorKind::WouldBlock.into())
@@ -144,13 +151,13 @@ fn config() -> Arc<EngineConfig> {
 
 fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
-    Inward { config: config(), tun: tun.clone(), socket, table, counters: Arc::default(), wake }
+    Inward { config: config(), tun: tun.clone(), socket, table, wireguard: None, counters: Arc::default(), wake }
 }
 
 fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
     let line = Arc::new(FakeSocket { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
-    (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, counters: Arc::default(), wake }, line)
+    (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
 }
 
 /// One of our receiving sockets on loopback, and a socket that sends to it.

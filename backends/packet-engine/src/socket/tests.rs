@@ -54,7 +54,7 @@ fn messages_arrive_as_they_were_sent() {
             let mut got = Vec::new();
             while got.len() < 4 {
                 let receipts = receive(&mut receiver, &socket);
-                assert!(receipts.iter().all(|receipt| receipt.from == address.parse::<IpAddr>().unwrap() && !receipt.truncated));
+                assert!(receipts.iter().all(|receipt| receipt.from.ip() == address.parse::<IpAddr>().unwrap() && !receipt.truncated));
                 got.extend(datagrams(&mut receiver, &receipts));
             }
             let with_head = |range: Range<usize>| [&made[..], &read[range]].concat();

@@ -1,0 +1,77 @@
+//! With WireGuard: packets are sealed, one after another into the room for generated headers, and gathered like others.
+
+use super::{Datagram, Outward, State, Unpacked};
+use crate::ecn;
+use crate::engine::io::{Device, Port};
+use crate::reason::Reason;
+use crate::split::{HEADERS, Split};
+use crate::wireguard::{Sealer, Way};
+
+impl<D: Device, P: Port> Outward<D, P> {
+    /// Chooses the peer of a packet, once for all its segments, and seals them for that peer.
+    pub(super) fn seal(&self, unpacked: &Unpacked, buffer: &mut [u8], sealer: &mut Sealer<'_>, state: &mut State) {
+        let Unpacked { start, length, header, .. } = *unpacked;
+        let (segment, count) = unpacked.segments();
+        let sent = &self.counters.sent;
+        let slot = match sealer.route(&header, segment.unwrap_or(length)) {
+            Ok(slot) => slot,
+            Err((tell, reason)) => return self.refuse(tell, reason, unpacked, buffer, state),
+        };
+        let way = match sealer.hold(slot) {
+            Ok(way) => way,
+            Err(reason) => return sent.dropped_many(reason, count),
+        };
+        let datagram = match way {
+            Way::Parked => None,
+            Way::Sealed(to) => {
+                let Some(socket) = self.sockets.iter().position(|socket| socket.is_ipv6() == to.is_ipv6()) else {
+                    return sent.dropped_many(Reason::NoEndpoint, count);
+                };
+                Some(Datagram { to, ecn: ecn::encapsulate(header.tos, true), socket, bytes: 0 })
+            }
+        };
+        match unpacked.split {
+            Split::Whole => {
+                // Behind the packet, its slot in the buffer has room for the padding.
+                let padded = sealer.padded(length);
+                buffer.get_mut(start + length..start + padded).unwrap_or_default().fill(0);
+                let plain = buffer.get(start..start + padded).unwrap_or_default();
+                self.seal_one(plain, datagram, sealer, state);
+            }
+            Split::Segments(segments) => {
+                let Some(packet) = buffer.get(start..start + length) else { return sent.dropped_many(Reason::Short, count) };
+                let mut plain = std::mem::take(&mut state.plain);
+                for index in 0..count {
+                    plain.resize(HEADERS, 0);
+                    let Some((own, payload)) = segments.header(index, packet, &mut plain) else {
+                        sent.dropped(Reason::BadOffload);
+                        continue;
+                    };
+                    plain.truncate(own);
+                    plain.extend_from_slice(packet.get(payload).unwrap_or_default());
+                    plain.resize(sealer.padded(plain.len()), 0);
+                    self.seal_one(&plain, datagram, sealer, state);
+                }
+                state.plain = plain;
+            }
+        }
+    }
+
+    /// Seals a single packet, which is padded, or keeps it until there is a session.
+    #[inline]
+    fn seal_one(&self, plain: &[u8], datagram: Option<Datagram>, sealer: &mut Sealer<'_>, state: &mut State) {
+        let sent = &self.counters.sent;
+        let Some(datagram) = datagram else { return sent.dropped_many(Reason::NoSession, sealer.park(plain)) };
+        let gathered = &mut state.gathered;
+        let room = gathered.used + Sealer::room(plain.len());
+        if gathered.made.len() < room {
+            gathered.made.resize(room * 2, 0);
+        }
+        let Some(bytes) = gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out)) else {
+            return sent.dropped(Reason::NoSession);
+        };
+        let from = gathered.pieces.len();
+        gathered.made_piece(bytes);
+        gathered.add(Datagram { bytes, ..datagram }, from, state.gso);
+    }
+}

@@ -1,0 +1,31 @@
+//! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The protocol itself (Noise, cookies, its timers) is
+//! `boringtun`'s; this module decides whose packet it is and when a peer needs attention, and keeps the cost of both off the packet path.
+//!
+//! [`Device`] is set up like the kernel's: a private key, peers, allowed IPs, while packets flow. Threads that move packets use what it published
+//! last, and lock one peer for a run of packets. Everything slow, handshakes above all, is left to [`Device::work`], which one thread calls.
+
+mod device;
+mod handshake;
+mod identity;
+mod key;
+mod link;
+mod message;
+mod open;
+mod peer;
+mod pending;
+mod routes;
+mod seal;
+mod snapshot;
+mod visit;
+mod work;
+
+pub use device::{Change, Device};
+pub use key::{PublicKey, Secret, public_key};
+pub use open::Opener;
+pub use peer::{PeerState, PeerStatus};
+pub use seal::{Sealer, Way};
+pub use snapshot::Snapshot;
+pub use work::Worker;
+
+#[cfg(test)]
+mod tests;

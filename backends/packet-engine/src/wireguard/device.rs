@@ -1,0 +1,334 @@
+//! The device: what is configured of it, changed while packets flow, and published for the threads.
+
+use super::identity::Identity;
+use super::key::{PublicKey, Secret, is_weak, public_key};
+use super::link::Link;
+use super::peer::{Peer, PeerState, PeerStatus};
+use super::pending::Pending;
+use super::routes::Routes;
+use super::snapshot::Snapshot;
+use crate::counters::Counters;
+use crate::reason::Reason;
+use arc_swap::{ArcSwap, Guard};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A peer whose packets flow is visited this often.
+const BUSY: Duration = Duration::from_millis(500);
+/// A visit that is so late is entered again.
+const OVERDUE: Duration = Duration::from_secs(2);
+/// The bytes of all packets that wait for sessions. A node whose peers are all dead does not fill its memory with packets for them.
+const PARKED: usize = 16 << 20;
+/// The bits of a peer's index.
+const INDEX: u32 = 0x00ff_ffff;
+
+/// A WireGuard device.
+pub struct Device {
+    published: ArcSwap<Snapshot>,
+    control: Mutex<Control>,
+    pub(super) pending: Pending,
+    pub(super) counters: Arc<Counters>,
+    /// Makes the indices of sessions hard to guess, and different after each start.
+    mask: u32,
+    parked: AtomicUsize,
+}
+
+/// The configuration that is not in the snapshot.
+#[derive(Default)]
+struct Control {
+    private: Option<Secret>,
+    allowed: BTreeMap<IpNet, PublicKey>,
+}
+
+impl Device {
+    /// A device without a key or peers.
+    pub fn new(counters: Arc<Counters>) -> Self {
+        let snapshot = Snapshot { identity: None, peers: Arc::default(), routes: Arc::new(Routes::build(std::iter::empty())), mtu: u16::MAX };
+        Self {
+            published: ArcSwap::from_pointee(snapshot),
+            control: Mutex::default(),
+            pending: Pending::default(),
+            counters,
+            mask: rand::random::<u32>() & INDEX,
+            parked: AtomicUsize::new(0),
+        }
+    }
+
+    /// The device of an engine that counts there. None in builds without WireGuard.
+    pub(crate) fn create(counters: &Arc<Counters>) -> Option<Arc<Self>> {
+        Some(Arc::new(Self::new(Arc::clone(counters))))
+    }
+
+    /// Begins a change. What was changed is published as a whole when it is dropped.
+    pub fn change(&self) -> Change<'_> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = Snapshot::clone(&self.published.load());
+        Change {
+            device: self,
+            control,
+            next,
+            routes: false,
+            dirty: false,
+            rekeyed: false,
+            added: Vec::new(),
+            removed: Vec::new(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The public key of the device, if it has a private one.
+    pub fn public_key(&self) -> Option<PublicKey> {
+        self.published.load().identity.as_ref().map(|identity| *identity.public.as_bytes())
+    }
+
+    /// The peers and what they did, sorted by key.
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.published.load();
+        let mut allowed: BTreeMap<PublicKey, Vec<IpNet>> = BTreeMap::new();
+        control.allowed.iter().for_each(|(net, key)| allowed.entry(*key).or_default().push(*net));
+        let status = |peer: &Arc<Peer>| {
+            let link = peer.lock();
+            let state = PeerState {
+                endpoint: link.endpoint,
+                preshared: link.preshared.clone(),
+                keepalive: link.keepalive,
+                allowed: allowed.remove(&peer.key).unwrap_or_default(),
+            };
+            PeerStatus { key: peer.key, state, handshake: link.handshake, sent: link.sent, received: link.received }
+        };
+        let mut peers: Vec<PeerStatus> = snapshot.peers.iter().map(status).collect();
+        peers.sort_unstable_by_key(|peer| peer.key);
+        peers
+    }
+
+    /// What was published last.
+    #[inline]
+    pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        self.published.load()
+    }
+
+    /// The index that a peer's tunnels get.
+    pub(super) fn index(&self, slot: u32) -> u32 {
+        (slot << 1 ^ self.mask) & INDEX
+    }
+
+    /// The slot of the peer whose session has this index, and which of the peer's tunnels it belongs to.
+    #[inline]
+    pub(super) fn place(&self, index: u32) -> (u32, u32) {
+        let place = index >> 8 ^ self.mask;
+        (place >> 1, place & 1)
+    }
+
+    /// Notes that packets of a peer flow.
+    #[inline]
+    pub(super) fn used(&self, peer: &Peer, link: &mut Link, now: Instant) {
+        link.used = now;
+        self.visit_by(peer, link, now + BUSY);
+    }
+
+    /// Has a peer visited by a time.
+    #[inline]
+    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant) {
+        // A visit that is long overdue was lost: its peer had not been published yet, or its slot was another's.
+        if link.due.is_none_or(|due| due > at || due + OVERDUE < at) {
+            link.due = Some(at);
+            self.pending.schedule(at, peer.slot);
+        }
+    }
+
+    /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
+    pub(super) fn park(&self, peer: &Peer, link: &mut Link, plain: &[u8], now: Instant) -> usize {
+        if self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED {
+            self.parked.fetch_sub(plain.len(), Ordering::Relaxed);
+            return 1;
+        }
+        let gone = link.park(plain);
+        if link.initiated.is_none() {
+            self.visit_by(peer, link, now);
+        }
+        gone.map_or(0, |gone| {
+            self.unparked(&gone);
+            1
+        })
+    }
+
+    /// Notes that a packet waits no longer.
+    pub(super) fn unparked(&self, packet: &[u8]) {
+        self.parked.fetch_sub(packet.len(), Ordering::Relaxed);
+    }
+
+    /// Drops the packets that wait for a session with a peer.
+    pub(super) fn give_up(&self, link: &mut Link) {
+        let parked = std::mem::take(&mut link.parked);
+        parked.iter().for_each(|packet| self.unparked(packet));
+        self.counters.sent.dropped_many(Reason::NoSession, parked.len());
+    }
+
+    /// The peer confirmed a session: what waits for one can go.
+    #[cold]
+    pub(super) fn confirmed(&self, peer: &Peer, link: &mut Link, now: Instant) {
+        crate::counters::add(&self.counters.handshakes.completed, 1);
+        if !link.parked.is_empty() {
+            self.visit_by(peer, link, now);
+        }
+    }
+
+    /// Wakes the thread that waits in [`Device::wait`].
+    pub fn ring(&self) {
+        self.pending.ring();
+    }
+
+    /// Waits for work, at most until a time.
+    pub fn wait(&self, until: Option<Instant>) {
+        self.pending.wait(until);
+    }
+}
+
+/// A change of a device.
+pub struct Change<'d> {
+    device: &'d Device,
+    control: MutexGuard<'d, Control>,
+    next: Snapshot,
+    /// Whether allowed IPs changed.
+    routes: bool,
+    dirty: bool,
+    /// Whether the private key changed.
+    rekeyed: bool,
+    added: Vec<u32>,
+    removed: Vec<Arc<Peer>>,
+    now: Instant,
+}
+
+impl Change<'_> {
+    /// Sets the private key. Sessions under the former one send no more, and open what is still on the way; new handshakes begin at once.
+    pub fn set_private_key(&mut self, private: Secret) {
+        if self.control.private.as_ref() == Some(&private) {
+            return;
+        }
+        self.remove_peer(&public_key(&private));
+        self.next.identity = Some(Arc::new(Identity::new(&private)));
+        self.control.private = Some(private);
+        self.rekeyed = true;
+        self.dirty = true;
+    }
+
+    /// Sets the MTU of the device, which inner packets must not exceed.
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.dirty |= self.next.mtu != mtu;
+        self.next.mtu = mtu;
+    }
+
+    /// Adds a peer or changes it. Without an endpoint the present one is left. A session goes on; a new preshared key counts from the next
+    /// handshake on. With a new peer a handshake is initiated.
+    ///
+    /// # Errors
+    /// No peer can have that key.
+    pub fn set_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), String> {
+        let Some(peer) = self.next.peers.get(&key) else {
+            return self.add_peer(key, endpoint, preshared, keepalive);
+        };
+        let mut link = peer.lock();
+        link.endpoint = endpoint.or(link.endpoint);
+        if link.preshared != preshared {
+            link.preshared = preshared;
+            link.renew(true);
+        }
+        if link.keepalive != keepalive {
+            link.keepalive = keepalive;
+            link.kept = None;
+            self.device.visit_by(peer, &mut link, self.now);
+        }
+        Ok(())
+    }
+
+    fn add_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), String> {
+        if is_weak(&key) {
+            return Err("its public key is of small order: anyone could pretend to be that peer".to_owned());
+        }
+        if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key) {
+            return Err("its public key is this device's own".to_owned());
+        }
+        let link = Link::new(self.next.identity.clone(), endpoint, preshared, keepalive, self.now);
+        let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
+        Arc::make_mut(&mut self.next.peers).insert(&peer);
+        self.added.push(peer.slot);
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Removes a peer and its allowed IPs. Returns whether there was one.
+    pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
+        if self.next.peers.get(key).is_none() {
+            return false;
+        }
+        let Some(peer) = Arc::make_mut(&mut self.next.peers).remove(key) else { return false };
+        self.removed.push(peer);
+        self.control.allowed.retain(|_, owner| owner != key);
+        self.routes = true;
+        self.dirty = true;
+        true
+    }
+
+    /// Removes all peers.
+    pub fn clear(&mut self) {
+        self.removed.extend(self.next.peers.iter().cloned());
+        self.next.peers = Arc::default();
+        self.control.allowed.clear();
+        self.routes = true;
+    }
+
+    /// Gives an allowed IP to a peer, from whichever had it.
+    ///
+    /// # Errors
+    /// There is no such peer.
+    pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), String> {
+        if self.next.peers.get(&key).is_none() {
+            return Err("there is no peer with that public key".to_owned());
+        }
+        self.routes |= self.control.allowed.insert(net.trunc(), key) != Some(key);
+        Ok(())
+    }
+
+    /// Takes an allowed IP from a peer. Returns whether the peer had it.
+    pub fn remove_allowed_ip(&mut self, net: IpNet, key: &PublicKey) -> bool {
+        let had = self.control.allowed.get(&net.trunc()) == Some(key);
+        if had {
+            self.control.allowed.remove(&net.trunc());
+            self.routes = true;
+        }
+        had
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if self.routes {
+            let slot = |(net, key): (&IpNet, &PublicKey)| Some((*net, self.next.peers.get(key)?.slot));
+            self.next.routes = Arc::new(Routes::build(self.control.allowed.iter().filter_map(slot)));
+        }
+        if self.routes || self.dirty {
+            self.device.published.store(Arc::new(self.next.clone()));
+        }
+        // Greeted only now that the thread can see them.
+        if self.rekeyed {
+            for peer in self.next.peers.iter() {
+                peer.lock().rekey(self.next.identity.clone());
+                self.device.pending.greet(peer.slot);
+            }
+        } else {
+            self.added.iter().for_each(|slot| self.device.pending.greet(*slot));
+        }
+        // Only now, so that no packet finds a peer that is gone while another has its allowed IPs. What a thread still does with the former
+        // snapshot ends at the peer's lock.
+        for peer in &self.removed {
+            let mut link = peer.lock();
+            link.remove();
+            self.device.give_up(&mut link);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The state of one peer: its tunnels, where it is, what waits for a session, when it is due.
+
+use super::identity::Identity;
+use super::key::{PublicKey, Secret};
+use boringtun::noise::errors::WireGuardError;
+use boringtun::noise::{Tunn, TunnResult};
+use boringtun::x25519;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The most packets that wait for a session with one peer, as in the kernel.
+const PARKED: usize = 128;
+/// How long packets of the former tunnel are still accepted once the new one has a session.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// A peer's state, behind its lock.
+pub(super) struct Link {
+    /// Where its datagrams go.
+    pub(super) endpoint: Option<SocketAddr>,
+    pub(super) preshared: Option<Secret>,
+    /// Seconds between keepalives; zero for none.
+    pub(super) keepalive: u16,
+    /// Our key, with which the present tunnel is made. It counts, not that of a snapshot that a thread still has.
+    identity: Option<Arc<Identity>>,
+    /// Whether it was removed. Nothing is sealed or opened from then on, even by a thread that still sees it.
+    pub(super) removed: bool,
+    /// The tunnel with our present keys, which makes the handshakes. Made when it is needed first.
+    tunn: Option<Box<Tunn>>,
+    /// The tunnel with the keys before.
+    old: Option<Old>,
+    /// Which of its two indices the present tunnel uses, so that a datagram's index tells the tunnel.
+    parity: u32,
+    /// Plain packets that wait for a session, oldest first.
+    pub(super) parked: VecDeque<Vec<u8>>,
+    /// When the initiation was sent that has no answer yet.
+    pub(super) initiated: Option<Instant>,
+    /// When an initiation of the peer was answered last.
+    pub(super) answered: Option<Instant>,
+    /// The index of the session that the peer has to confirm with its first packet.
+    pub(super) unconfirmed: Option<u32>,
+    /// When packets were sealed or opened last.
+    pub(super) used: Instant,
+    /// When the last persistent keepalive was due. None: one is due at once.
+    pub(super) kept: Option<Instant>,
+    /// Whether the former tunnel asks for its next handshake, which is the present one's.
+    pub(super) rekeys: bool,
+    /// When it is to be visited.
+    pub(super) due: Option<Instant>,
+    /// When a handshake was completed last.
+    pub(super) handshake: Option<SystemTime>,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+}
+
+/// The tunnel of former keys.
+struct Old {
+    tunn: Box<Tunn>,
+    /// Whether it may still send. After a change of the private key it may not; a new preshared key counts from the next handshake.
+    sends: bool,
+    /// When it ends, once the present one has a session.
+    until: Option<Instant>,
+}
+
+/// One of the two tunnels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Which {
+    Present,
+    Old,
+}
+
+impl Link {
+    pub(super) fn new(
+        identity: Option<Arc<Identity>>,
+        endpoint: Option<SocketAddr>,
+        preshared: Option<Secret>,
+        keepalive: u16,
+        now: Instant,
+    ) -> Self {
+        Self {
+            identity,
+            endpoint,
+            preshared,
+            keepalive,
+            removed: false,
+            tunn: None,
+            old: None,
+            parity: 0,
+            parked: VecDeque::new(),
+            initiated: None,
+            answered: None,
+            unconfirmed: None,
+            used: now,
+            kept: None,
+            rekeys: false,
+            due: None,
+            handshake: None,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    /// The present tunnel, unless we have no key. `index` is that of the peer, without the tunnel's parity.
+    pub(super) fn tunn(&mut self, key: &PublicKey, index: u32) -> Option<&mut Tunn> {
+        let identity = self.identity.as_ref()?;
+        let parity = self.parity;
+        let preshared = &self.preshared;
+        let tunn = self.tunn.get_or_insert_with(|| {
+            let preshared = preshared.as_ref().map(|secret| *secret.bytes());
+            let peer = x25519::PublicKey::from(*key);
+            Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
+        });
+        Some(tunn)
+    }
+
+    /// The present tunnel, if it was needed yet.
+    pub(super) fn present(&mut self) -> Option<&mut Tunn> {
+        self.tunn.as_deref_mut()
+    }
+
+    /// The former tunnel, and whether it may send.
+    pub(super) fn old(&mut self) -> Option<(&mut Tunn, bool)> {
+        self.old.as_mut().map(|old| (&mut *old.tunn, old.sends))
+    }
+
+    /// Whether there is a session to open packets with, or a former one.
+    pub(super) fn has_session(&self) -> bool {
+        self.tunn.as_deref().is_some_and(has_session) || self.old.is_some()
+    }
+
+    /// Our key changed.
+    pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) {
+        self.identity = identity;
+        self.renew(false);
+    }
+
+    /// The keys changed: the present tunnel becomes the former one.
+    pub(super) fn renew(&mut self, sends: bool) {
+        self.initiated = None;
+        self.unconfirmed = None;
+        let Some(tunn) = self.tunn.take() else {
+            return self.old.iter_mut().for_each(|old| old.sends &= sends);
+        };
+        if has_session(&tunn) {
+            self.old = Some(Old { tunn, sends, until: None });
+            self.parity ^= 1;
+        } else if let Some(old) = &mut self.old {
+            // What has no session is worth less than what packets may still come in with.
+            old.sends &= sends;
+            old.until = None;
+        }
+    }
+
+    /// The tunnel whose session packets are sent in.
+    pub(super) fn sending(&self) -> Option<Which> {
+        if self.tunn.as_deref().is_some_and(has_session) {
+            return Some(Which::Present);
+        }
+        self.old.as_ref().filter(|old| old.sends && has_session(&old.tunn)).map(|_| Which::Old)
+    }
+
+    /// Seals a packet, which is padded, in the session of a tunnel that has one. Returns the length of the message.
+    #[inline]
+    pub(super) fn seal(&mut self, which: Which, plain: &[u8], out: &mut [u8]) -> Option<usize> {
+        let tunn = match which {
+            Which::Present => self.tunn.as_deref_mut()?,
+            Which::Old => &mut self.old.as_mut()?.tunn,
+        };
+        match tunn.encapsulate(plain, out) {
+            TunnResult::WriteToNetwork(message) if message.first() == Some(&4) => {
+                let length = message.len();
+                self.sent += length as u64;
+                Some(length)
+            }
+            _ => None,
+        }
+    }
+
+    /// Opens a data message into `out`, which is at least as long. Returns the length of the packet, zero for a keepalive.
+    #[inline]
+    pub(super) fn open(&mut self, parity: u32, message: &[u8], out: &mut [u8]) -> Result<usize, WireGuardError> {
+        let tunn = if parity == self.parity { self.tunn.as_deref_mut() } else { self.old.as_mut().map(|old| &mut *old.tunn) };
+        match tunn.ok_or(WireGuardError::NoCurrentSession)?.decapsulate(None, message, out) {
+            TunnResult::Done => Ok(0),
+            TunnResult::WriteToTunnelV4(packet, _) => Ok(packet.len()),
+            TunnResult::WriteToTunnelV6(packet, _) => Ok(packet.len()),
+            TunnResult::Err(error) => Err(error),
+            TunnResult::WriteToNetwork(_) => Err(WireGuardError::UnexpectedPacket),
+        }
+    }
+
+    /// Keeps a packet until there is a session. Returns the packet that had to go for it.
+    pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.parked.push_back(plain.to_vec());
+        if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
+    }
+
+    /// A handshake was completed.
+    pub(super) fn shaken(&mut self, now: Instant) {
+        self.handshake = Some(SystemTime::now());
+        if let Some(old) = &mut self.old {
+            old.until = Some(now + LINGER);
+        }
+    }
+
+    /// Ends the former tunnel when its time has come or its session is over.
+    pub(super) fn end_old(&mut self, now: Instant) {
+        if self.old.as_ref().is_some_and(|old| !has_session(&old.tunn) || old.until.is_some_and(|until| until <= now)) {
+            self.old = None;
+        }
+    }
+
+    /// Ends everything with the peer.
+    pub(super) fn remove(&mut self) {
+        self.removed = true;
+        self.tunn = None;
+        self.old = None;
+        self.due = None;
+    }
+}
+
+/// Whether a tunnel has a session that packets can be sent in.
+#[inline]
+fn has_session(tunn: &Tunn) -> bool {
+    tunn.time_since_last_handshake().is_some()
+}

@@ -1,0 +1,14 @@
+//! Lengths of messages, and the padding of packets.
+
+/// The bytes that a data message adds: type, receiver and counter before, the tag behind.
+pub(super) const OVERHEAD: usize = crate::framing::WIREGUARD;
+/// Room for any message of the protocol without data. The longest is an initiation.
+pub(super) const LONGEST: usize = 148;
+/// Inner packets are padded to a multiple of this.
+const PADDING: usize = 16;
+
+/// The length of an inner packet with its padding, which hides the exact length but never makes a packet longer than the MTU.
+#[inline]
+pub(super) fn padded(length: usize, mtu: u16) -> usize {
+    length.next_multiple_of(PADDING).min(usize::from(mtu)).max(length)
+}

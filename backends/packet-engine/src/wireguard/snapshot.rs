@@ -1,0 +1,76 @@
+//! What the threads see of a device: its identity, peers by slot and by key, allowed IPs. It is replaced as a whole.
+
+use super::identity::Identity;
+use super::key::PublicKey;
+use super::peer::Peer;
+use super::routes::Routes;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The peers of a device.
+#[derive(Clone, Default)]
+pub(super) struct Peers {
+    slots: Vec<Option<Arc<Peer>>>,
+    by_key: HashMap<PublicKey, u32>,
+}
+
+impl Peers {
+    /// A slot that is free.
+    pub(super) fn free(&self) -> u32 {
+        let free = if self.by_key.len() < self.slots.len() { self.slots.iter().position(Option::is_none) } else { None };
+        u32::try_from(free.unwrap_or(self.slots.len())).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn insert(&mut self, peer: &Arc<Peer>) {
+        let at = peer.slot as usize;
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, None);
+        }
+        if let Some(place) = self.slots.get_mut(at) {
+            *place = Some(Arc::clone(peer));
+            self.by_key.insert(peer.key, peer.slot);
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &PublicKey) -> Option<Arc<Peer>> {
+        let slot = self.by_key.remove(key)?;
+        self.slots.get_mut(slot as usize)?.take()
+    }
+
+    pub(super) fn get(&self, key: &PublicKey) -> Option<&Arc<Peer>> {
+        self.at(*self.by_key.get(key)?)
+    }
+
+    #[inline]
+    pub(super) fn at(&self, slot: u32) -> Option<&Arc<Peer>> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.slots.iter().flatten()
+    }
+}
+
+/// The state of a device at one moment.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(super) identity: Option<Arc<Identity>>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) routes: Arc<Routes>,
+    pub(super) mtu: u16,
+}
+
+impl Snapshot {
+    /// The peer in a slot.
+    #[inline]
+    pub(super) fn peer(&self, slot: u32) -> Option<&Peer> {
+        self.peers.at(slot).map(|peer| &**peer)
+    }
+
+    /// The slot of the peer whom an inner address belongs to.
+    #[inline]
+    pub(super) fn slot_of(&self, ip: IpAddr) -> Option<u32> {
+        self.routes.lookup(ip)
+    }
+}

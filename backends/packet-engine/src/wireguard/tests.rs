@@ -1,0 +1,548 @@
+//! Devices that exchange datagrams in memory.
+
+use super::message::{OVERHEAD, padded};
+use super::*;
+use crate::counters::Counters;
+use crate::packet::Header;
+use crate::reason::Reason;
+use ipnet::IpNet;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+const MTU: u16 = 1420;
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Relaxed)
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// An IPv4 or IPv6 packet of UDP with a payload.
+fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let builder = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => etherparse::PacketBuilder::ipv4(from.octets(), to.octets(), 64),
+        (IpAddr::V6(from), IpAddr::V6(to)) => etherparse::PacketBuilder::ipv6(from.octets(), to.octets(), 64),
+        _ => panic!("two families"),
+    };
+    let mut packet = Vec::new();
+    builder.udp(1000, 2000).write(&mut packet, payload).unwrap();
+    packet
+}
+
+/// A node: a device, where it is, and what came out of it.
+struct Node {
+    device: Device,
+    worker: Worker,
+    address: SocketAddr,
+    key: PublicKey,
+    /// Packets that it delivered.
+    delivered: Vec<Vec<u8>>,
+    /// Datagrams that it sent.
+    sent: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+impl Node {
+    fn new(number: u8) -> Self {
+        let counters = Arc::new(Counters::default());
+        let device = Device::new(counters);
+        device.change().set_mtu(MTU);
+        let mut node = Self {
+            device,
+            worker: Worker::default(),
+            address: SocketAddr::new(Ipv4Addr::new(192, 168, 56, number).into(), 51820),
+            key: [0; 32],
+            delivered: Vec::new(),
+            sent: VecDeque::new(),
+        };
+        node.rekey(number);
+        node
+    }
+
+    fn rekey(&mut self, seed: u8) {
+        let private = Secret::new([seed; 32]);
+        self.key = public_key(&private);
+        self.device.change().set_private_key(private);
+        assert_eq!(self.device.public_key(), Some(self.key));
+    }
+
+    fn add(&self, peer: &Node, allowed: &[&str]) {
+        let mut change = self.device.change();
+        change.set_peer(peer.key, Some(peer.address), None, 0).unwrap();
+        allowed.iter().for_each(|allowed| change.set_allowed_ip(net(allowed), peer.key).unwrap());
+    }
+
+    /// Does all work that is due.
+    fn work(&mut self) {
+        let Self { device, worker, sent, .. } = self;
+        while device.work(worker, &mut |to, datagram| sent.push_back((to, datagram.to_vec()))).is_some_and(|next| next <= Instant::now()) {}
+    }
+
+    /// Sends a packet of a pod. Returns the sealed datagram, or nothing if it waits for a session.
+    fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
+        let snapshot = self.device.snapshot();
+        let mut sealer = Sealer::new(&self.device, &snapshot, Instant::now());
+        let slot = sealer.route(&Header::parse(packet).unwrap(), packet.len()).map_err(|(_, reason)| reason)?;
+        let mut plain = packet.to_vec();
+        plain.resize(sealer.padded(packet.len()), 0);
+        match sealer.hold(slot)? {
+            Way::Sealed(to) => {
+                let mut out = vec![0; Sealer::room(plain.len())];
+                let length = sealer.seal(&plain, &mut out).unwrap();
+                assert_eq!(length, plain.len() + OVERHEAD);
+                out.truncate(length);
+                Ok(Some((to, out)))
+            }
+            Way::Parked => {
+                assert_eq!(sealer.park(&plain), 0);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Receives a datagram.
+    fn receives(&mut self, from: SocketAddr, datagram: &[u8]) -> Result<(), Reason> {
+        let snapshot = self.device.snapshot();
+        let mut opener = Opener::new(&self.device, &snapshot, Instant::now());
+        let mut datagram = datagram.to_vec();
+        if let Some(header) = opener.open(&mut datagram, from, &mut Vec::new())? {
+            self.delivered.push(datagram[..header.total_len].to_vec());
+        }
+        Ok(())
+    }
+
+    fn sees(&self, peer: &PublicKey) -> PeerStatus {
+        self.device.peers().into_iter().find(|status| status.key == *peer).unwrap()
+    }
+}
+
+/// Delivers what nodes send until nothing is on its way.
+fn settle(nodes: &mut [&mut Node]) {
+    for _ in 0..50 {
+        nodes.iter_mut().for_each(|node| node.work());
+        let mut moved = false;
+        for from in 0..nodes.len() {
+            let address = nodes[from].address;
+            while let Some((to, datagram)) = nodes[from].sent.pop_front() {
+                moved = true;
+                if let Some(node) = nodes.iter_mut().find(|node| node.address == to) {
+                    let _ = node.receives(address, &datagram);
+                }
+            }
+        }
+        if !moved {
+            return;
+        }
+    }
+    panic!("they never end");
+}
+
+/// A peer gets at most fifty answers a second: sooner, its next initiation would be refused.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(30));
+}
+
+/// Two nodes with a subnet each, a session between them.
+fn pair() -> (Node, Node) {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24", "fd00:2::/64"]);
+    b.add(&a, &["10.5.1.0/24", "fd00:1::/64"]);
+    settle(&mut [&mut a, &mut b]);
+    (a, b)
+}
+
+/// Sends a packet that has to be sealed at once, and delivers it.
+fn passes(from: &mut Node, to: &mut Node, packet: &[u8]) {
+    let (way, datagram) = from.pod_sends(packet).unwrap().unwrap();
+    assert_eq!(way, to.address);
+    let before = to.delivered.len();
+    to.receives(from.address, &datagram).unwrap();
+    assert_eq!(to.delivered[before..], [packet.to_vec()]);
+}
+
+#[test]
+fn packets_pass_both_ways() {
+    let (mut a, mut b) = pair();
+    for (here, there) in [("10.5.1.9", "10.5.2.9"), ("fd00:1::9", "fd00:2::9")] {
+        for length in [0, 1, 15, 16, 17, 1000] {
+            passes(&mut a, &mut b, &packet(ip(here), ip(there), &vec![7; length]));
+            passes(&mut b, &mut a, &packet(ip(there), ip(here), &vec![8; length]));
+        }
+    }
+    let seen = a.sees(&b.key);
+    assert!(seen.handshake.is_some() && seen.sent > 3000 && seen.received > 3000, "{seen:?}");
+    assert_eq!(seen.state.allowed, [net("10.5.2.0/24"), net("fd00:2::/64")]);
+    let of = |node: &Node| node.device.counters.handshakes.completed.load(Relaxed);
+    assert!(of(&a) > 0 && of(&b) > 0, "each counts a handshake when it is complete");
+}
+
+#[test]
+fn padding_hides_the_length_within_the_mtu() {
+    assert_eq!([0, 1, 16, 1405, 1408, 1409, 1420].map(|length| padded(length, MTU)), [0, 16, 16, 1408, 1408, 1420, 1420]);
+    assert_eq!(padded(1430, MTU), 1430, "nothing is cut");
+}
+
+#[test]
+fn packets_wait_for_the_first_session() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24"]);
+    b.add(&a, &["10.5.1.0/24"]);
+    let all: Vec<_> = (0..5u8).map(|n| packet(ip("10.5.1.9"), ip("10.5.2.9"), &[n; 30])).collect();
+    for packet in &all {
+        assert_eq!(a.pod_sends(packet), Ok(None));
+    }
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.delivered, all, "in order");
+    assert_eq!((count(&a.device.counters.sent.packets), count(&a.device.counters.sent.bytes)), (5, 5 * 58));
+}
+
+/// The node that restarted has no session, and the other does not know. It begins by itself, so what only comes in is not lost for long.
+#[test]
+fn a_node_that_restarted_begins() {
+    let (mut a, old) = pair();
+    drop(old);
+    pause();
+    let mut b = Node::new(2);
+    b.add(&a, &["10.5.1.0/24"]);
+    let (_, lost) = a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"lost")).unwrap().unwrap();
+    assert_eq!(b.receives(a.address, &lost), Err(Reason::NoSession));
+    settle(&mut [&mut a, &mut b]);
+    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"));
+}
+
+#[test]
+fn the_longest_allowed_ip_wins_and_moves_at_once() {
+    let (mut a, mut b) = pair();
+    let mut c = Node::new(3);
+    a.add(&c, &["10.5.2.128/25"]);
+    c.add(&a, &["10.5.1.0/24"]);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    let (high, low) = (packet(ip("10.5.1.9"), ip("10.5.2.200"), b"high"), packet(ip("10.5.1.9"), ip("10.5.2.9"), b"low"));
+    passes(&mut a, &mut c, &high);
+    passes(&mut a, &mut b, &low);
+    a.device.change().set_allowed_ip(net("10.5.2.0/24"), c.key).unwrap();
+    passes(&mut a, &mut c, &low);
+    // B spoke for it a moment ago.
+    let (_, forged) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"mine")).unwrap().unwrap();
+    assert_eq!(a.receives(b.address, &forged), Err(Reason::Spoofed));
+    assert!(a.device.change().remove_allowed_ip(net("10.5.2.0/24"), &c.key));
+    assert!(!a.device.change().remove_allowed_ip(net("10.5.2.128/25"), &b.key), "it is C's");
+    assert_eq!(a.pod_sends(&low), Err(Reason::NoRoute));
+    passes(&mut a, &mut c, &high);
+}
+
+#[test]
+fn a_packet_that_waited_is_not_sent_to_who_lost_its_subnet() {
+    let (mut a, mut b, mut c) = (Node::new(1), Node::new(2), Node::new(3));
+    a.add(&b, &["10.5.2.0/24"]);
+    b.add(&a, &["10.5.1.0/24"]);
+    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    a.add(&c, &["10.5.2.0/24"]);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!((b.delivered.len(), a.device.counters.sent.drops(Reason::NoRoute)), (0, 1));
+}
+
+#[test]
+fn the_endpoint_follows_what_is_authentic() {
+    let (mut a, mut b) = pair();
+    b.address = "[fd00::7]:4242".parse().unwrap();
+    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"moved")).unwrap().unwrap();
+    let mut forged = datagram.clone();
+    forged[40] ^= 1;
+    assert_eq!(a.receives("192.0.2.66:1".parse().unwrap(), &forged), Err(Reason::BadTag));
+    assert_ne!(a.sees(&b.key).state.endpoint, Some(b.address));
+    a.receives(b.address, &datagram).unwrap();
+    assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
+    // A copy from elsewhere moves nothing.
+    assert_eq!(a.receives("192.0.2.66:1".parse().unwrap(), &datagram), Err(Reason::Replayed));
+    assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
+    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"));
+    // What is configured counts, and nothing configured leaves what was learned.
+    a.device.change().set_peer(b.key, None, None, 0).unwrap();
+    assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
+    a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
+    assert_eq!(a.sees(&b.key).state.endpoint, Some("192.0.2.1:51820".parse().unwrap()));
+}
+
+#[test]
+fn an_initiation_that_is_repeated_moves_nothing_and_is_refused() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &[]);
+    b.add(&a, &[]);
+    a.work();
+    let (_, initiation) = a.sent.pop_front().unwrap();
+    b.receives(a.address, &initiation).unwrap();
+    b.work();
+    pause();
+    b.receives("192.0.2.66:1".parse().unwrap(), &initiation).unwrap();
+    b.work();
+    assert_eq!(b.device.counters.received.drops(Reason::Replayed), 1);
+    assert_eq!(b.sees(&a.key).state.endpoint, Some(a.address));
+}
+
+#[test]
+fn a_new_key_of_ours_is_used_at_once_and_what_is_on_its_way_still_opens() {
+    let (mut a, mut b) = pair();
+    let (_, under_way) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"under way")).unwrap().unwrap();
+    let old = a.key;
+    a.rekey(77);
+    let answer = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"answer");
+    assert_eq!(a.pod_sends(&answer), Ok(None), "nothing is sealed under the former key");
+    settle(&mut [&mut a, &mut b]);
+    a.receives(b.address, &under_way).unwrap();
+    assert_eq!(a.delivered.len(), 1);
+    pause();
+    // B is told: the new peer takes the subnet, then the old one goes.
+    b.add(&a, &["10.5.1.0/24"]);
+    assert!(b.device.change().remove_peer(&old));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.delivered, [answer]);
+    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"again"));
+    passes(&mut b, &mut a, &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"));
+}
+
+#[test]
+fn a_new_preshared_key_leaves_the_session_and_counts_for_the_next() {
+    let (mut a, mut b) = pair();
+    let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
+    let secret = || Some(Secret::new([5; 32]));
+    a.device.change().set_peer(b.key, None, secret(), 0).unwrap();
+    settle(&mut [&mut a, &mut b]);
+    passes(&mut a, &mut b, &there);
+    passes(&mut b, &mut a, &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"));
+    // B restarts without it: no session. With it, there is one.
+    for (preshared, works) in [(None, false), (secret(), true)] {
+        b = Node::new(2);
+        b.device.change().set_peer(a.key, Some(a.address), preshared, 0).unwrap();
+        b.device.change().set_allowed_ip(net("10.5.1.0/24"), a.key).unwrap();
+        pause();
+        settle(&mut [&mut a, &mut b]);
+        assert_eq!(b.device.counters.handshakes.completed.load(Relaxed) > 0, works);
+        if works {
+            passes(&mut a, &mut b, &there);
+        }
+    }
+}
+
+#[test]
+fn a_removed_peer_is_gone_for_those_who_still_see_it() {
+    let (a, b) = pair();
+    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"late")).unwrap().unwrap();
+    let device = &a.device;
+    let before = device.snapshot();
+    assert!(device.change().remove_peer(&b.key) && !device.change().remove_peer(&b.key));
+    let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
+    let mut sealer = Sealer::new(device, &before, Instant::now());
+    let slot = sealer.route(&Header::parse(&there).unwrap(), there.len()).unwrap();
+    assert_eq!(sealer.hold(slot), Err(Reason::NoRoute));
+    sealer.release();
+    let mut opener = Opener::new(device, &before, Instant::now());
+    assert_eq!(opener.open(&mut datagram.clone(), b.address, &mut Vec::new()), Err(Reason::NoSession));
+    drop(opener);
+    assert_eq!(a.pod_sends(&there), Err(Reason::NoRoute));
+    assert!(a.device.peers().is_empty());
+}
+
+#[test]
+fn keys_that_no_peer_can_have_are_refused() {
+    let a = Node::new(1);
+    let mut change = a.device.change();
+    assert!(change.set_peer([0; 32], None, None, 0).unwrap_err().contains("small order"));
+    assert!(change.set_peer(a.key, None, None, 0).unwrap_err().contains("own"));
+    assert!(change.set_allowed_ip(net("10.5.2.0/24"), [9; 32]).unwrap_err().contains("no peer"));
+    drop(change);
+    assert!(a.device.peers().is_empty());
+}
+
+#[test]
+fn a_keepalive_is_sent_at_once_and_repeated() {
+    let (mut a, mut b) = pair();
+    let received = b.sees(&a.key).received;
+    a.device.change().set_peer(b.key, None, None, 1).unwrap();
+    settle(&mut [&mut a, &mut b]);
+    let first = b.sees(&a.key).received;
+    assert_eq!(first, received + OVERHEAD as u64, "at once");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while b.sees(&a.key).received == first && Instant::now() < deadline {
+        a.device.wait(a.device.pending.next().map(|next| next.min(deadline)));
+        settle(&mut [&mut a, &mut b]);
+    }
+    assert_eq!(b.sees(&a.key).received, first + OVERHEAD as u64);
+}
+
+#[test]
+fn under_load_a_sender_has_to_prove_its_address() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    b.add(&a, &[]);
+    // Initiations that are right as far as can be told cheaply: all that it takes is our public key.
+    let mut valid = Vec::new();
+    for n in 0..30u8 {
+        a.rekey(100 + n);
+        a.add(&b, &[]);
+        a.work();
+        valid.push(a.sent.pop_front().unwrap().1);
+        a.device.change().remove_peer(&b.key);
+        a.sent.clear();
+    }
+    for _ in 0..60 {
+        for initiation in &valid {
+            assert_eq!(b.receives("192.0.2.66:1".parse().unwrap(), initiation), Ok(()));
+        }
+        b.work();
+    }
+    let counters = &b.device.counters;
+    assert!(count(&counters.handshakes.cookies) > 0);
+    assert_eq!(counters.received.drops(Reason::UnknownPeer) + count(&counters.handshakes.cookies), 1800);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let (mut a, b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24"]);
+    let large = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[0; 1300]);
+    let snapshot = a.device.snapshot().clone();
+    let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
+    let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
+    assert_eq!(sealer.hold(slot), Ok(Way::Parked));
+    let dropped: usize = (0..200).map(|_| sealer.park(&large)).sum();
+    assert_eq!(dropped, 72, "128 stay");
+    drop(sealer);
+    let left = (0..2000).filter(|_| a.receives(b.address, &[&1u32.to_le_bytes()[..], &[7; 144]].concat()) == Ok(())).count();
+    assert_eq!(left, 1024);
+    a.device.change().remove_peer(&b.key);
+    assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
+}
+
+/// A subnet moves between two nodes while packets are sealed for it: each goes to who had it at some moment between before and after.
+#[test]
+fn a_subnet_moves_under_packets() {
+    let (mut a, mut b) = pair();
+    let mut c = Node::new(3);
+    a.add(&c, &[]);
+    c.add(&a, &["10.5.1.0/24"]);
+    settle(&mut [&mut a, &mut b, &mut c]);
+    let owners = [(b.key, b.address), (c.key, c.address)];
+    // The number of moves that began, and of those that are done. Even: B has it.
+    let (begun, done, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let datagrams = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Relaxed) {
+                let number = begun.fetch_add(1, SeqCst) + 1;
+                a.device.change().set_allowed_ip(net("10.5.2.0/24"), owners[(number % 2) as usize].0).unwrap();
+                done.store(number, SeqCst);
+            }
+        });
+        let sealed = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"whose?");
+        let mut datagrams = Vec::new();
+        while datagrams.len() < 20_000 || done.load(Relaxed) < 1000 {
+            let before = done.load(SeqCst);
+            let (to, datagram) = a.pod_sends(&sealed).unwrap().unwrap();
+            let after = begun.load(SeqCst);
+            let owner = u64::from(to == owners[1].1);
+            assert!((before..=after).any(|number| number % 2 == owner), "sealed for {to} between moves {before} and {after}");
+            datagrams.push((to, datagram));
+        }
+        end.store(true, Relaxed);
+        datagrams
+    });
+    let mut opened = [0, 0];
+    for (to, datagram) in datagrams.into_iter().rev().take(1000).rev() {
+        let (owner, other) = if to == b.address { (&mut b, &mut c) } else { (&mut c, &mut b) };
+        assert!(matches!(other.receives(a.address, &datagram), Err(Reason::NoSession | Reason::BadTag)));
+        assert_eq!(owner.receives(a.address, &datagram), Ok(()));
+        opened[usize::from(to == owners[1].1)] += 1;
+    }
+    assert!(opened.iter().sum::<i32>() == 1000, "{opened:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Nothing that is not exactly what a peer sent is delivered, and nothing panics.
+    #[test]
+    fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
+        let (a, mut b) = pair();
+        let (_, good) = a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"good")).unwrap().unwrap();
+        for (at, bits, noise, kind, length) in junk {
+            let mut damaged = good.clone();
+            let at = at.index(damaged.len());
+            damaged[at] ^= bits;
+            let _ = b.receives(a.address, &damaged);
+            let _ = b.receives(a.address, &noise);
+            let mut typed = noise.clone();
+            typed.resize(length, 0xff);
+            typed[..4].copy_from_slice(&kind.to_le_bytes());
+            let _ = b.receives(a.address, &typed);
+            // To a session that exists.
+            let mut aimed = good[..8].to_vec();
+            aimed.extend([0xff; 8]);
+            aimed.extend(&noise);
+            let _ = b.receives(a.address, &aimed);
+            b.work();
+        }
+        prop_assert!(b.delivered.is_empty());
+        b.receives(a.address, &good).unwrap();
+        prop_assert_eq!(b.delivered.len(), 1);
+    }
+
+    /// Whatever moves between peers, a packet is sealed for the owner of its destination and accepted from the owner of its source.
+    #[test]
+    fn a_packet_is_only_opened_by_its_owner(steps in vec((0usize..3, 0usize..3, 0u8..4, prop::sample::select(vec![24u8, 25, 26]), 0usize..3, 0u8..4), 1..40)) {
+        let mut nodes: Vec<Node> = (1..=3).map(Node::new).collect();
+        let keys: Vec<PublicKey> = nodes.iter().map(|node| node.key).collect();
+        let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
+        for (here, node) in nodes.iter().enumerate() {
+            let mut change = node.device.change();
+            for (there, key) in keys.iter().enumerate().filter(|(there, _)| *there != here) {
+                change.set_peer(*key, Some(addresses[there]), None, 0).unwrap();
+            }
+        }
+        let [a, b, c] = &mut nodes[..] else { panic!() };
+        settle(&mut [a, b, c]);
+        let mut owners = vec![std::collections::BTreeMap::<IpNet, usize>::new(); 3];
+        let quarter = |n: u8| Ipv4Addr::new(10, 5, 0, n * 64 + 1);
+        let owner = |owners: &std::collections::BTreeMap<IpNet, usize>, ip: Ipv4Addr| {
+            owners.iter().filter(|(net, _)| net.contains(&IpAddr::V4(ip))).max_by_key(|(net, _)| net.prefix_len()).map(|(_, owner)| *owner)
+        };
+        for (at, peer, part, length, sender, target) in steps {
+            if at != peer {
+                let net = IpNet::new(quarter(part).into(), length).unwrap().trunc();
+                if owners[at].get(&net) == Some(&peer) {
+                    prop_assert!(nodes[at].device.change().remove_allowed_ip(net, &keys[peer]));
+                    owners[at].remove(&net);
+                } else {
+                    nodes[at].device.change().set_allowed_ip(net, keys[peer]).unwrap();
+                    owners[at].insert(net, peer);
+                }
+            }
+            let (from, to) = (quarter(part), quarter(target));
+            let sent = nodes[sender].pod_sends(&packet(from.into(), to.into(), b"x"));
+            let Some(wanted) = owner(&owners[sender], to) else {
+                prop_assert_eq!(sent, Err(Reason::NoRoute));
+                continue;
+            };
+            let (way, datagram) = sent.unwrap().unwrap();
+            prop_assert_eq!(way, addresses[wanted]);
+            for receiver in 0..3 {
+                let right = owner(&owners[receiver], from) == Some(sender);
+                let result = nodes[receiver].receives(addresses[sender], &datagram);
+                match (receiver == wanted, right) {
+                    (true, true) => prop_assert_eq!(result, Ok(())),
+                    (true, false) => prop_assert_eq!(result, Err(Reason::Spoofed)),
+                    (false, _) => prop_assert!(matches!(result, Err(Reason::NoSession | Reason::BadTag)), "{:?}", result),
+                }
+            }
+        }
+    }
+}

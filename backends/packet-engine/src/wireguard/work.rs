@@ -1,0 +1,77 @@
+//! The work beside the packet path, for one thread: handshake messages, peers that are due, peers to be greeted.
+
+use super::device::Device;
+use super::message::OVERHEAD;
+use super::pending::Message;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Messages, visits and greetings in one round, so that none of them waits for all of another kind.
+const MESSAGES: usize = 32;
+const VISITS: usize = 64;
+/// Ten greetings each ten milliseconds. Each costs three curve operations here and as many at the peer.
+const GREETINGS: usize = 10;
+const PACE: Duration = Duration::from_millis(10);
+
+/// What the thread keeps between rounds.
+pub struct Worker {
+    pub(super) buffer: Vec<u8>,
+    messages: Vec<Message>,
+    /// When peers may be greeted again.
+    greet: Instant,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self { buffer: vec![0; usize::from(u16::MAX) + OVERHEAD], messages: Vec::with_capacity(MESSAGES), greet: Instant::now() }
+    }
+}
+
+/// Takes datagrams to be sent.
+pub(super) type Send<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]);
+
+impl Device {
+    /// Does a round of work. Returns the time of the next one, unless something new comes before.
+    pub fn work(&self, worker: &mut Worker, send: &mut dyn FnMut(SocketAddr, &[u8])) -> Option<Instant> {
+        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
+        tracing::dispatcher::with_default(&tracing::Dispatch::none(), || self.round(worker, send))
+    }
+
+    fn round(&self, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
+        let snapshot = self.snapshot();
+        let now = Instant::now();
+        let mut messages = std::mem::take(&mut worker.messages);
+        self.pending.take(&mut messages);
+        for message in messages.drain(..) {
+            self.handshake(&message, &snapshot, now, &mut worker.buffer, send);
+        }
+        worker.messages = messages;
+        for _ in 0..VISITS {
+            let Some((due, slot)) = self.pending.due(now) else { break };
+            // The latest: whoever entered the peer saw it published.
+            let snapshot = self.snapshot();
+            let Some(peer) = snapshot.peer(slot) else { continue };
+            let mut link = peer.lock();
+            // Otherwise it has another time by now.
+            if link.due == Some(due) {
+                link.due = None;
+                self.visit(peer, &mut link, &snapshot, now, false, &mut worker.buffer, send);
+            }
+        }
+        let mut next = self.pending.next();
+        if now >= worker.greet {
+            for _ in 0..GREETINGS {
+                let Some((slot, more)) = self.pending.greeting() else { break };
+                if more {
+                    worker.greet = now + PACE;
+                }
+                let snapshot = self.snapshot();
+                let Some(peer) = snapshot.peer(slot) else { continue };
+                self.visit(peer, &mut peer.lock(), &snapshot, now, true, &mut worker.buffer, send);
+            }
+            next = self.pending.next();
+        }
+        let greet = self.pending.greets().then_some(worker.greet);
+        next.into_iter().chain(greet).min()
+    }
+}

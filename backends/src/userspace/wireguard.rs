@@ -1,0 +1,345 @@
+//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the reconciler see what they would see of the
+//! kernel's own: a link with a key and a port, peers, allowed IPs, sessions. Addresses and routes are the kernel's as ever.
+
+use super::{StoredFiles, queue_name, socket_name};
+use crate::handover::Files;
+use async_trait::async_trait;
+use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
+use netstate::link::tun::TunSpec;
+use netstate::link::wireguard::WireguardSpec;
+use netstate::link::{LinkKind, LinkSpec};
+use netstate::names::LinkName;
+use netstate::object::{KernelState, Key, Op, Value};
+use netstate::scope::Scope;
+use netstate::survey::Survey;
+use netstate::underlay::Underlay;
+use netstate::wireguard::{PublicKey, Secret, Session, WireguardPeer};
+use packet_engine::counters::Counters;
+use packet_engine::engine::config::EngineConfig;
+use packet_engine::engine::listen::Listen;
+use packet_engine::engine::{Engine, Inheritance};
+use packet_engine::features::Features;
+use packet_engine::framing::Framing;
+use packet_engine::socket::Socket;
+use packet_engine::table::{Checks, Networks, Table, TableSettings};
+use packet_engine::tun::Tun;
+use packet_engine::wireguard as engine;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// An engine and its state.
+struct Tunnel {
+    name: LinkName,
+    engine: Engine,
+    /// The engine's peers, keys and allowed IPs.
+    device: Arc<engine::Device>,
+    listen: Listen,
+    /// The key and the port that were set.
+    spec: WireguardSpec,
+    /// Whether the adopted device waits for its peers.
+    waits: bool,
+    /// Why it could not be started or bound, while that lasts.
+    problem: Option<String>,
+    /// Its files in the store.
+    queues: StoredFiles<Tun>,
+    sockets: StoredFiles<Socket>,
+}
+
+impl Tunnel {
+    /// Whether the TUN device exists and is open here.
+    fn held(&self) -> bool {
+        self.engine.index().is_some()
+    }
+
+    /// Stores the engine's files for the next process.
+    fn store(&mut self, files: &Files) {
+        let (queues, sockets) = self.engine.files();
+        self.queues.update(files, &queue_name(self.name), &queues);
+        self.sockets.update(files, &socket_name(self.name), &sockets);
+    }
+
+    /// Opens the device, or what is missing of it, and starts to move packets.
+    fn open(&mut self, files: &Files) -> Result<(), String> {
+        self.waits = false;
+        let result = self.engine.open(self.listen);
+        self.store(files);
+        self.note(&result);
+        result
+    }
+
+    /// Sets key, port and MTU. A device that is open is bound to another port at once.
+    fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), String> {
+        let mut change = self.device.change();
+        change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
+        if let Some(key) = &spec.key {
+            change.set_private_key(engine::Secret::new(*key.bytes()));
+        }
+        drop(change);
+        self.spec = spec.clone();
+        self.engine.set_port(spec.port);
+        if !self.held() || self.waits {
+            return Ok(());
+        }
+        let result = self.engine.rebind(self.listen);
+        self.store(files);
+        self.note(&result);
+        result
+    }
+
+    /// Notes whether it works, and logs a new problem.
+    fn note(&mut self, result: &Result<(), String>) {
+        let problem = result.as_ref().err().cloned();
+        if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
+            tracing::warn!("{}: {why}", self.name);
+        }
+        self.problem = problem;
+    }
+
+    /// Adds its peers, allowed IPs and sessions.
+    fn tell(&self, found: &mut ExistingState) {
+        let now = SystemTime::now();
+        for status in self.device.peers() {
+            let key = PublicKey(status.key);
+            let session = Session {
+                handshake: status.handshake.map(|at| now.duration_since(at).unwrap_or_default()),
+                received: status.received,
+                sent: status.sent,
+            };
+            let peer = WireguardPeer {
+                endpoint: status.state.endpoint,
+                preshared: status.state.preshared.map(|secret| Secret::new(*secret.bytes())),
+                keepalive: status.state.keepalive,
+            };
+            found.sessions.insert((self.name, key), session);
+            found.ours.set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(peer));
+            status.state.allowed.into_iter().for_each(|net| found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key)));
+        }
+    }
+
+    /// Presents the device as the kernel's would be, or what is there in its place as what it is not.
+    fn present(&self, found: &mut ExistingState) {
+        let held = self.held();
+        let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else { return };
+        match &mut spec.kind {
+            kind @ LinkKind::Tun(_) if held => *kind = LinkKind::Wireguard(self.spec.clone()),
+            // The kernel's own interface of that name, which a former configuration left: it is replaced.
+            kind @ LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
+            _ => {}
+        }
+        let theirs = |key: &Key| matches!(key, Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) if *name == self.name);
+        found.ours.0.retain(|key, _| !theirs(key));
+        found.sessions.retain(|(name, _), _| *name != self.name);
+        if held {
+            self.tell(found);
+        }
+    }
+
+    /// Applies operations on peers and allowed IPs, all at one moment.
+    fn apply(&self, ops: &[&Op]) -> Vec<OpError> {
+        let mut change = self.device.change();
+        let mut errors = Vec::new();
+        for op in ops {
+            let result = match op {
+                Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer))
+                | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => {
+                    let preshared = peer.preshared.as_ref().map(|secret| engine::Secret::new(*secret.bytes()));
+                    change.set_peer(key.0, peer.endpoint, preshared, peer.keepalive)
+                }
+                Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key)) | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
+                    change.set_allowed_ip(*net, key.0)
+                }
+                Op::Delete(Key::WireguardPeer(_, key), _) => {
+                    change.remove_peer(&key.0);
+                    Ok(())
+                }
+                Op::Delete(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
+                    change.remove_allowed_ip(*net, &key.0);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            errors.extend(result.err().map(|why| failed(op, FailureKind::Other, why)));
+        }
+        errors
+    }
+}
+
+fn failed(op: &Op, kind: FailureKind, why: String) -> OpError {
+    OpError { verb: op.verb(), key: *op.key(), kind, why }
+}
+
+/// An interface as the wrapped kernel knows it.
+fn as_tun(op: &Op) -> Op {
+    let tun = |spec: &LinkSpec| Value::Link(Box::new(LinkSpec { kind: LinkKind::Tun(TunSpec { held: true }), ..spec.clone() }));
+    match op {
+        // Its properties are set as on any existing link: the engine made it.
+        Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => Op::Replace(*key, tun(spec)),
+        Op::Delete(key, Value::Link(spec)) => Op::Delete(*key, tun(spec)),
+        other => other.clone(),
+    }
+}
+
+/// The kernel with its engines.
+pub struct WireguardUserspace<K> {
+    kernel: K,
+    tunnels: Vec<Tunnel>,
+    files: Files,
+}
+
+impl<K: Kernel> WireguardUserspace<K> {
+    /// A kernel without engines.
+    pub fn new(kernel: K, files: Files) -> Self {
+        Self { kernel, tunnels: Vec::new(), files }
+    }
+
+    /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods are told of errors. Its
+    /// device is opened when the reconciler adds the link; that of the previous process is adopted here, and waits for its peers.
+    ///
+    /// # Errors
+    /// This build has no WireGuard in user space.
+    pub fn device(
+        &mut self,
+        name: LinkName,
+        port: u16,
+        listen: Listen,
+        features: Features,
+        sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    ) -> Result<(), String> {
+        let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
+        let left = (inherited.queues.len(), inherited.sockets.len());
+        let config = EngineConfig { device: name.to_string(), framing: Framing::WireGuard, port, spread: false, features, sources };
+        // Who may send what is decided by keys.
+        let settings = TableSettings {
+            networks: Networks::default(),
+            own: Networks::default(),
+            checks: Checks::Off,
+            mtu: u16::MAX,
+            routed: false,
+            encap_port: port,
+        };
+        let mut engine = Engine::new(config, Table::build(settings, []), inherited);
+        let device = engine.wireguard().cloned().ok_or("this program was built without WireGuard in user space (feature wireguard)")?;
+        let waits = engine.adopt(listen);
+        if waits {
+            tracing::info!("{name}: adopted the device and sockets of the previous process");
+        }
+        let (mut queues, mut sockets) = (StoredFiles(None), StoredFiles(None));
+        let used = engine.files();
+        queues.inherited(left.0, &used.0);
+        sockets.inherited(left.1, &used.1);
+        let spec = WireguardSpec { key: None, port };
+        self.tunnels.push(Tunnel { name, engine, device, listen, spec, waits, problem: None, queues, sockets });
+        Ok(())
+    }
+
+    /// The counters of the engines, by device.
+    pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
+        self.tunnels.iter().map(|tunnel| (tunnel.name.to_string(), tunnel.engine.counters().clone())).collect()
+    }
+
+    /// The place of the interface that an operation concerns, if it is an engine's.
+    fn place(&self, op: &Op) -> Option<usize> {
+        let name = match op.key() {
+            Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,
+            _ => return None,
+        };
+        self.tunnels.iter().position(|tunnel| tunnel.name == name)
+    }
+
+    async fn apply_link(&mut self, place: usize, op: &Op) -> Vec<OpError> {
+        let Some(tunnel) = self.tunnels.get_mut(place) else { return Vec::new() };
+        let result = match op {
+            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => match (&spec.kind, op) {
+                (LinkKind::Wireguard(own), Op::Add(..)) => tunnel.set(own, spec.mtu, &self.files).and_then(|()| tunnel.open(&self.files)),
+                (LinkKind::Wireguard(own), _) => tunnel.set(own, spec.mtu, &self.files),
+                _ => Ok(()),
+            },
+            Op::Delete(..) => {
+                tunnel.engine.close();
+                tunnel.device.change().clear();
+                tunnel.store(&self.files);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        // The device exists also when its port is taken.
+        let mut errors: Vec<OpError> = result.err().into_iter().map(|why| failed(op, FailureKind::Conflict, why)).collect();
+        if errors.is_empty() || tunnel.held() {
+            errors.extend(self.kernel.apply(&[as_tun(op)]).await);
+        }
+        errors
+    }
+}
+
+#[async_trait]
+impl<K: Kernel> Kernel for WireguardUserspace<K> {
+    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut found = self.kernel.read(scope).await?;
+        self.tunnels.iter().for_each(|tunnel| tunnel.present(&mut found));
+        Ok(found)
+    }
+
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut found = self.kernel.read_peers(scope).await?;
+        self.tunnels.iter().filter(|tunnel| tunnel.held()).for_each(|tunnel| tunnel.tell(&mut found));
+        Ok(found)
+    }
+
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+        self.kernel.survey(scope).await
+    }
+
+    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+        for tunnel in &mut self.tunnels {
+            // The port may be free again by now. A device that is not open is opened when its link is added.
+            if tunnel.problem.is_some() && tunnel.held() && !tunnel.waits {
+                let _ = tunnel.open(&self.files);
+            }
+        }
+        self.kernel.facts(underlay, queries).await
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let mut errors = Vec::new();
+        let mut rest = ops;
+        while let Some(first) = rest.first() {
+            let place = self.place(first);
+            let is_link = |op: &Op| matches!(op.key(), Key::Link(_));
+            // A run of one interface's peers, one link, or a run of what is not ours.
+            let run = match place {
+                Some(_) if is_link(first) => 1,
+                _ => rest.iter().take_while(|op| self.place(op) == place && (place.is_none() || !is_link(op))).count(),
+            };
+            let (now, later) = rest.split_at(run.max(1));
+            match place {
+                None => errors.extend(self.kernel.apply(now).await),
+                Some(place) if is_link(first) => errors.extend(self.apply_link(place, first).await),
+                Some(place) => {
+                    let ops: Vec<&Op> = now.iter().collect();
+                    errors.extend(self.tunnels.get(place).into_iter().flat_map(|tunnel| tunnel.apply(&ops)));
+                }
+            }
+            rest = later;
+        }
+        // Before now, packets that wait in an adopted device and its sockets would not have found their peers.
+        for tunnel in self.tunnels.iter_mut().filter(|tunnel| tunnel.waits && tunnel.spec.key.is_some()) {
+            let _ = tunnel.open(&self.files);
+        }
+        errors
+    }
+
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.kernel.on_link(queries).await
+    }
+
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        self.kernel.wait_for_change(scope, known).await;
+    }
+
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        // A full pass retries what could not be bound.
+        self.kernel.change_pending(scope, known) || self.tunnels.iter().any(|tunnel| tunnel.problem.is_some())
+    }
+}

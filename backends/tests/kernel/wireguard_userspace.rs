@@ -1,0 +1,175 @@
+//! WireGuard by the packet engine: the backend with a real kernel, and an engine of its own in another namespace as its peer.
+
+use crate::bed::*;
+use backends::Setup;
+use netstate::inspect::State;
+use netstate::wireguard::{PublicKey, Secret};
+use nix::sched::{CloneFlags, setns};
+use packet_engine::engine::config::EngineConfig;
+use packet_engine::engine::listen::Listen;
+use packet_engine::engine::{Engine, Inheritance};
+use packet_engine::features::Features;
+use packet_engine::framing::Framing;
+use packet_engine::table::{Checks, Networks, Table, TableSettings};
+use packet_engine::wireguard as engine;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use subnet_lease::{LeaseTable, RawJson};
+
+const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
+
+/// Runs a test with a key file of its own.
+fn with_key_file(test: impl FnOnce()) {
+    let folder = tempfile::tempdir().unwrap();
+    temp_env::with_var("WIREGUARD_KEY_FILE", Some(folder.path().join("key")), test);
+}
+
+/// The other end: node 2, in a namespace beyond `eth0`.
+struct Other {
+    _engine: Engine,
+    device: Arc<engine::Device>,
+    namespace: String,
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip").args(["netns", "delete", &self.namespace]).status();
+    }
+}
+
+impl Other {
+    /// Takes `wire0` to a namespace, with the address of node 2's lease.
+    fn new(secret: &Secret) -> Self {
+        let namespace = format!("fl-wg-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
+        let run = format!("ip netns exec {namespace}");
+        sh(&format!("ip netns add {namespace}; ip link set wire0 netns {namespace}; {run} ip link set lo up; {run} ip link set wire0 up"));
+        sh(&format!("{run} ip addr add 192.168.56.2/24 dev wire0"));
+        let path = format!("/run/netns/{namespace}");
+        // Sockets and TUN devices belong to the namespace in which they are opened.
+        let opened = std::thread::spawn(move || {
+            setns(std::fs::File::open(path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            let features = Features { queues: 1, ..Features::offload() };
+            let config =
+                EngineConfig { device: "other".to_owned(), framing: Framing::WireGuard, port: 51820, spread: false, features, sources: (None, None) };
+            let settings = TableSettings {
+                networks: Networks::default(),
+                own: Networks::default(),
+                checks: Checks::Off,
+                mtu: 1420,
+                routed: false,
+                encap_port: 51820,
+            };
+            let mut engine = Engine::new(config, Table::build(settings, []), Inheritance::default());
+            engine.open(Listen { v4: Some(Ipv4Addr::UNSPECIFIED), v6: None }).unwrap();
+            engine
+        });
+        let engine = opened.join().unwrap();
+        let device = engine.wireguard().unwrap().clone();
+        let mut change = device.change();
+        change.set_mtu(1420);
+        change.set_private_key(engine::Secret::new(*secret.bytes()));
+        drop(change);
+        sh(&format!("{run} ip addr add 10.244.2.1/32 dev other; {run} ip link set other mtu 1420 up; {run} ip route add 10.244.0.0/16 dev other"));
+        Self { _engine: engine, device, namespace }
+    }
+
+    fn rekey(&self, secret: &Secret) {
+        self.device.change().set_private_key(engine::Secret::new(*secret.bytes()));
+    }
+
+    /// Makes node 1 its peer. Where that is is learned from its packets.
+    fn meets(&self, node: PublicKey) {
+        let mut change = self.device.change();
+        change.set_peer(node.0, None, None, 0).unwrap();
+        change.set_allowed_ip("10.244.1.0/24".parse().unwrap(), node.0).unwrap();
+    }
+}
+
+/// The leases with node 2, who has this key.
+fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
+    let mut other = lease(setup, 2);
+    other.attrs.data = Some(RawJson::of(&serde_json::json!({"PublicKey": key.to_string(), "Port": 51820})));
+    LeaseTable::of([other], BTreeSet::new())
+}
+
+/// Waits until node 2 answers pods of node 1.
+async fn answers(what: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    // Beside the runtime, which has the node's work to do.
+    let ping = || tokio::task::spawn_blocking(|| sh("ping -q -c 1 -W 1 -I 10.244.1.0 10.244.2.1 2>&1 || true"));
+    while !ping().await.unwrap().contains(" 1 received") {
+        assert!(Instant::now() < end, "no answer {what}");
+    }
+}
+
+fn public_key(node: &Node) -> PublicKey {
+    let data: serde_json::Value = serde_json::from_str(node.announced.data.as_ref().unwrap().as_str()).unwrap();
+    PublicKey::parse(data["PublicKey"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn packets_pass_and_everything_heals() {
+    with_key_file(|| {
+        in_namespace(|| async {
+            let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+            let other = Other::new(&first);
+            let setup = setup(V4, USERSPACE);
+            let node = Node::start_with(setup.clone(), leases(&setup, first.public())).await;
+            node.idle().await;
+            other.meets(public_key(&node));
+            answers("in the first session").await;
+
+            // The device, its address and its routes.
+            sh("ip link delete flannel-wg");
+            until("the device is back", || sh("ip -d link show type tun").contains("flannel-wg")).await;
+            answers("after the device was deleted").await;
+            sh("ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300");
+            answers("after route, address and MTU were changed").await;
+            node.idle().await;
+            assert!(sh("ip link show flannel-wg").contains("mtu 1420"));
+            let wrong: Vec<_> = node.inspect().await.objects.into_iter().filter(|object| object.state != State::AsWanted).collect();
+            assert!(wrong.is_empty(), "{wrong:?}");
+
+            // The other node has a new key: the device first, then the lease.
+            other.rekey(&second);
+            node.leases.send_replace(Arc::new(leases(&setup, second.public())));
+            answers("after the other node's key changed").await;
+
+            // A packet from a subnet that is not the sender's does not arrive.
+            let stray = format!(
+                "ip netns exec {0} ip addr add 10.244.9.1/32 dev other; ip netns exec {0} ping -q -c 2 -i 0.2 -W 1 -I 10.244.9.1 10.244.1.0 || true",
+                other.namespace
+            );
+            assert!(sh(&stray).contains(" 0 received"));
+            let status = node.status();
+            let dropped = &status.engines[0].received.dropped;
+            assert!(dropped.iter().any(|(reason, count)| *reason == "spoofed" && *count >= 2), "{dropped:?}");
+
+            node.stop().await;
+        });
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_and_used_once_it_is_free() {
+    with_key_file(|| {
+        in_namespace(|| async {
+            let taken = std::net::UdpSocket::bind("0.0.0.0:51820").unwrap();
+            let secret = Secret::generate().unwrap();
+            let setup = setup(V4, USERSPACE);
+            let mut backend = backends::create(&setup).unwrap();
+            let under = underlay(false);
+            backend.announce(&under, None).await.unwrap();
+            let error = backend.join(lease(&setup, 1), &under, &leases(&setup, secret.public())).await.err().unwrap();
+            assert!(error.to_string().contains("UDP 0.0.0.0:51820 is taken"), "{error}");
+            drop(taken);
+            let other = Other::new(&secret);
+            let node = Node::start_with(setup.clone(), leases(&setup, secret.public())).await;
+            other.meets(public_key(&node));
+            answers("though the port is free").await;
+            node.stop().await;
+        });
+    });
+}
