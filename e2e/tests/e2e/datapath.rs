@@ -37,7 +37,7 @@ fn userspace() -> String {
 }
 
 /// All pairs, both families, small packets and the longest that fit; then bulk data both ways.
-fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
+pub(crate) fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
     let pods = &bed.pods;
     let v4: Vec<IpAddr> = pods.iter().map(|pod| Ok(pod.v4()?.into())).collect::<Result<_>>()?;
     let v6: Vec<IpAddr> = pods.iter().map(|pod| Ok(pod.v6()?.into())).collect::<Result<_>>()?;

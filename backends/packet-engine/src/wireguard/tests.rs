@@ -6,14 +6,14 @@ use crate::counters::Counters;
 use crate::packet::Header;
 use crate::reason::Reason;
 use ipnet::IpNet;
-use proptest::collection::vec;
-use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
+
+mod laws;
 
 const MTU: u16 = 1420;
 
@@ -464,85 +464,4 @@ fn a_subnet_moves_under_packets() {
         opened[usize::from(to == owners[1].1)] += 1;
     }
     assert!(opened.iter().sum::<i32>() == 1000, "{opened:?}");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    /// Nothing that is not exactly what a peer sent is delivered, and nothing panics.
-    #[test]
-    fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
-        let (a, mut b) = pair();
-        let (_, good) = a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"good")).unwrap().unwrap();
-        for (at, bits, noise, kind, length) in junk {
-            let mut damaged = good.clone();
-            let at = at.index(damaged.len());
-            damaged[at] ^= bits;
-            let _ = b.receives(a.address, &damaged);
-            let _ = b.receives(a.address, &noise);
-            let mut typed = noise.clone();
-            typed.resize(length, 0xff);
-            typed[..4].copy_from_slice(&kind.to_le_bytes());
-            let _ = b.receives(a.address, &typed);
-            // To a session that exists.
-            let mut aimed = good[..8].to_vec();
-            aimed.extend([0xff; 8]);
-            aimed.extend(&noise);
-            let _ = b.receives(a.address, &aimed);
-            b.work();
-        }
-        prop_assert!(b.delivered.is_empty());
-        b.receives(a.address, &good).unwrap();
-        prop_assert_eq!(b.delivered.len(), 1);
-    }
-
-    /// Whatever moves between peers, a packet is sealed for the owner of its destination and accepted from the owner of its source.
-    #[test]
-    fn a_packet_is_only_opened_by_its_owner(steps in vec((0usize..3, 0usize..3, 0u8..4, prop::sample::select(vec![24u8, 25, 26]), 0usize..3, 0u8..4), 1..40)) {
-        let mut nodes: Vec<Node> = (1..=3).map(Node::new).collect();
-        let keys: Vec<PublicKey> = nodes.iter().map(|node| node.key).collect();
-        let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
-        for (here, node) in nodes.iter().enumerate() {
-            let mut change = node.device.change();
-            for (there, key) in keys.iter().enumerate().filter(|(there, _)| *there != here) {
-                change.set_peer(*key, Some(addresses[there]), None, 0).unwrap();
-            }
-        }
-        let [a, b, c] = &mut nodes[..] else { panic!() };
-        settle(&mut [a, b, c]);
-        let mut owners = vec![std::collections::BTreeMap::<IpNet, usize>::new(); 3];
-        let quarter = |n: u8| Ipv4Addr::new(10, 5, 0, n * 64 + 1);
-        let owner = |owners: &std::collections::BTreeMap<IpNet, usize>, ip: Ipv4Addr| {
-            owners.iter().filter(|(net, _)| net.contains(&IpAddr::V4(ip))).max_by_key(|(net, _)| net.prefix_len()).map(|(_, owner)| *owner)
-        };
-        for (at, peer, part, length, sender, target) in steps {
-            if at != peer {
-                let net = IpNet::new(quarter(part).into(), length).unwrap().trunc();
-                if owners[at].get(&net) == Some(&peer) {
-                    prop_assert!(nodes[at].device.change().remove_allowed_ip(net, &keys[peer]));
-                    owners[at].remove(&net);
-                } else {
-                    nodes[at].device.change().set_allowed_ip(net, keys[peer]).unwrap();
-                    owners[at].insert(net, peer);
-                }
-            }
-            let (from, to) = (quarter(part), quarter(target));
-            let sent = nodes[sender].pod_sends(&packet(from.into(), to.into(), b"x"));
-            let Some(wanted) = owner(&owners[sender], to) else {
-                prop_assert_eq!(sent, Err(Reason::NoRoute));
-                continue;
-            };
-            let (way, datagram) = sent.unwrap().unwrap();
-            prop_assert_eq!(way, addresses[wanted]);
-            for receiver in 0..3 {
-                let right = owner(&owners[receiver], from) == Some(sender);
-                let result = nodes[receiver].receives(addresses[sender], &datagram);
-                match (receiver == wanted, right) {
-                    (true, true) => prop_assert_eq!(result, Ok(())),
-                    (true, false) => prop_assert_eq!(result, Err(Reason::Spoofed)),
-                    (false, _) => prop_assert!(matches!(result, Err(Reason::NoSession | Reason::BadTag)), "{:?}", result),
-                }
-            }
-        }
-    }
 }
