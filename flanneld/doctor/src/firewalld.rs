@@ -36,7 +36,7 @@ pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> F
     let tunnel = |port| Packet { incoming: underlay, outgoing: None, from, port: Some(port) };
     Firewalld {
         networks: network.networks.nets().filter(forwarded).collect(),
-        port: network.port.is_some_and(|port| passes(listing, "input", &tunnel(port))),
+        port: network.port.is_some() && network.ports().all(|port| passes(listing, "input", &tunnel(port))),
     }
 }
 

@@ -73,7 +73,9 @@ impl Daemon {
         let env = ends.env;
         let underlay = following.underlay.clone();
         let guarded = backend.guarded();
-        let ports = backend.takes(false).ports;
+        let takes = backend.takes(false);
+        let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
+        let ports = takes.ports;
         let renewal = backend.renewal();
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
@@ -111,7 +113,7 @@ impl Daemon {
         let vtep = Vtep::of(&announced);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
-            network: network(&config, lease.subnets, ports.first().copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            network: network(&config, lease.subnets, &ports, env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
             counters: manager.counters(),
@@ -119,6 +121,7 @@ impl Daemon {
             held: held.1.clone(),
             heard,
             vtep: vtep.device(),
+            listens,
             observer: running.observer(),
             written,
             margin: self.settings.renew_margin,

@@ -10,8 +10,13 @@ use crate::shell::word;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("ufw", "ufw refuses packets of other nodes", &["encap-blocked", "one-way", "overlay-cut", "probe-filtered"], ufw),
-    check("firewalld", "firewalld drops packets of pods", &["encap-blocked", "one-way", "overlay-cut", "probe-filtered"], firewalld),
+    check("ufw", "ufw refuses packets of other nodes", &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"], ufw),
+    check(
+        "firewalld",
+        "firewalld drops packets of pods",
+        &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"],
+        firewalld,
+    ),
     check("forward-policy", "A firewall's policy drops packets of pods", &[], forward_policy),
     check("forward-reject", "A firewall's rule rejects packets of pods", &[], forward_reject),
 ];
@@ -124,9 +129,9 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 
 fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
-    let Some(port) = network.port else { return Vec::new() };
     let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses && !table.port_open);
-    shut.map(|table| {
+    let shut = shut.filter_map(|table| Some((table, network.port_of(table.network.addr().is_ipv6())?)));
+    shut.map(|(table, port)| {
         let family = if table.network.addr().is_ipv6() { "IPv6" } else { "IPv4" };
         Finding::new(
             "ufw",
@@ -145,14 +150,14 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(known) = &firewalls.firewalld else { return Vec::new() };
     let unknown: Vec<String> = network.networks.nets().filter(|net| !known.networks.contains(net)).map(|net| net.to_string()).collect();
-    let shut = network.port.filter(|_| !known.port);
-    if unknown.is_empty() && shut.is_none() {
+    let shut: Vec<u16> = network.ports().filter(|_| !known.port).collect();
+    if unknown.is_empty() && shut.is_empty() {
         return Vec::new();
     }
     let mut missing = unknown.clone();
-    missing.extend(shut.map(|port| format!("UDP port {port}")));
+    missing.extend(shut.iter().map(|port| format!("UDP port {port}")));
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
-    commands.extend(shut.map(|port| format!("firewall-cmd --permanent --add-port={port}/udp")));
+    commands.extend(shut.iter().map(|port| format!("firewall-cmd --permanent --add-port={port}/udp")));
     commands.push("firewall-cmd --reload".to_owned());
     vec![
         Finding::new(

@@ -1,8 +1,8 @@
 //! What the probes of the peers found: a peer, the way to it, or this node.
 
 use crate::check::Check;
-use crate::facts::Facts;
 use crate::facts::mesh::{Mesh, Path, State};
+use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use ipnet::IpNet;
@@ -17,7 +17,14 @@ const TOLD: usize = 16;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("encap-blocked", Severity::Broken, "A firewall drops flannel's packets between nodes", &["overlay-cut", "one-way"], encap_blocked),
+    check(
+        "encap-blocked",
+        Severity::Broken,
+        "A firewall drops flannel's packets between nodes",
+        &["wireguard-silent", "overlay-cut", "one-way"],
+        encap_blocked,
+    ),
+    super::wireguard::SILENT,
     check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
         // Those whose machine is gone have a finding of their own.
         let gone: BTreeSet<IpNet> = super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
@@ -96,7 +103,14 @@ fn all_blocked(mesh: &Mesh) -> bool {
 
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let Some(port) = network.port.filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let port = network.ports().map(|port| port.to_string()).collect::<Vec<_>>().join(" and ");
+    if port.is_empty() || !all_blocked(mesh) {
+        return Vec::new();
+    }
+    // Handshakes pass the port.
+    if facts.wireguard.known().is_some_and(|wireguard| wireguard.silent.iter().any(|peer| peer.initiates)) {
+        return Vec::new();
+    }
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
     let mut finding = Finding::new(
@@ -104,9 +118,14 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("UDP port {port} is blocked {place}"),
-        format!(
-            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
-        ),
+        match network.is_encrypted() {
+            false => format!(
+                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
+            ),
+            true => format!(
+                "peers answer ping, and no handshake of WireGuard arrives here: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}, or they do not know this node's key"
+            ),
+        },
     );
     for path in mesh.paths.iter().take(4) {
         finding = finding.seen(
@@ -126,14 +145,20 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let mut commands = Vec::new();
     for table in tables.iter().filter(|table| table.input_refuses) {
         finding = finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command));
-        commands.push(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", table.command));
+        commands.extend(accept(network, &table.command, table.network.addr().is_ipv6()));
     }
     if commands.is_empty() {
-        for name in ["iptables", "ip6tables"].iter().zip([network.v4(), network.v6()]).filter(|(_, used)| *used).map(|(name, _)| name) {
-            commands.push(format!("{name} -I INPUT -p udp --dport {port} -j ACCEPT"));
+        let programs = [("iptables", false, network.v4()), ("ip6tables", true, network.v6())];
+        for (name, ipv6, _) in programs.into_iter().filter(|(.., used)| *used) {
+            commands.extend(accept(network, name, ipv6));
         }
     }
     vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
+}
+
+/// The command that lets encapsulated packets in.
+fn accept(network: &Network, command: &str, ipv6: bool) -> Option<String> {
+    network.port_of(ipv6).map(|port| format!("{command} -I INPUT -p udp --dport {port} -j ACCEPT"))
 }
 
 fn peer_cut(_: &Facts, path: &Path) -> Finding {
@@ -150,8 +175,14 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
 }
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
-    let daemon = if path.state == State::OverlayCutDaemonSilent { "; its daemon is silent, ping is not" } else { "" };
-    let port = facts.network.known().and_then(|network| network.port);
+    let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
+    let daemon = match path.state {
+        _ if is_encrypted => " to ping; its daemon is asked through the tunnel alone",
+        State::OverlayCutDaemonSilent => "; its daemon is silent, ping is not",
+        _ => "",
+    };
+    let network = facts.network.known();
+    let port = network.and_then(|network| network.port_of(path.subnet.addr().is_ipv6()));
     let finding = Finding::new(
         "overlay-cut",
         Severity::Broken,
@@ -173,7 +204,8 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
-    let port = facts.network.known().and_then(|network| network.port).map(|port| format!(" (UDP port {port})")).unwrap_or_default();
+    let port = facts.network.known().and_then(|network| network.port_of(path.subnet.addr().is_ipv6()));
+    let port = port.map(|port| format!(" (UDP port {port})")).unwrap_or_default();
     let finding = Finding::new(
         "one-way",
         Severity::Broken,

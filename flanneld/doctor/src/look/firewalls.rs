@@ -38,7 +38,7 @@ impl Programs {
         let (mut tables, mut blind) = (Vec::new(), None);
         for (net, programs) in &iptables {
             match programs.dump().await {
-                Ok(saved) => tables.push(firewalls::table(&saved, net, network.port, &programs.command())),
+                Ok(saved) => tables.push(firewalls::table(&saved, net, network.port_of(net.addr().is_ipv6()), &programs.command())),
                 Err(why) => {
                     tracing::debug!("{why}");
                     // The other variant's modules may not be there; then it holds no rules either.
