@@ -2,6 +2,7 @@
 //!
 //! Checks change neither readiness nor the host, unless `--set-sysctls` asks for it.
 
+mod clock;
 mod gather;
 pub mod known;
 mod mesh;
@@ -10,8 +11,10 @@ pub mod silence;
 pub mod sysctls;
 #[cfg(test)]
 mod tests;
+mod wireguard;
 
 use crate::health::Health;
+use clock::Clock;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
 use doctor::firewalls::Firewalls;
@@ -60,6 +63,7 @@ pub struct Checks {
     firewalls: (Fact<Firewalls>, Option<Instant>),
     ledger: Ledger,
     sysctl_writer: Arc<SysctlWriter>,
+    clock: Clock,
 }
 
 impl Checks {
@@ -75,6 +79,7 @@ impl Checks {
             firewalls: (Fact::default(), None),
             ledger: Ledger::default(),
             sysctl_writer,
+            clock: Clock::default(),
         }
     }
 
@@ -99,6 +104,7 @@ impl Checks {
     /// Waits for the next pass. Returns whether rules changed.
     async fn wait(&mut self, notices: &mut Option<Notices>) -> bool {
         let begun = Instant::now();
+        let tunnels = tunnels(self.serving.clone());
         let (mut written, mut underlay, mut verdicts) = match &mut self.serving {
             Some(serving) => (Some(&mut serving.written), Some(&mut serving.underlay), serving.verdicts.as_mut()),
             None => (None, None, None),
@@ -120,6 +126,7 @@ impl Checks {
                 let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
                 false
             }
+            () = tunnels => false,
             () = change(&mut written) => true,
             () = wait_for_notice(notices) => true,
             () = self.health.report_wanted() => {
@@ -153,7 +160,7 @@ impl Checks {
                 self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());
             }
         }
-        let mut facts = gather::facts(&known, &mut self.look, &self.subnet_file, &self.health).await;
+        let mut facts = gather::facts(&known, &mut self.look, &self.subnet_file, &self.health, &mut self.clock).await;
         if let Fact::Known(sysctls) = &mut facts.host.sysctls {
             sysctls.module.clone_from(&self.module.complaint);
         }
@@ -179,6 +186,15 @@ impl Checks {
             info!("this node: resolved: {}: {}", finding.check, printable::line(&finding.what));
         }
         self.health.set_report(began, Arc::new(report));
+    }
+}
+
+/// Waits until other peers of WireGuard are silent than before; forever with another backend. No change of a session is announced.
+async fn tunnels(serving: Option<Serving>) {
+    let Some(serving) = serving.filter(wireguard::is_used) else { return std::future::pending().await };
+    let before = wireguard::silent(&serving);
+    while wireguard::silent(&serving) == before {
+        tokio::time::sleep(QUIET).await;
     }
 }
 

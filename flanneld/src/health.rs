@@ -256,10 +256,20 @@ impl Health {
         let reasons: Vec<Reason> =
             inner.conditions.iter().map(|(condition, text)| Reason { condition: condition.to_string(), text: text.clone() }).collect();
         let kernel = inner.figures.network.as_ref().map(|network| {
-            let now = network.status().kernel;
+            let status = network.status();
+            let wireguard = figures::wireguard(&status);
+            let now = status.kernel;
             let put_back = inner.figures.put_back.within(now.repairs);
             let wanted = now.wanted;
-            Kernel { in_sync: now.in_step, trouble: now.trouble, routes: wanted.routes, neighbours: wanted.neighbours, fdb: wanted.fdb, put_back }
+            Kernel {
+                in_sync: now.in_step,
+                trouble: now.trouble,
+                routes: wanted.routes,
+                neighbours: wanted.neighbours,
+                fdb: wanted.fdb,
+                put_back,
+                wireguard,
+            }
         });
         let trouble = inner.conditions.get(&Condition::Rules).cloned().unwrap_or_default();
         let put_back = inner.figures.rule_repairs;

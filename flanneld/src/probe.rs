@@ -15,7 +15,7 @@ use backends::{Overlay, Underlay};
 use doctor::facts::Network;
 use ipnet::IpNet;
 use netstate::kernel::Facts;
-use netstate::netlink::lookup::{Fate, Lookup, Neighbour};
+use netstate::netlink::lookup::{Behind, Fate, Lookup, Neighbour};
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::Prober;
 use probing::prober::echo::echo;
@@ -157,6 +157,8 @@ impl Inquirer {
         let (kernel, heard, report) = tokio::join!(self.kernel(&target, to, &underlay), self.ask(&target, device), self.health.fresh_report());
         let kernel = kernel.map_err(|why| Refusal::NotNow(format!("the kernel cannot be asked: {why}")))?;
         let heard = heard?;
+        // The questions may have begun a handshake.
+        let tunnelled = behind(&kernel.wanted).await;
         let overlay = self.prober.as_ref().and_then(|prober| prober.source(ipv6));
         let pinged = match pod {
             Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(|error| no_ping(&error))),
@@ -167,7 +169,7 @@ impl Inquirer {
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: Tunnel::of(&self.network),
+                tunnel: Tunnel::of(&self.network, ipv6),
                 probes: self.port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.is_ipv6()),
@@ -180,6 +182,7 @@ impl Inquirer {
             fate: kernel.fate,
             neighbour: kernel.neighbour,
             fdb: kernel.fdb,
+            tunnelled,
             beside: kernel.beside,
             heard,
             rules: Rules::of(report.as_deref(), ipv6),
@@ -197,7 +200,8 @@ impl Inquirer {
         let wanted = {
             let leases = self.leases.borrow();
             let peer = leases.peers(&self.network.own, self.overlay.kinds).find(|peer| peer.subnet == target.subnet);
-            peer.map(|peer| Wanted::of(&self.observer.needs(&peer, &facts))).unwrap_or_default()
+            let network = self.network.networks.nets().find(|net| net.contains(&target.subnet)).unwrap_or(target.subnet);
+            peer.map(|peer| Wanted::of(&self.observer.needs(&peer, &facts)).in_network(network)).unwrap_or_default()
         };
         let neighbour = match wanted.neighbour {
             Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await.map_err(|error| error.to_string())),
@@ -241,6 +245,15 @@ impl Inquirer {
             answered_by: probe.answered_by,
         })
     }
+}
+
+/// The peer of WireGuard to which the subnet's packets go, where one is wanted.
+async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, String>> {
+    let (dev, net, _) = wanted.tunnelled?;
+    Some(match Lookup::open() {
+        Ok(mut kernel) => kernel.behind(dev, net).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    })
 }
 
 /// What the kernel has.

@@ -5,3 +5,4 @@
 mod ipip;
 mod kernel;
 mod wireguard;
+mod wireguard_silent;

@@ -3,7 +3,7 @@
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
-use node_api::{FileState, Node, Status};
+use node_api::{FileState, Node, Status, Wireguard};
 use probing::state::Harm;
 use std::fmt::Display;
 use std::time::Duration;
@@ -121,6 +121,7 @@ fn running(node: &Node, screen: Screen) -> String {
     row("pods", pods(node));
     row("store", store(node));
     row("kernel", kernel(node));
+    row("silent", silent_peers(node));
     row("rules", rules(node));
     row("peers", Some(peers(node)));
     row("unused", (!node.unused.is_empty()).then(|| format!("{} of the leases in the store: flannelctl leases tells why", node.unused.len())));
@@ -187,7 +188,12 @@ fn store(node: &Node) -> Option<String> {
 
 fn kernel(node: &Node) -> Option<String> {
     let kernel = node.kernel.as_ref()?;
-    let counts = [(kernel.routes, "route", "routes"), (kernel.neighbours, "neighbour", "neighbours"), (kernel.fdb, "FDB entry", "FDB entries")];
+    let counts = [
+        (kernel.routes, "route", "routes"),
+        (kernel.neighbours, "neighbour", "neighbours"),
+        (kernel.fdb, "FDB entry", "FDB entries"),
+        (kernel.wireguard.map_or(0, |wireguard| wireguard.peers), "WireGuard peer", "WireGuard peers"),
+    ];
     let counts: Vec<String> = counts
         .iter()
         .filter(|(count, ..)| *count > 0)
@@ -197,6 +203,12 @@ fn kernel(node: &Node) -> Option<String> {
     let state = if kernel.in_sync { "all as wanted".to_owned() } else { format!("not as wanted: {}", kernel.trouble) };
     let back = if kernel.put_back > 0 { format!("; {} put back in the last hour", kernel.put_back) } else { String::new() };
     Some(format!("{objects}, {state}{back}"))
+}
+
+/// The peers of WireGuard that complete no handshake.
+fn silent_peers(node: &Node) -> Option<String> {
+    let Wireguard { peers, silent } = node.kernel.as_ref()?.wireguard.filter(|wireguard| wireguard.silent > 0)?;
+    Some(format!("{silent} of {peers} WireGuard peers complete no handshake"))
 }
 
 fn rules(node: &Node) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Links, addresses, routes, neighbours and FDB entries.
+/// Links, addresses, routes, neighbours, FDB entries and peers of WireGuard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
     /// Whether all are as wanted.
@@ -17,6 +17,17 @@ pub struct Kernel {
     pub fdb: u64,
     /// How many were put back within the last hour after another program had changed them.
     pub put_back: u64,
+    /// The peers of WireGuard; absent with another backend.
+    pub wireguard: Option<Wireguard>,
+}
+
+/// The peers of WireGuard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wireguard {
+    /// How many there are.
+    pub peers: u64,
+    /// How many of them are sent to and complete no handshake.
+    pub silent: u64,
 }
 
 /// The traffic rules.

@@ -56,6 +56,8 @@ pub enum StepName {
     Neighbour,
     /// The node behind that hardware address.
     Fdb,
+    /// The peer of WireGuard to which packets go, and its session.
+    Peer,
     /// The peer's address, beside the overlay network.
     Underlay,
     /// The firewalls and sysctls of this node.
@@ -70,10 +72,11 @@ pub enum StepName {
 
 impl StepName {
     /// All of them.
-    pub const ALL: [StepName; 8] = [
+    pub const ALL: [StepName; 9] = [
         StepName::Route,
         StepName::Neighbour,
         StepName::Fdb,
+        StepName::Peer,
         StepName::Underlay,
         StepName::Rules,
         StepName::Overlay,
@@ -87,6 +90,7 @@ impl StepName {
             StepName::Route => "route",
             StepName::Neighbour => "neighbour",
             StepName::Fdb => "FDB",
+            StepName::Peer => "peer",
             StepName::Underlay => "underlay",
             StepName::Rules => "rules here",
             StepName::Overlay => "overlay",

@@ -8,7 +8,7 @@ use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Ta
 use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::{
     File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
-    Unused,
+    Unused, Wireguard,
 };
 use probing::state::State;
 use probing::view::{self, Mesh};
@@ -108,7 +108,15 @@ fn full() -> Node {
         mtu: Some(1450),
         subnet_env: Some(File { path: "/run".into(), state: FileState::Right }),
         store: Some(Store { what: text(), heard: Some(time), trouble: Some(text()) }),
-        kernel: Some(Kernel { in_sync: true, trouble: text(), routes: 1, neighbours: 1, fdb: 1, put_back: 1 }),
+        kernel: Some(Kernel {
+            in_sync: true,
+            trouble: text(),
+            routes: 1,
+            neighbours: 1,
+            fdb: 1,
+            put_back: 1,
+            wireguard: Some(Wireguard { peers: 1, silent: 1 }),
+        }),
         rules: Some(Rules { with: text(), what: vec![text()], in_place: true, trouble: text(), put_back: 1 }),
         findings: Some(vec![finding()]),
         unknown: vec![Unmade { check: text(), why: text() }],

@@ -16,3 +16,4 @@ mod rights;
 pub mod store;
 pub mod sysctls;
 mod way_out;
+pub mod wireguard;

@@ -8,6 +8,7 @@ pub mod leases;
 pub mod mesh;
 pub mod pods;
 pub mod store;
+pub mod wireguard;
 
 use crate::carrier::Carrier;
 use crate::fact::Fact;
@@ -29,6 +30,8 @@ pub struct Facts {
     pub leases: leases::Leases,
     /// What this node's probes of its peers found.
     pub mesh: Fact<mesh::Mesh>,
+    /// The peers of WireGuard; absent with another backend.
+    pub wireguard: Fact<wireguard::Wireguard>,
     /// What pods depend on beside the network.
     pub pods: pods::Pods,
     /// This node's Node; absent without Kubernetes.
@@ -46,6 +49,8 @@ pub struct Network {
     pub backend: Option<String>,
     /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
     pub carrier: Option<Carrier>,
+    /// The UDP port of IPv6's packets, where they have a device and a port of their own.
+    pub port_v6: Option<u16>,
     /// The VNI, with vxlan.
     pub vni: Option<u32>,
     /// FLANNEL_MTU.
@@ -70,6 +75,18 @@ impl Network {
         self.networks.nets().any(|network| network.contains(net))
     }
 
+    /// The UDP port of encapsulated packets of a family.
+    pub fn port_of(&self, ipv6: bool) -> Option<u16> {
+        let Some(Carrier::Udp(ports)) = &self.carrier else { return None };
+        let own = self.port_v6.filter(|_| ipv6);
+        own.or_else(|| ports.iter().copied().find(|port| Some(*port) != self.port_v6)).or(self.port_v6)
+    }
+
+    /// Whether packets between nodes are encrypted: then nothing is asked beside the overlay network but ping.
+    pub fn is_encrypted(&self) -> bool {
+        self.backend.as_deref() == Some("wireguard")
+    }
+
     /// Whether IPv4 is in use.
     pub fn v4(&self) -> bool {
         self.networks.v4().is_some()
@@ -84,6 +101,9 @@ impl Network {
     pub fn device(&self, ipv6: bool) -> Option<String> {
         match (self.backend.as_deref()?, self.vni) {
             ("udp", _) => Some("flannel0".to_owned()),
+            ("wireguard", _) if ipv6 && self.port_v6.is_some() => Some("flannel-wg-v6".to_owned()),
+            // A network of IPv6 alone may have either.
+            ("wireguard", _) if self.v4() => Some("flannel-wg".to_owned()),
             ("vxlan", Some(vni)) if ipv6 => Some(format!("flannel-v6.{vni}")),
             ("vxlan", Some(vni)) => Some(format!("flannel.{vni}")),
             _ => None,
@@ -96,6 +116,7 @@ impl Network {
             "vxlan" => Some(50),
             "udp" => Some(28),
             "ipip" => Some(20),
+            "wireguard" => Some(80),
             "host-gw" | "alloc" => Some(0),
             _ => None,
         }

@@ -57,6 +57,8 @@ pub enum Need {
     Refused,
     /// What the probes found.
     Mesh,
+    /// The peers of WireGuard.
+    Wireguard,
     /// subnet.env.
     Env,
     /// The CNI configurations.
@@ -98,6 +100,7 @@ impl Need {
             Need::Peers => leases.peers.why(),
             Need::Refused => leases.refused.why(),
             Need::Mesh => facts.mesh.why(),
+            Need::Wireguard => facts.wireguard.why(),
             Need::Env => pods.env.why(),
             Need::Cni => pods.cni.why(),
             Need::Ipam => pods.ipam.why(),

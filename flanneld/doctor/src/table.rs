@@ -1,7 +1,7 @@
 //! The table of all checks, and the judgement over it: pure.
 
 use crate::check::Check;
-use crate::checks::{self, daemon_set};
+use crate::checks::{self, daemon_set, wireguard};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
@@ -67,17 +67,22 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
 
 /// Marks the findings that another one explains. What is explained explains nothing: each chain ends at its first cause.
 fn fold(findings: &mut [Finding]) {
-    let mut causes: Vec<(&'static str, &'static [&'static str])> = Vec::new();
+    let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
     let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
     for check in checks().filter(|check| found.contains(check.id)) {
-        let explained = causes.iter().find(|(_, explains)| explains.contains(&check.id)).map(|(cause, _)| *cause);
-        match explained {
-            Some(cause) => {
-                for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {
-                    finding.explained_by = Some(cause.to_owned());
-                }
+        let explain = |(cause, of): &&(&'static Check, Vec<Finding>), finding: &Finding| {
+            let one_peer = cause.id == wireguard::SILENT.id;
+            cause.explains.contains(&check.id) && (!one_peer || of.iter().any(|cause| wireguard::explains(cause, finding)))
+        };
+        let mut unexplained = Vec::new();
+        for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {
+            finding.explained_by = causes.iter().find(|cause| explain(cause, finding)).map(|(cause, _)| cause.id.to_owned());
+            if finding.explained_by.is_none() {
+                unexplained.push(finding.clone());
             }
-            None => causes.push((check.id, check.explains)),
+        }
+        if !unexplained.is_empty() {
+            causes.push((check, unexplained));
         }
     }
 }

@@ -6,6 +6,7 @@ mod firewalld;
 mod healthy;
 mod listings;
 mod trap;
+mod wireguard;
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Report};

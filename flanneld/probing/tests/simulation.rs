@@ -82,6 +82,28 @@ fn each_fault_has_its_verdict_at_both_ends() {
     }
 }
 
+/// Whatever happens, and whoever looks: pings alone leave beside a tunnel that encrypts.
+#[test]
+fn nothing_goes_in_the_clear_beside_an_encrypted_tunnel() {
+    let mut world = World::encrypted(3);
+    world.run(20 * S);
+    assert_eq!(states(&world, 0), [State::Well, State::Well]);
+    world.look(0);
+    world.set(0, 1, Link { overlay: [false, false], ..Link::default() });
+    let told = world.until(30 * S, |world| world.state(0, 1) == State::OverlayCut && world.state(1, 0) == State::OverlayCut);
+    assert!(told.is_some(), "{:?} {:?}", states(&world, 0), states(&world, 1));
+    let probe = world.ask(0, 1).unwrap();
+    assert!(probe.beside.asked == 0 && probe.beside_ping.answered > 0 && probe.small.answered == 0, "{probe:?}");
+    world.set(0, 1, Link { overlay: [false, false], beside: [false, false], ..Link::default() });
+    assert!(world.until(60 * S, |world| world.state(0, 1) == State::CutOff).is_some(), "{:?}", states(&world, 0));
+    world.set(0, 1, Link::default());
+    assert!(world.until(60 * S, |world| states(world, 0) == [State::Well, State::Well]).is_some(), "{:?}", states(&world, 0));
+    assert_eq!(world.beside, 0);
+    let mut clear = World::new(2);
+    clear.run(20 * S);
+    assert!(clear.beside > 0, "the count counts");
+}
+
 #[test]
 fn the_usable_mtu_is_found_to_the_byte() {
     let mut world = World::new(2);

@@ -1,7 +1,8 @@
 //! The facts of a node on which this daemon runs.
 
-use super::known::{Known, Serving};
-use super::mesh;
+use super::clock::Clock;
+use super::known::{Known, Serving, name};
+use super::{mesh, wireguard};
 use crate::health::Health;
 use doctor::fact::Fact;
 use doctor::facts::argument::{Argument, is_edited};
@@ -28,7 +29,7 @@ const RECONNECT: Duration = Duration::from_secs(5);
 const PEERS: usize = 32;
 
 /// Gathers them.
-pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, health: &Health) -> Facts {
+pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, health: &Health, clock: &mut Clock) -> Facts {
     let serving = known.serving.as_ref();
     let network = serving.map(|serving| serving.network.clone());
     let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
@@ -84,6 +85,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
                 None => Fact::unavailable("this node does not probe its peers"),
             },
         },
+        wireguard: wireguard::wireguard(serving, clock.behind()),
         kubernetes: kubernetes(known, &reasons),
         network: match network {
             Some(network) => Fact::Known(network),
@@ -171,12 +173,6 @@ fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
     targets
 }
 
-/// A peer's name, as its lease says it.
-fn name(lease: &Lease) -> String {
-    let named = lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
-    named.unwrap_or_else(|| lease.subnets.to_string())
-}
-
 fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     let Some(serving) = serving else {
         return Leases {
@@ -217,6 +213,7 @@ pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: subnet_lease::Subnets,
     carrier: Option<doctor::carrier::Carrier>,
+    port_v6: Option<u16>,
     mtu: u32,
     vni: Option<u32>,
     forward: bool,
@@ -226,6 +223,7 @@ pub fn network(
         own,
         backend: Some(if config.backend.is_empty() { "udp".to_owned() } else { config.backend.clone() }),
         carrier,
+        port_v6,
         vni,
         mtu: Some(mtu),
         nftables: config.nftables,

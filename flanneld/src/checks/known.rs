@@ -7,13 +7,14 @@ use doctor::facts::Network;
 use doctor::facts::daemon::Choice;
 use doctor::facts::host::Port;
 use doctor::look::{Places, namespace_of_pod};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
 use subnet_lease::kube::Identity;
 use subnet_lease::manager::{Counters, Held, NodeInfo};
+use subnet_lease::{Lease, LeaseTable};
 use tokio::sync::watch;
 
 /// What is known of the daemon; it grows while the daemon starts.
@@ -101,6 +102,8 @@ pub struct Serving {
     pub heard: watch::Receiver<Heard>,
     /// The hardware address that this node publishes for its device, with the device's name.
     pub vtep: Option<(String, String)>,
+    /// The UDP ports of its devices, of backends whose devices have one each.
+    pub listens: BTreeMap<String, u16>,
     /// The running network.
     pub observer: Observer,
     /// Number of writes of our own rules.
@@ -113,4 +116,10 @@ pub struct Serving {
     pub mesh: Option<Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>>,
     /// Changes when a verdict on a peer does.
     pub verdicts: Option<watch::Receiver<u64>>,
+}
+
+/// A peer's name, as its lease says it.
+pub(super) fn name(lease: &Lease) -> String {
+    let named = lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| lease.subnets.to_string())
 }

@@ -18,6 +18,7 @@ fn facts(ip_forward: i64) -> Facts {
         own: Subnets::V4("10.244.1.0/24".parse().unwrap()),
         backend: Some("vxlan".to_owned()),
         carrier: Some(doctor::carrier::Carrier::port(8472)),
+        port_v6: None,
         vni: Some(1),
         mtu: Some(1450),
         nftables: true,

@@ -73,7 +73,9 @@ impl Daemon {
         let env = ends.env;
         let underlay = following.underlay.clone();
         let guarded = backend.guarded();
-        let ports = backend.takes(false).ports;
+        let takes = backend.takes(false);
+        let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
+        let ports = takes.ports;
         let renewal = backend.renewal();
         let carrier = guarded.map(carrier);
         // What a firewall has to let through; of what cannot be forged, too.
@@ -114,7 +116,7 @@ impl Daemon {
         let vtep = Vtep::of(&announced);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
-            network: network(&config, lease.subnets, passes, env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            network: network(&config, lease.subnets, passes, ports.get(1).copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
             counters: manager.counters(),
@@ -122,6 +124,7 @@ impl Daemon {
             held: held.1.clone(),
             heard,
             vtep: vtep.device(),
+            listens,
             observer: running.observer(),
             written,
             margin: self.settings.renew_margin,

@@ -4,7 +4,8 @@ use super::datapath;
 use super::last_hour::LastHour;
 use super::probes;
 use crate::logging;
-use backends::status::Observer;
+use backends::status::{Observer, Status};
+use node_api::Wireguard;
 use probing::prober::Prober;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -124,6 +125,13 @@ impl Figures {
             counter.inc_by(value);
             registry.register(name, help, counter);
         }
+        if let Some(peers) = status.as_ref().and_then(wireguard) {
+            let family = Family::<Vec<(String, String)>, Gauge>::default();
+            for (state, count) in [("working", peers.peers - peers.silent), ("silent", peers.silent)] {
+                family.get_or_create(&vec![("state".to_owned(), state.to_owned())]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+            registry.register("wireguard_peers", "Peers of WireGuard; those that are sent to and complete no handshake are silent", family);
+        }
         if let Some(status) = &status {
             for (name, help, value) in [
                 ("kernel_passes", "Comparisons of the kernel with the desired state", status.kernel.passes),
@@ -168,12 +176,22 @@ impl Figures {
                 "repairs": status.kernel.repairs,
             });
             out.insert("kernel".to_owned(), kernel);
+            if let Some(peers) = wireguard(&status) {
+                out.insert("wireguard".to_owned(), serde_json::json!({ "peers": peers.peers, "silent": peers.silent }));
+            }
             if !status.engines.is_empty() {
                 out.insert("datapath".to_owned(), datapath::json(&status.engines));
             }
         }
         out
     }
+}
+
+/// The peers of WireGuard; `None` where there are none, as with another backend.
+pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
+    let count = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
+    let (peers, silent) = (count(status.kernel.tunnels.peers), count(status.kernel.tunnels.silent.len()));
+    (peers > 0).then(|| Wireguard { peers, silent: silent.min(peers) })
 }
 
 /// A family with one counter per kind.

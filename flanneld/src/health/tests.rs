@@ -3,7 +3,10 @@
 use super::*;
 use crate::api::health::Server;
 use backends::status::{EngineStatus, Observer, Status, Traffic};
-use netstate::reconcile::progress::Snapshot;
+use netstate::names::LinkName;
+use netstate::reconcile::progress::{Snapshot, TunnelPeers};
+use netstate::reconcile::tunnels::Silent;
+use netstate::wireguard::PublicKey;
 use subnet_lease::manager::{Counters, boot_time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,6 +19,27 @@ async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, S
     stream.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Five peers of WireGuard, one of which completes no handshake.
+fn tunnels() -> TunnelPeers {
+    let silent = Silent {
+        link: LinkName::parse("flannel-wg").unwrap(),
+        key: PublicKey([7; 32]),
+        endpoint: None,
+        handshake: None,
+        silence: Duration::from_secs(30),
+        initiates: false,
+    };
+    TunnelPeers { peers: 5, silent: vec![silent] }
+}
+
+#[test]
+fn other_backends_have_no_peers_of_wireguard() {
+    let health = Health::new();
+    health.figures(|figures| figures.network = Some(Observer::new(Status::default)));
+    assert!(!health.metrics().contains("wireguard") && health.status()["figures"].get("wireguard").is_none());
+    assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
 
 #[tokio::test]
@@ -66,7 +90,7 @@ async fn answers() {
         icmp_errors: 4,
         unsegmented_sends: 0,
     };
-    let status = Status { kernel: Snapshot { repairs: 3, ..Snapshot::default() }, engines: vec![engine] };
+    let status = Status { kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() }, engines: vec![engine] };
     health.fact("subnet", "10.5.72.0/24");
     health.figures(|figures| {
         figures.network = Some(Observer::new(move || status.clone()));
@@ -89,6 +113,8 @@ async fn answers() {
         "flannel_store_requests_total{kind=\"txn\"} 2",
         "flannel_leases_unreadable 1",
         "flannel_kernel_repairs_total 3",
+        "flannel_wireguard_peers{state=\"working\"} 4",
+        "flannel_wireguard_peers{state=\"silent\"} 1",
         "flannel_datapath_packets_total{device=\"flannel0\",direction=\"sent\"} 64",
         "flannel_datapath_bytes_total{device=\"flannel0\",direction=\"received\"} 0",
         "flannel_datapath_batches_total{device=\"flannel0\",direction=\"sent\"} 0",
@@ -109,6 +135,8 @@ async fn answers() {
     assert_eq!(status["ready"], true);
     assert_eq!(status["subnet"], "10.5.72.0/24");
     assert_eq!(status["figures"]["kernel"]["repairs"], 3);
+    assert_eq!(status["figures"]["wireguard"], serde_json::json!({ "peers": 5, "silent": 1 }));
+    assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), Some(node_api::Wireguard { peers: 5, silent: 1 }));
     let engine = &status["figures"]["datapath"]["flannel0"];
     assert_eq!((&engine["sent"]["packets"], &engine["received"]["dropped"]["unknown_peer"]), (&64.into(), &5.into()));
 

@@ -37,6 +37,20 @@ pub fn end(seen: &Seen, steps: &[Step]) -> End {
             let next = vec![here(format!("ip neighbour show dev {dev}")), here(format!("bridge fdb show dev {dev}")), here(doctor())];
             (format!("It ends here: the kernel's entries for {peer} are not what its lease says."), next)
         }
+        Some(StepName::Peer) => {
+            let dev = seen.wanted.tunnelled.map(|(dev, ..)| dev.to_string()).unwrap_or_default();
+            let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
+            match is_right {
+                true => (
+                    format!("It ends at the tunnel: no handshake with {peer} is completed."),
+                    vec![here(format!("wg show {dev}")), here(doctor()), there(doctor()), here(tcpdump(&device(seen), seen.own.tunnel, address))],
+                ),
+                false => (
+                    format!("It ends here: the kernel's entries for {peer} are not what its lease says."),
+                    vec![here(format!("wg show {dev} allowed-ips")), here(doctor())],
+                ),
+            }
+        }
         Some(StepName::Underlay) => {
             let next = vec![here(format!("ip route get {address}")), here(tcpdump(&device(seen), None, address)), here(doctor()), there(doctor())];
             (beside(seen, &peer), next)

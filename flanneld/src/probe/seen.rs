@@ -5,9 +5,10 @@ use doctor::facts::Network;
 use doctor::{Report, Severity};
 use ipnet::IpNet;
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::lookup::{Fate, Neighbour};
+use netstate::netlink::lookup::{Behind, Fate, Neighbour};
 use netstate::object::{Key, Value};
-use netstate::route::RouteSpec;
+use netstate::route::{RouteKind, RouteSpec};
+use netstate::wireguard::PublicKey;
 use probing::target::Target;
 use probing::view::Tally;
 use std::net::IpAddr;
@@ -29,6 +30,8 @@ pub struct Seen {
     pub neighbour: Option<Result<Neighbour, String>>,
     /// Where its frames go, where the lease wants that.
     pub fdb: Option<Result<Option<IpAddr>, String>>,
+    /// The peer of WireGuard to which packets for the subnet go, where the lease wants one.
+    pub tunnelled: Option<Result<Option<Behind>, String>>,
     /// Where packets to the peer itself leave.
     pub beside: Result<Fate, String>,
     /// What was asked and answered.
@@ -67,6 +70,8 @@ pub struct Wanted {
     pub neighbour: Option<(LinkName, IpAddr, Mac)>,
     /// The node behind that hardware address.
     pub fdb: Option<(LinkName, Mac, IpAddr)>,
+    /// The peer of WireGuard to which the subnet's packets go.
+    pub tunnelled: Option<(LinkName, IpNet, PublicKey)>,
 }
 
 impl Wanted {
@@ -78,10 +83,21 @@ impl Wanted {
                 (Key::Route(net, _), Value::Route(route)) => wanted.route = wanted.route.or(Some((*net, *route))),
                 (Key::Neighbor(dev, ip), Value::Neighbor(mac)) => wanted.neighbour = Some((*dev, *ip, *mac)),
                 (Key::Fdb(dev, mac), Value::Fdb(ip)) => wanted.fdb = Some((*dev, *mac, *ip)),
+                (Key::AllowedIp(dev, net), Value::AllowedIp(key)) => wanted.tunnelled = Some((*dev, *net, *key)),
                 _ => {}
             }
         }
         wanted
+    }
+
+    /// With WireGuard, one route for the whole network leads to all peers.
+    #[must_use]
+    pub fn in_network(mut self, network: IpNet) -> Self {
+        if let (None, Some((dev, ..))) = (&self.route, self.tunnelled) {
+            let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 0 };
+            self.route = Some((network, route));
+        }
+        self
     }
 }
 
@@ -202,10 +218,10 @@ pub enum Tunnel {
 
 impl Tunnel {
     /// That of a network.
-    pub fn of(network: &Network) -> Option<Self> {
+    pub fn of(network: &Network, ipv6: bool) -> Option<Self> {
         match network.carrier {
             Some(Carrier::Ipip) => Some(Tunnel::Ipip),
-            _ => network.port().map(Tunnel::Udp),
+            _ => network.port_of(ipv6).map(Tunnel::Udp),
         }
     }
 

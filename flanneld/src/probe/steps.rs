@@ -10,16 +10,20 @@ use std::time::Duration;
 
 /// So many lost questions are more than chance.
 const LOSES: u8 = 2;
+/// A session of WireGuard ends this long after its handshake (its paper, 6.1).
+const SESSION: Duration = Duration::from_secs(180);
 /// The peer heard the questions through the overlay network as lately as those beside it, in milliseconds.
 const JUST_NOW: u64 = 2_500;
 
 /// All steps, in the order in which a packet takes them.
 pub fn steps(seen: &Seen) -> Vec<Step> {
     let overlay = overlay(seen);
+    let underlay = underlay(seen, overlay.outcome == Outcome::Ok);
     let mut steps = vec![route(seen)];
     steps.extend(neighbour(seen));
     steps.extend(fdb(seen));
-    steps.push(underlay(seen, overlay.outcome == Outcome::Ok));
+    steps.extend(peer(seen, underlay.outcome == Outcome::Failed));
+    steps.push(underlay);
     steps.push(rules(seen));
     steps.push(overlay);
     steps.extend(pod(seen));
@@ -76,6 +80,27 @@ fn fdb(seen: &Seen) -> Option<Step> {
         Ok(None) => (Outcome::Failed, format!("{mac} is not known on {dev}; the lease says that it is behind {ip}")),
     };
     Some(step(StepName::Fdb, found))
+}
+
+/// A handshake cannot be expected if the peer's `address_fails`.
+fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
+    let (dev, net, key) = seen.wanted.tunnelled?;
+    let found = match seen.tunnelled.as_ref()? {
+        Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
+        Ok(None) => (Outcome::Failed, format!("no peer on {dev} is allowed {net}; the lease says {key}")),
+        Ok(Some(other)) if other.key != key => (Outcome::Failed, format!("{net} is allowed to {} on {dev}; the lease says {key}", other.key)),
+        Ok(Some(found)) => {
+            let endpoint = found.endpoint.map_or_else(|| "without an endpoint".to_owned(), |endpoint| format!("at {endpoint}"));
+            let handshake = found.handshake.map_or_else(|| "no handshake yet".to_owned(), |ago| format!("last handshake {} s ago", ago.as_secs()));
+            let outcome = match found.handshake.is_some_and(|ago| ago < SESSION) || seen.heard.through() {
+                true => Outcome::Ok,
+                false if address_fails => Outcome::NotAsked,
+                false => Outcome::Failed,
+            };
+            (outcome, format!("{key} {endpoint}, {handshake}"))
+        }
+    };
+    Some(step(StepName::Peer, found))
 }
 
 /// `works`: whether answers come through the overlay network.

@@ -6,13 +6,15 @@ use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::lookup::{Fate, Hop, Neighbour};
+use netstate::netlink::lookup::{Behind, Fate, Hop, Neighbour};
 use netstate::object::{Key, Value};
 use netstate::route::{RouteKind, RouteSpec};
+use netstate::wireguard::PublicKey;
 use node_api::probe::{Outcome, Step, StepName};
 use probing::target::Target;
 use probing::view::Tally;
 use std::net::IpAddr;
+use std::time::Duration;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
@@ -68,6 +70,7 @@ fn well() -> Seen {
         fate: Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1") })),
         neighbour: Some(Ok(Neighbour::Known(MAC))),
         fdb: Some(Ok(Some(address))),
+        tunnelled: None,
         beside: Ok(Fate::Sent(Hop { source: Some(ip("192.0.2.1")), ..hop("192.0.2.0/24", None, "eth1") })),
         heard: Heard {
             overlay: true,
@@ -115,6 +118,68 @@ fn host_gw(overlay: bool) -> Seen {
         seen.heard = Heard { mtu: 1500, beside: all(300), beside_ping: all(200), ..Heard::default() };
     }
     seen
+}
+
+const KEY: PublicKey = PublicKey([7; 32]);
+
+/// Through WireGuard: nothing is asked beside the tunnel but ping.
+fn wireguard(handshake: Option<u64>) -> Seen {
+    let mut seen = well();
+    let (net, network) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    seen.wanted = Wanted::of(&[(Key::AllowedIp(dev("flannel-wg"), net), Value::AllowedIp(KEY))]).in_network(network);
+    (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Tunnel::Udp(51820)));
+    let endpoint = "192.0.2.3:51820".parse().ok();
+    seen.tunnelled = Some(Ok(Some(Behind { key: KEY, endpoint, handshake: handshake.map(Duration::from_secs) })));
+    seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));
+    (seen.heard.beside, seen.heard.hears_us_beside) = (Tally::default(), None);
+    if handshake.is_none() {
+        let heard = &mut seen.heard;
+        (heard.small, heard.full, heard.ping, heard.full_ping) = (none(), none(), none(), none());
+        (heard.hears_us, seen.pinged) = (None, None);
+    }
+    seen
+}
+
+#[test]
+fn a_way_through_wireguard_has_a_peer() {
+    let seen = wireguard(Some(31));
+    let found = steps::steps(&seen);
+    assert_eq!(signs(&found), "++++++", "{found:#?}");
+    let text = |steps: &[Step], name| of(steps, name).unwrap().text.clone();
+    assert_eq!(text(&found, StepName::Route), "10.244.0.0/16 dev flannel-wg");
+    assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, last handshake 31 s ago"));
+    assert!(!text(&found, StepName::Underlay).contains("8473"), "no question goes there: {found:#?}");
+    assert_eq!(end::end(&seen, &found).at, None);
+    // No session.
+    let seen = wireguard(None);
+    let found = steps::steps(&seen);
+    assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, no handshake yet"));
+    let ends = end::end(&seen, &found);
+    assert_eq!((ends.at, ends.sentence.as_str()), (Some(StepName::Peer), "It ends at the tunnel: no handshake with node-3 is completed."));
+    let commands: Vec<&str> = ends.next.iter().map(|next| next.command.as_str()).collect();
+    assert_eq!(commands[0], "wg show flannel-wg");
+    assert_eq!(commands[3], "tcpdump -c 5 -ni eth1 udp port 51820 and host 192.0.2.3");
+    // Where the machine does not answer, the tunnel is not to blame.
+    let mut seen = wireguard(None);
+    seen.heard.beside_ping = none();
+    assert_eq!(end::end(&seen, &steps::steps(&seen)).at, Some(StepName::Underlay));
+    // The kernel has another entry than the lease wants, or none.
+    for (found, text) in [
+        (Some(Behind { key: PublicKey([8; 32]), endpoint: None, handshake: Some(Duration::ZERO) }), "is allowed to CAgI"),
+        (None, "no peer on flannel-wg is allowed 10.244.3.0/24"),
+    ] {
+        let seen = Seen { tunnelled: Some(Ok(found)), ..wireguard(None) };
+        let steps = steps::steps(&seen);
+        let peer = of(&steps, StepName::Peer).unwrap();
+        assert!(peer.outcome == Outcome::Failed && peer.text.contains(text) && peer.text.contains(&KEY.to_string()), "{peer:?}");
+        assert!(end::end(&seen, &steps).sentence.contains("the kernel's entries for node-3 are not what its lease says"));
+    }
+    // The device is gone: the blackhole of the whole network takes the packets.
+    let mut seen = wireguard(None);
+    let blackhole = Hop { kind: RouteKind::Blackhole, ..hop("10.244.0.0/16", None, "") };
+    seen.fate = Ok(Fate::Dropped(Some(blackhole)));
+    let steps = steps::steps(&seen);
+    assert!(of(&steps, StepName::Route).unwrap().text.ends_with("; the lease wants dev flannel-wg"), "{steps:#?}");
 }
 
 fn of(steps: &[Step], name: StepName) -> Option<&Step> {

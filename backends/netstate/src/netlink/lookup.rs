@@ -5,6 +5,8 @@ use super::header::{link_header, lookup_header, neighbor_header, route_header};
 use super::socket::{Answer, Requests};
 use super::uapi::*;
 use super::wire::Message;
+use super::wireguard;
+pub use super::wireguard::Behind;
 use crate::kernel::KernelError;
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
@@ -180,6 +182,17 @@ impl Lookup {
         found.await
     }
 
+    /// The peer of a WireGuard interface to which packets for a network go.
+    ///
+    /// # Errors
+    /// The kernel does not tell, or the list is incomplete.
+    pub async fn behind(&mut self, dev: LinkName, net: IpNet) -> Result<Option<Behind>, KernelError> {
+        match self.index(dev).await {
+            Some(index) => wireguard::behind(index, net).await,
+            None => Ok(None),
+        }
+    }
+
     async fn index(&mut self, name: LinkName) -> Option<u32> {
         let request = Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
         let mut found = None;
@@ -220,6 +233,8 @@ mod tests {
             assert_eq!((hop.dev.as_str(), hop.via, hop.kind), ("lo", None, RouteKind::Other(libc::RTN_LOCAL)), "{hop:?}");
             assert_eq!(kernel.neighbour(hop.dev, "192.0.2.77".parse().unwrap()).await.unwrap(), Neighbour::Absent);
             assert_eq!(kernel.fdb(hop.dev, Mac([2; 6])).await.unwrap(), None);
+            let nobody = LinkName::parse("no-such-link").unwrap();
+            assert_eq!(kernel.behind(nobody, IpNet::from(to.parse::<IpAddr>().unwrap())).await.unwrap(), None);
             assert_eq!(kernel.index(LinkName::parse("no-such-link").unwrap()).await, None);
         }
     }

@@ -104,6 +104,24 @@ impl Generic {
     }
 }
 
+/// A peer of WireGuard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Its public key.
+    pub key: PublicKey,
+    /// Where it is reached.
+    pub endpoint: Option<SocketAddr>,
+    /// How long ago the last handshake was completed. None: never.
+    pub handshake: Option<Duration>,
+}
+
+/// The peer of an interface to which packets for this network go, and no other.
+pub(super) async fn behind(index: u32, net: IpNet) -> Result<Option<Behind>, KernelError> {
+    let device = Generic::open().await?.device(index).await?;
+    let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
+    Ok(seen.map(|seen| Behind { key: seen.key, endpoint: seen.peer.endpoint, handshake: seen.session.handshake }))
+}
+
 impl NetlinkKernel {
     async fn generic(&mut self) -> Result<&mut Generic, KernelError> {
         if self.generic.is_none() {

@@ -30,10 +30,14 @@ pub struct Silent {
     pub link: LinkName,
     /// The peer.
     pub key: PublicKey,
+    /// Where it is sent to, as its lease says.
+    pub endpoint: Option<SocketAddr>,
     /// How long ago the last handshake was completed. None: never.
     pub handshake: Option<Duration>,
     /// For how long it has been sent to without an answer.
     pub silence: Duration,
+    /// Whether its own handshakes arrive meanwhile. None of them is completed.
+    pub initiates: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,6 +51,8 @@ struct Peer {
     over: bool,
     /// Since when it is sent to, and nothing comes back.
     unanswered: Option<Instant>,
+    /// Whether it began handshakes since then.
+    initiates: bool,
     /// When it was last seen to be sent to.
     sent: Option<Instant>,
 }
@@ -82,10 +88,12 @@ impl Tunnels {
             // Clocks have steps.
             let shook = shaken.is_some_and(|at| peer.shaken.is_none_or(|before| at > before + Duration::from_secs(1)));
             // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
-            let heard = shook || lives && session.received != peer.session.received;
-            let sent = session.sent != peer.session.sent;
+            let (came, sent) = (session.received != peer.session.received, session.sent != peer.session.sent);
+            let heard = shook || lives && came;
             if first || anew || heard {
-                peer.unanswered = None;
+                (peer.unanswered, peer.initiates) = (None, false);
+            } else if came {
+                peer.initiates = true;
             }
             peer.over = !lives && (first || peer.over);
             peer.shaken = shaken;
@@ -150,7 +158,8 @@ impl Tunnels {
     pub fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
-            Some(Silent { link: *link, key: *key, handshake: peer.session.handshake, silence })
+            let Peer { set, initiates, session, .. } = peer;
+            Some(Silent { link: *link, key: *key, endpoint: *set, handshake: session.handshake, silence, initiates: *initiates })
         });
         silent.collect()
     }
@@ -226,12 +235,35 @@ mod tests {
             assert_eq!(tunnels.silent(after(second)), []);
         }
         tunnels.note(&sessions(None, 0, 900), after(135));
-        assert_eq!(tunnels.silent(after(135)), [Silent { link: name(), key: PEER, handshake: None, silence: SILENCE }]);
+        let silent = Silent { link: name(), key: PEER, endpoint: None, handshake: None, silence: SILENCE, initiates: false };
+        assert_eq!(tunnels.silent(after(135)), [silent]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
         // The peer's own attempts at a handshake are no answer: with another preshared key they come in, too.
         tunnels.note(&sessions(None, 148, 1000), after(138));
         assert_eq!(tunnels.silent(after(138)).len(), 1);
         tunnels.note(&sessions(Some(0), 240, 1100), after(140));
         assert_eq!(tunnels.silent(after(140)), [], "it answered");
+    }
+
+    /// With another preshared key both ends begin handshakes again and again, and the kernel counts them as received.
+    #[test]
+    fn handshakes_that_are_never_completed_are_no_answer() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut tunnels = Tunnels::default();
+        tunnels.follow(&state("192.0.2.1:51820"));
+        for (second, handshake, received) in [(0, None, 0), (5, None, 148), (10, None, 148), (15, None, 444), (30, None, 740), (35, None, 888)] {
+            tunnels.note(&sessions(handshake, received, second * 100), after(second));
+        }
+        let silent = tunnels.silent(after(35));
+        assert!(silent.len() == 1 && silent[0].initiates && silent[0].endpoint == "192.0.2.1:51820".parse().ok(), "{silent:?}");
+        // A session that has ended leaves no more than that either.
+        tunnels.note(&sessions(Some(200), 1036, 4000), after(40));
+        assert_eq!(tunnels.silent(after(40)).len(), 1);
+        tunnels.note(&sessions(Some(0), 1276, 4100), after(45));
+        tunnels.note(&sessions(Some(5), 1276, 4200), after(50));
+        tunnels.note(&sessions(Some(45), 1276, 4300), after(85));
+        let silent = tunnels.silent(after(85));
+        assert!(silent.len() == 1 && !silent[0].initiates, "it answered, and then no more: {silent:?}");
     }
 }

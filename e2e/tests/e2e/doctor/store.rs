@@ -131,9 +131,9 @@ fn configuration() -> Result<()> {
 
         let (store, mut node) = start(&hosts[1], "wrong")?;
         says(&mut node, "SubnetLen must be less than")?;
-        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
+        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
         node.daemon()?.wait(DEADLINE)?;
-        says(&mut node, "backend type wireguard is not supported yet")?;
+        says(&mut node, "backend type ipsec is not supported yet")?;
         ensure!(node.folded("not-running")?.as_deref() == Some("config"), "{:#}", node.doctor()?.1);
         store.configure(NETWORK)?;
         node.mend()?;

@@ -1,7 +1,7 @@
 //! The sentence and the rows, case by case.
 
 use super::*;
-use node_api::{File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay};
+use node_api::{File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard};
 use run_dir::last_words::LastWords;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
@@ -202,4 +202,16 @@ fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
             && text.contains("  not ready start: starting\n  flannelctl doctor tells what to do\n\n  peers     0, not probed"),
         "{text}"
     );
+}
+
+#[test]
+fn silent_peers_of_wireguard_have_a_line() {
+    let with = |silent| {
+        let mut node = node();
+        let kernel = Kernel { in_sync: true, routes: 2, wireguard: Some(Wireguard { peers: 5, silent }), ..Kernel::default() };
+        node.kernel = Some(kernel);
+        running(&node, Screen::plain())
+    };
+    assert!(with(2).contains("  silent    2 of 5 WireGuard peers complete no handshake\n"), "{}", with(2));
+    assert!(with(0).contains("2 routes, 5 WireGuard peers, all as wanted") && !with(0).contains("handshake"), "{}", with(0));
 }

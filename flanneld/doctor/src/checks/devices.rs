@@ -15,7 +15,7 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "A kernel module is missing",
         needs: &[Need::Modules],
-        explains: &["foreign-device", "not-running", "encap-blocked", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &["foreign-device", "not-running", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
         waits: false,
         judge: module,
     },
@@ -24,11 +24,14 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "A device is in the way",
         needs: &[Need::Network, Need::Interfaces],
-        explains: &["not-running", "drift-war", "encap-blocked", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &["not-running", "drift-war", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
         waits: false,
         judge: foreign_device,
     },
 ];
+
+/// The devices of the backend wireguard.
+pub(super) const WIREGUARD: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
 
 /// The interfaces, as far as they are known.
 pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
@@ -41,7 +44,8 @@ pub(super) fn is_flannels(interface: &Interface) -> bool {
     let named = interface.name == "flannel0"
         || interface.name.strip_prefix("flannel.").is_some_and(number)
         || interface.name.strip_prefix("flannel-v6.").is_some_and(number);
-    named && matches!(interface.kind.as_str(), "vxlan" | "tun")
+    let wireguard = interface.kind == "wireguard" && WIREGUARD.contains(&interface.name.as_str());
+    wireguard || named && matches!(interface.kind.as_str(), "vxlan" | "tun")
 }
 
 /// What starts the daemon where it gave up.

@@ -11,8 +11,13 @@ use crate::shell::word;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("ufw", "ufw refuses packets of other nodes", &["encap-blocked", "one-way", "overlay-cut", "probe-filtered"], ufw),
-    check("firewalld", "firewalld drops packets of pods", &["encap-blocked", "one-way", "overlay-cut", "probe-filtered"], firewalld),
+    check("ufw", "ufw refuses packets of other nodes", &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"], ufw),
+    check(
+        "firewalld",
+        "firewalld drops packets of pods",
+        &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"],
+        firewalld,
+    ),
     check("forward-policy", "A firewall's policy drops packets of pods", &[], forward_policy),
     check("forward-reject", "A firewall's rule rejects packets of pods", &[], forward_reject),
 ];

@@ -1,6 +1,6 @@
 //! Flannel's objects in the kernel: routes in their way, what others do to them, what is left of earlier ones.
 
-use super::devices::{interfaces, is_flannels};
+use super::devices::{WIREGUARD, interfaces, is_flannels};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
@@ -180,6 +180,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
     let (Some(backend), vni) = (network.backend.as_deref(), network.vni) else { return Vec::new() };
     let used = |name: &str| match backend {
         "udp" => name == "flannel0",
+        "wireguard" => WIREGUARD.contains(&name),
         "vxlan" => vni.is_none_or(|vni| name == format!("flannel.{vni}") || name == format!("flannel-v6.{vni}")),
         _ => false,
     };

@@ -2,8 +2,8 @@
 
 use crate::carrier::{capture, kinds, words};
 use crate::check::Check;
-use crate::facts::Facts;
 use crate::facts::mesh::{Mesh, Path, State};
+use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::firewalls::Table;
 use crate::need::Need;
@@ -20,7 +20,14 @@ const TOLD: usize = 16;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("encap-blocked", Severity::Broken, "A firewall drops flannel's packets between nodes", &["overlay-cut", "one-way"], encap_blocked),
+    check(
+        "encap-blocked",
+        Severity::Broken,
+        "A firewall drops flannel's packets between nodes",
+        &["wireguard-silent", "overlay-cut", "one-way"],
+        encap_blocked,
+    ),
+    super::wireguard::SILENT,
     check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
         // Those whose machine is gone have a finding of their own.
         let gone: BTreeSet<IpNet> = super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
@@ -101,6 +108,10 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let Some(carrier) = network.carrier.as_ref().filter(|_| all_blocked(mesh)) else { return Vec::new() };
     let what = words(carrier);
+    // Handshakes pass the port.
+    if facts.wireguard.known().is_some_and(|wireguard| wireguard.silent.iter().any(|peer| peer.initiates)) {
+        return Vec::new();
+    }
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
     let mut finding = Finding::new(
@@ -108,7 +119,14 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("{what} {} blocked {place}", if kinds(carrier, false).len() == 1 { "is" } else { "are" }),
-        format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
+        match network.is_encrypted() {
+            false => format!(
+                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
+            ),
+            true => format!(
+                "peers answer ping, and no handshake of WireGuard arrives here: a firewall on a host, in a security group or in a hypervisor drops {what}, or they do not know this node's key"
+            ),
+        },
     );
     for path in mesh.paths.iter().take(4) {
         finding = finding.seen(
@@ -155,7 +173,12 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
 }
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
-    let daemon = if path.state == State::OverlayCutDaemonSilent { "; its daemon is silent, ping is not" } else { "" };
+    let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
+    let daemon = match path.state {
+        _ if is_encrypted => " to ping; its daemon is asked through the tunnel alone",
+        State::OverlayCutDaemonSilent => "; its daemon is silent, ping is not",
+        _ => "",
+    };
     let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
     let finding = Finding::new(
         "overlay-cut",

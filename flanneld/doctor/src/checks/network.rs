@@ -196,7 +196,9 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         }
     }
     if let (Some(overhead), Some(choice)) = (network.overhead(), facts.daemon.choice.known()) {
-        let overhead = if small.iter().any(|path| path.address.is_ipv6()) { overhead + 20 } else { overhead };
+        // WireGuard's device leaves room for either family.
+        let is_longer = !network.is_encrypted() && small.iter().any(|path| path.address.is_ipv6());
+        let overhead = if is_longer { overhead + 20 } else { overhead };
         let outer = least + overhead;
         finding = finding
             .seen(

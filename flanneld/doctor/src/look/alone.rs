@@ -64,6 +64,11 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     host.modules = Fact::Known(missing_modules(&words));
     host.ports = Fact::Known(taken_ports(&words));
     let pods = look.pods(&daemon, network.as_ref(), &host);
+    let wireguard = match network.as_ref().and_then(|network| network.backend.as_deref()) {
+        // It may be wireguard that left no device.
+        None | Some("wireguard") => Fact::unavailable(no_daemon),
+        Some(_) => Fact::Absent,
+    };
     let mut facts = Facts {
         network: match network {
             Some(network) => Fact::Known(network),
@@ -73,6 +78,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         daemon,
         store: Store { place, addresses, ..Store::default() },
         mesh: Fact::unavailable(no_daemon),
+        wireguard,
         pods,
         kubernetes: Fact::Absent,
         ..Facts::default()
@@ -116,11 +122,14 @@ fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
     // Another device in its place has its name.
     let named = interfaces.iter().find_map(|interface| interface.name.strip_prefix("flannel.")?.parse().ok());
     let ipip = interfaces.iter().any(|interface| interface.name == "flannel.ipip" && interface.kind == "ipip");
+    let wireguard = interfaces.iter().any(|interface| interface.kind == "wireguard" && interface.name.starts_with("flannel-wg"));
     let (backend, carrier, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
         (Some((vni, port)), ..) => (Some("vxlan"), Some(Carrier::port(port)), Some(vni)),
         (None, true, _) => (Some("udp"), Some(Carrier::port(8285)), None),
         (None, false, Some(vni)) => (Some("vxlan"), None, Some(vni)),
         (None, false, None) if ipip => (Some("ipip"), Some(Carrier::Ipip), None),
+        // The port is in no message that everybody may read.
+        (None, false, None) if wireguard => (Some("wireguard"), None, None),
         (None, false, None) => (None, None, None),
     };
     Some(Network {
@@ -128,6 +137,7 @@ fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
         own: env.subnets?,
         backend: backend.map(str::to_owned),
         carrier,
+        port_v6: None,
         vni,
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.

@@ -11,6 +11,7 @@ use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::store::{Trouble, TroubleKind};
+use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
 use crate::firewalls::{Firewalls, Table};
@@ -106,6 +107,30 @@ fn full(facts: &mut Facts) {
     let kept = (2..=254).map(kept).collect();
     facts.pods.ipam =
         Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept, running: Some("/run/containers".into()), ports: Some(3) }]);
+}
+
+/// A peer of WireGuard that completes no handshake.
+pub fn silent(name: &str, number: u8) -> Silent {
+    let peer = peer(name, number);
+    Silent {
+        key: "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=".to_owned(),
+        device: "flannel-wg".to_owned(),
+        port: Some(51820),
+        endpoint: format!("192.0.2.{number}:51821").parse().ok(),
+        handshake: None,
+        silence: 40,
+        initiates: false,
+        holder: Some(Holder { name: peer.name, subnets: peer.subnets, public: peer.public }),
+    }
+}
+
+/// A node with these silent peers of WireGuard.
+pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
+    network(facts).backend = Some("wireguard".to_owned());
+    (network(facts).port, network(facts).vni) = (Some(51820), None);
+    let device = named(facts, "flannel.1");
+    (device.name, device.kind, device.vxlan) = ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
+    facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, clock_behind: None, has_tool: true });
 }
 
 /// The checks with what raises them, and nothing else.
@@ -243,6 +268,11 @@ pub const CASES: &[(&str, Spoil)] = &[
         network(facts).carrier = Some(Carrier::Ipip);
         all(facts, &State::OverlayCut, true);
     }),
+    ("wireguard-silent", |facts| {
+        tunnels(facts, vec![silent("node-2", 2)]);
+        one(facts, State::OverlayCut, true);
+    }),
+    ("wireguard-silent", |facts| tunnels(facts, vec![Silent { holder: None, endpoint: None, ..silent("", 9) }])),
     ("peer-cut", |facts| one(facts, State::Cut, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
     ("one-way", |facts| one(facts, State::OneWay, true)),
@@ -306,6 +336,7 @@ pub fn withhold(facts: &mut Facts, need: Need) {
         Need::Peers => leases.peers = Fact::unavailable(WHY),
         Need::Refused => leases.refused = Fact::unavailable(WHY),
         Need::Mesh => facts.mesh = Fact::unavailable(WHY),
+        Need::Wireguard => facts.wireguard = Fact::unavailable(WHY),
         Need::Env => pods.env = Fact::unavailable(WHY),
         Need::Cni => pods.cni = Fact::unavailable(WHY),
         Need::Ipam => pods.ipam = Fact::unavailable(WHY),
@@ -321,6 +352,9 @@ pub fn rename(facts: &mut Facts, name: &str) {
     }
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths.iter_mut().for_each(|path| path.node = text());
+    }
+    if let Fact::Known(wireguard) = &mut facts.wireguard {
+        wireguard.silent.iter_mut().filter_map(|peer| peer.holder.as_mut()).for_each(|holder| holder.name = text());
     }
     if let Fact::Known(peers) = &mut facts.leases.peers {
         peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text(), Some(900)));

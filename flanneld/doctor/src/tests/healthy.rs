@@ -123,6 +123,7 @@ pub fn healthy() -> Facts {
             own: own(),
             backend: Some("vxlan".to_owned()),
             carrier: Some(crate::carrier::Carrier::port(8472)),
+            port_v6: None,
             vni: Some(1),
             mtu: Some(1450),
             nftables: false,
@@ -163,6 +164,7 @@ pub fn healthy() -> Facts {
             paths: vec![path("node-2", "10.244.2.0/24", "192.0.2.2"), path("node-3", "10.244.3.0/24", "192.0.2.3")],
             port: 8473,
         }),
+        wireguard: Fact::Absent,
         pods: Pods {
             env: Fact::Known(Env {
                 networks: Some(subnets("10.244.0.0/16", "fd10:244::/48")),

@@ -58,7 +58,11 @@ pub struct World {
     /// Whose rows are full of lies.
     pub liar: Option<usize>,
     pub sent_rows: usize,
+    /// Datagrams that left beside the overlay network.
+    pub beside: usize,
     pub counts: Vec<Count>,
+    /// Whether the overlay network encrypts, and nothing else may.
+    encrypted: bool,
     nodes: Vec<Node>,
     links: HashMap<(usize, usize), Link>,
     /// Who has the address of a node.
@@ -94,6 +98,14 @@ impl World {
         Self::with_seed(count, 1)
     }
 
+    /// Nodes between which nothing may go in the clear.
+    pub fn encrypted(count: usize) -> Self {
+        let mut world = Self::new(count);
+        world.encrypted = true;
+        world.nodes = (0..count).map(|node| world.start(node, count)).collect();
+        world
+    }
+
     pub fn with_seed(count: usize, seed: u64) -> Self {
         let now = Now { at: Duration::from_secs(1000), wall_ms: 1_700_000_000_000 };
         let mut world = Self {
@@ -104,7 +116,9 @@ impl World {
             no_ping: false,
             liar: None,
             sent_rows: 0,
+            beside: 0,
             counts: vec![Count::default(); count],
+            encrypted: false,
             nodes: Vec::new(),
             links: HashMap::new(),
             holders: BTreeMap::new(),
@@ -129,7 +143,7 @@ impl World {
             overlay_v4: Some(subnet(node).network()),
             overlay_v6: None,
             device: true,
-            clear: true,
+            clear: !self.encrypted,
             mtu_v4: 1450,
             mtu_v6: 1430,
         };
@@ -368,6 +382,7 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, to: usize, way: Way, bytes: Vec<u8>) {
+        self.beside += usize::from(way == Way::Beside);
         if self.filtered {
             return;
         }

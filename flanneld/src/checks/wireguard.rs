@@ -1,0 +1,107 @@
+//! The peers of WireGuard, for the doctor: the kernel's sessions, joined with the leases by the peers' keys.
+
+use super::known::{Serving, name};
+use backends::identity_of;
+use doctor::fact::Fact;
+use doctor::facts::wireguard::{Holder, Silent, Wireguard};
+use netstate::reconcile::progress::TunnelPeers;
+use netstate::reconcile::tunnels;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
+
+/// The backend that has such peers.
+const BACKEND: &str = "wireguard";
+
+/// Whether the network has peers of WireGuard.
+pub(super) fn is_used(serving: &Serving) -> bool {
+    serving.network.backend.as_deref() == Some(BACKEND)
+}
+
+/// What is known of them; nothing is looked at with another backend.
+pub(super) fn wireguard(serving: Option<&Serving>, clock_behind: Option<u64>) -> Fact<Wireguard> {
+    let Some(serving) = serving else { return Fact::unavailable("the network of this node is not known yet") };
+    if !is_used(serving) {
+        return Fact::Absent;
+    }
+    let TunnelPeers { peers, silent } = serving.observer.status().kernel.tunnels;
+    let holders = if silent.is_empty() { BTreeMap::new() } else { holders(&serving.leases.borrow(), &serving.network.own) };
+    let silent = silent.iter().map(|peer| told(peer, &serving.listens, &holders)).collect();
+    Fact::Known(Wireguard { peers, silent, clock_behind, has_tool: has_program("wg") })
+}
+
+/// The silent peers, to see whether there are others than before.
+pub(super) fn silent(serving: &Serving) -> BTreeSet<String> {
+    if !is_used(serving) {
+        return BTreeSet::new();
+    }
+    serving.observer.status().kernel.tunnels.silent.iter().map(|peer| format!("{} {}", peer.link, peer.key)).collect()
+}
+
+fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTreeMap<String, Holder>) -> Silent {
+    let (key, device) = (peer.key.to_string(), peer.link.to_string());
+    Silent {
+        port: listens.get(&device).copied(),
+        endpoint: peer.endpoint,
+        handshake: peer.handshake.map(|ago| ago.as_secs()),
+        silence: peer.silence.as_secs(),
+        initiates: peer.initiates,
+        holder: holders.get(&key).cloned(),
+        device,
+        key,
+    }
+}
+
+/// The nodes by their keys.
+fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
+    let holder = |lease: &Lease| Holder {
+        name: name(lease),
+        subnets: lease.subnets,
+        public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
+    };
+    let of = |lease: &Lease| [false, true].map(|ipv6| identity_of(&lease.attrs, ipv6).map(|key| (key, holder(lease))));
+    leases.others(own, Kinds::Only(BACKEND)).flat_map(of).flatten().collect()
+}
+
+/// Whether a program is on the path of searches.
+fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstate::names::LinkName;
+    use netstate::wireguard::PublicKey;
+    use std::time::Duration;
+    use subnet_lease::{LeaseAttrs, RawJson, Term};
+
+    #[test]
+    fn a_key_is_known_by_the_leases() {
+        let key = PublicKey([7; 32]);
+        let subnets = Subnets::V4("10.244.2.0/24".parse().unwrap());
+        let attrs = LeaseAttrs {
+            public_ip: Some("192.0.2.2".parse().unwrap()),
+            backend: BACKEND.to_owned(),
+            data: RawJson::parse(&format!(r#"{{"PublicKey":"{key}"}}"#)).ok(),
+            ..LeaseAttrs::default()
+        };
+        let leases = LeaseTable::of([Lease { subnets, attrs, term: Term::Leased, since: 1 }], BTreeSet::new());
+        let holders = holders(&leases, &Subnets::V4("10.244.1.0/24".parse().unwrap()));
+        let peer = tunnels::Silent {
+            link: LinkName::parse("flannel-wg").unwrap(),
+            key,
+            endpoint: None,
+            handshake: Some(Duration::from_secs(300)),
+            silence: Duration::from_secs(31),
+            initiates: true,
+        };
+        let listens = BTreeMap::from([("flannel-wg".to_owned(), 51820)]);
+        let silent = told(&peer, &listens, &holders);
+        assert_eq!((silent.port, silent.handshake, silent.silence, silent.initiates), (Some(51820), Some(300), 31, true));
+        assert_eq!(silent.holder.as_ref().map(|holder| holder.subnets), Some(subnets));
+        let other = tunnels::Silent { key: PublicKey([8; 32]), ..peer };
+        assert_eq!(told(&other, &listens, &holders).holder, None);
+    }
+}
