@@ -107,8 +107,9 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     if port.is_empty() || !all_blocked(mesh) {
         return Vec::new();
     }
-    // Handshakes pass the port.
-    if facts.wireguard.known().is_some_and(|wireguard| wireguard.silent.iter().any(|peer| peer.initiates)) {
+    // With WireGuard the keys may be to blame as well, unless this host refuses the port.
+    let mut tables = facts.host.firewalls.known().into_iter().flat_map(|firewalls| &firewalls.tables);
+    if network.is_encrypted() && !tables.any(|table| table.input_refuses && !table.port_open) {
         return Vec::new();
     }
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
@@ -118,14 +119,9 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("UDP port {port} is blocked {place}"),
-        match network.is_encrypted() {
-            false => format!(
-                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
-            ),
-            true => format!(
-                "peers answer ping, and no handshake of WireGuard arrives here: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}, or they do not know this node's key"
-            ),
-        },
+        format!(
+            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops UDP port {port}"
+        ),
     );
     for path in mesh.paths.iter().take(4) {
         finding = finding.seen(
