@@ -44,6 +44,8 @@ pub struct Wireguard {
     /// Read or made by the announcement.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
+    /// Whether the packet engine encrypts. Decided when it is known what the kernel supports.
+    userspace: bool,
 }
 
 impl Wireguard {
@@ -60,12 +62,8 @@ impl Wireguard {
                 keys::PRESHARED_VARIABLE
             );
         }
-        Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default() })
-    }
-
-    /// Whether the packet engine encrypts.
-    fn userspace(&self) -> bool {
-        self.config.implementation == Implementation::Userspace
+        let userspace = config.implementation == Implementation::Userspace;
+        Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default(), userspace })
     }
 
     /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
@@ -137,7 +135,14 @@ impl Backend for Wireguard {
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         self.check(underlay)?;
-        if self.userspace() && !cfg!(feature = "wireguard") {
+        let has_engine = cfg!(feature = "wireguard");
+        if self.config.implementation == Implementation::Auto && has_engine && !self.userspace && !NetlinkKernel::open()?.supports_wireguard().await {
+            tracing::warn!(
+                "the kernel does not support WireGuard; encrypting in user space (to use the kernel, load its module: modprobe wireguard)"
+            );
+            self.userspace = true;
+        }
+        if self.userspace && !has_engine {
             return Err(Error::Config(
                 "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's"
                     .to_owned(),
@@ -152,7 +157,7 @@ impl Backend for Wireguard {
     }
 
     fn hands_over(&self) -> bool {
-        self.userspace()
+        self.userspace
     }
 
     fn accepts(&self) -> Accepts {
@@ -171,7 +176,7 @@ impl Backend for Wireguard {
         let scope = self.setup.scope(self.config.devices());
         let kernel = NetlinkKernel::open()?;
         #[cfg(feature = "wireguard")]
-        if self.userspace() {
+        if self.userspace {
             let kernel = userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;
             let engines = kernel.counters();
             let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };

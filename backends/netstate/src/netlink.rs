@@ -3,6 +3,7 @@
 mod decode;
 mod errno;
 mod ethtool;
+mod generic;
 mod header;
 mod ipip;
 mod links;
@@ -37,7 +38,7 @@ use uapi::*;
 pub struct NetlinkKernel {
     requests: Requests,
     /// The connection to WireGuard's part, once it is needed.
-    generic: Option<wireguard::Generic>,
+    generic: Option<generic::Generic>,
     notices: Notices,
     /// Our links, as of the last read.
     links: Vec<(LinkName, u32)>,
@@ -93,6 +94,12 @@ impl NetlinkKernel {
                 Err(KernelError { what: "check for vxlan support".to_owned(), why: "the kernel does not answer".to_owned() })
             }
         }
+    }
+
+    /// Whether the kernel supports WireGuard. The question loads its module.
+    pub async fn supports_wireguard(&mut self) -> bool {
+        self.generic = generic::Generic::open().await.ok();
+        self.generic.is_some()
     }
 
     /// All interfaces and all ordinary routes of the main table.

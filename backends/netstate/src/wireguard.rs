@@ -60,8 +60,9 @@ fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
 }
 
 fn clamp(bytes: &mut [u8; KEY]) {
-    bytes[0] &= 0xf8;
-    bytes[KEY - 1] = bytes[KEY - 1] & 0x7f | 0x40;
+    let [first, .., last] = bytes;
+    *first &= 0xf8;
+    *last = *last & 0x7f | 0x40;
 }
 
 /// A public key. It identifies a peer.

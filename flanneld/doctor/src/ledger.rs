@@ -13,7 +13,7 @@ pub struct Ledger {
 /// What is new in a report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Findings that were not there before.
+    /// Findings that were not there before, or that something else explained.
     pub came: Vec<Finding>,
     /// Findings that are no more.
     pub went: Vec<Finding>,
@@ -25,9 +25,12 @@ impl Ledger {
         let mut news = News::default();
         let mut now = BTreeMap::new();
         for finding in &mut report.findings {
-            let since = self.known.get(&finding.key()).map(|(since, _)| *since);
+            let known = self.known.get(&finding.key());
+            let since = known.map(|(since, _)| *since);
             finding.since = Some(since.unwrap_or(report.at));
-            if since.is_none() {
+            // What nothing explains any more was not told while something did.
+            let was_explained = known.is_some_and(|(_, before)| before.explained_by.is_some());
+            if since.is_none() || was_explained && finding.explained_by.is_none() {
                 news.came.push(finding.clone());
             }
             now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));

@@ -5,7 +5,8 @@
 
 use super::NetlinkKernel;
 use super::errno::op_error;
-use super::socket::{Answer, Requests};
+use super::generic::Generic;
+use super::socket::Answer;
 use super::uapi::*;
 use super::wire::{self, Message, Received, inside};
 use crate::kernel::{ExistingState, KernelError, OpError};
@@ -64,31 +65,7 @@ fn is_inside(scope: &Scope, net: &IpNet) -> bool {
     scope.covers(net) || scope.covered(net)
 }
 
-/// A connection to WireGuard's part of the kernel.
-pub(super) struct Generic {
-    requests: Requests,
-    family: u16,
-}
-
 impl Generic {
-    /// Asks for the number of the family.
-    async fn open() -> Result<Self, KernelError> {
-        let mut requests = Requests::open_generic()?;
-        let mut family = None;
-        let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, WG_GENL_NAME);
-        let answers = requests.batch(vec![request], 1, |_, message| {
-            family = inside(message.body.get(GENLMSG..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID).and_then(|value| wire::u16_at(value, 0));
-        });
-        let answer = answers.await.pop();
-        family.map(|family| Self { requests, family }).ok_or_else(|| KernelError {
-            what: "configure WireGuard".to_owned(),
-            why: match answer {
-                Some(Answer::Refused(code, _)) if code != libc::ENOENT => std::io::Error::from_raw_os_error(code).to_string(),
-                _ => "the kernel module wireguard is not loaded (modprobe wireguard)".to_owned(),
-            },
-        })
-    }
-
     async fn device(&mut self, index: u32) -> Result<Device, KernelError> {
         let family = self.family;
         let request = || Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index);

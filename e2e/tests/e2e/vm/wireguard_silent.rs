@@ -43,15 +43,20 @@ fn another_preshared_key_is_told_and_forgotten() -> Result<()> {
         };
         eventually_ok(TOLD, "it is told", || {
             ensure!(both_ways()? == 0, "packets pass with two preshared keys");
+            let mut sure = 0;
             for daemon in &daemons {
                 let found = findings(daemon)?;
                 let silent: Vec<&Value> = found.iter().filter(|finding| finding["check"] == "wireguard-silent").collect();
                 ensure!(silent.len() == 1 && silent[0]["explained_by"].is_null(), "{found:#?}");
-                ensure!(silent[0]["why"].as_str().unwrap_or_default().starts_with("their preshared keys differ"), "{found:#?}");
+                let why = silent[0]["why"].as_str().unwrap_or_default();
+                ensure!(why.contains("preshared keys differ"), "{found:#?}");
+                sure += usize::from(why.starts_with("their preshared keys"));
                 ensure!(daemon.get("/readyz")?.0 == 200, "readiness stays");
                 let metrics = daemon.get("/metrics")?.1;
                 ensure!(metrics.contains("flannel_wireguard_peers{state=\"silent\"} 1"), "{metrics}");
             }
+            // Who answers attempts at a handshake makes fewer itself: the other end may see none.
+            ensure!(sure > 0, "nobody names the cause");
             Ok(())
         })?;
         for key in [RIGHT, WRONG] {

@@ -108,8 +108,9 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let Some(carrier) = network.carrier.as_ref().filter(|_| all_blocked(mesh)) else { return Vec::new() };
     let what = words(carrier);
-    // Handshakes pass the port.
-    if facts.wireguard.known().is_some_and(|wireguard| wireguard.silent.iter().any(|peer| peer.initiates)) {
+    // With WireGuard the keys may be to blame as well, unless this host refuses the port.
+    let mut tables = facts.host.firewalls.known().into_iter().flat_map(|firewalls| &firewalls.tables);
+    if network.is_encrypted() && !tables.any(|table| table.input_refuses && !table.tunnel_open) {
         return Vec::new();
     }
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
@@ -119,14 +120,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         format!("{what} {} blocked {place}", if kinds(carrier, false).len() == 1 { "is" } else { "are" }),
-        match network.is_encrypted() {
-            false => format!(
-                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
-            ),
-            true => format!(
-                "peers answer ping, and no handshake of WireGuard arrives here: a firewall on a host, in a security group or in a hypervisor drops {what}, or they do not know this node's key"
-            ),
-        },
+        format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
     );
     for path in mesh.paths.iter().take(4) {
         finding = finding.seen(

@@ -32,10 +32,13 @@ pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
 }
 
-/// The subnets at the end of a finding's subject, behind the name of the node.
+/// The subnets at the end of a finding's subject: one, or one of each family. What is before them is a node's name, which may look like anything.
 fn subnets(finding: &Finding) -> Vec<IpNet> {
-    let words = finding.about.rsplit(' ').filter(|word| *word != "and");
-    words.map_while(|word| word.parse().ok()).collect()
+    let mut words = finding.about.rsplit(' ');
+    let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
+    let before = words.next().filter(|word| *word == "and").and_then(|_| words.next()?.parse().ok());
+    let before = before.filter(|net: &IpNet| net.addr().is_ipv4() && last.is_some_and(|last| last.addr().is_ipv6()));
+    last.into_iter().chain(before).collect()
 }
 
 /// The silent peers whose machines are not gone.
