@@ -271,7 +271,7 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
         match (&told, config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. What cannot be read is no absence.
-            (Err(why), Mode::Separate) if why.starts_with("it has no") => usable = usable.or_else(|_| Err(why.clone())),
+            (Err(why), Mode::Separate) if why.starts_with("it has no") => usable = usable.map_err(|_| why.clone()),
             (Err(why), _) => return Err(Refusal(why.clone())),
         }
     }

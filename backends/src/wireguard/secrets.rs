@@ -40,7 +40,7 @@ pub struct Keys {
 pub struct Secrets(ArcSwap<Keys>);
 
 impl Secrets {
-    fn new(private: Secret, preshared: Option<Secret>) -> Self {
+    fn new(private: &Secret, preshared: Option<Secret>) -> Self {
         let private = private.clamped();
         Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
     }
@@ -52,7 +52,7 @@ impl Secrets {
 
     /// For tests.
     #[cfg(test)]
-    pub fn with(private: Secret, preshared: Option<Secret>) -> Self {
+    pub fn with(private: &Secret, preshared: Option<Secret>) -> Self {
         Self::new(private, preshared)
     }
 
@@ -107,7 +107,7 @@ impl Files {
         if let Some(path) = self.preshared.as_ref().filter(|path| keys::is_open(path)) {
             tracing::warn!("others than its owner can read the preshared key {0}: chmod 600 {0}", path.display());
         }
-        Ok(Secrets::new(private, preshared))
+        Ok(Secrets::new(&private, preshared))
     }
 }
 

@@ -28,7 +28,8 @@ fn key(n: u8) -> PublicKey {
 
 /// A lease as Go flannel writes it: in all modes with the port of IPv6's device.
 fn lease(n: u8, data: Option<String>) -> Lease {
-    let data = |port: u16| RawJson::parse(&data.clone().unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n)))).ok();
+    let given = data;
+    let data = |port: u16| RawJson::parse(&given.clone().unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n)))).ok();
     Lease {
         subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
         attrs: LeaseAttrs {
@@ -49,7 +50,7 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
     let networks = backend.setup.config.networks;
     let own = lease(1, None).subnets;
     let own = Dual::from_options(own.v4().copied().filter(|_| networks.v4().is_some()), own.v6().copied().filter(|_| networks.v6().is_some()));
-    let secrets = Arc::new(Secrets::with(Secret::new([1; 32]), Some(Secret::new([77; 32]))));
+    let secrets = Arc::new(Secrets::with(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
     WireguardPlan { scope: backend.setup.scope(backend.config.devices()), own: own.unwrap(), config: backend.config, secrets }
 }
 

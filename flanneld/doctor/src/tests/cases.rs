@@ -127,7 +127,7 @@ pub fn silent(name: &str, number: u8) -> Silent {
 /// A node with these silent peers of WireGuard.
 pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = Some("wireguard".to_owned());
-    (network(facts).port, network(facts).vni) = (Some(51820), None);
+    (network(facts).carrier, network(facts).vni) = (Some(Carrier::port(51820)), None);
     let device = named(facts, "flannel.1");
     (device.name, device.kind, device.vxlan) = ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
     facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, clock_behind: None, has_tool: true });
