@@ -140,7 +140,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
 # Some of what other tests show on this machine's kernel, and with ALL=1 all of it that is about the kernel.
-VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::,traffic::vxlan_dual_etcd_34 golden::host_gw_dual)
+VM_TESTS := vm:: $(if $(ALL),vm_scale:: traffic:: healing:: golden:: underlay:: rules::,traffic::vxlan_dual_etcd_34 golden::host_gw_dual)
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm

@@ -409,3 +409,32 @@ fn a_key_is_an_identity() -> Result<()> {
         Ok(())
     })
 }
+
+/// A node with the kernel's WireGuard and one with the packet engine's, whichever begins.
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn kernel_and_userspace_understand_each_other() -> Result<()> {
+    for mode in ["separate", "ipv6"] {
+        Lab::run(&format!("vm: wireguard both {mode}"), |lab| {
+            let lan = lab.switch("lan")?;
+            let hosts = lab.hosts(&lan, 2)?;
+            let store = Store::dir(&lab.folder("leases")?);
+            let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
+            let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+            let mut daemons = Vec::new();
+            // Each reads the configuration when it starts.
+            for (host, implementation) in hosts.iter().zip(["kernel", "userspace"]) {
+                let backend = format!(r#"{{"Type":"wireguard","Mode":"{mode}","PSK":"{psk}","Implementation":"{implementation}"}}"#);
+                store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
+                daemons.push(host.flanneld(&options)?);
+            }
+            let kind = |host: &Host| host.netns().sh("ip -d link show flannel-wg");
+            ensure!(kind(&hosts[0])?.contains("wireguard") && kind(&hosts[1])?.contains("tun"), "{} {}", kind(&hosts[0])?, kind(&hosts[1])?);
+            let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+            let bed = Bed { pods, daemons, options, store, hosts, mtu: 1420 };
+            bed.all_reach_all("both understand each other")?;
+            bed.require_no_errors()
+        })?;
+    }
+    Ok(())
+}
