@@ -31,22 +31,26 @@ impl Desired {
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
-        all.sort_by_key(|peer| (peer.lease.since, peer.subnet));
-        let mut last: Option<&Peer<'_>> = None;
+        all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+        // Both families of a lease may need the same object. They follow each other.
+        let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
         for peer in &all {
-            // Both families of a lease may need the same object.
-            desired.add(plan.of_peer(peer, facts), last.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)));
-            last = Some(peer);
+            let objects = plan.of_peer(peer, facts);
+            let keys: Vec<Key> = objects.iter().map(|(key, _)| *key).collect();
+            let halves = last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
+            desired.add(objects, if halves { &last.1 } else { &[] });
+            last = (Some(peer), keys);
         }
         desired
     }
 
-    fn add(&mut self, objects: Vec<(Key, Value)>, of_one_lease: bool) {
+    /// Adds the objects of a peer. `own` are those of the same lease's other family.
+    fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
             if let Some(present) = self.state.0.get(key) {
                 let same = present == value;
-                if !(same && of_one_lease) {
+                if !(same && own.contains(key)) {
                     self.shared.insert(*key);
                 }
                 conflict |= !same;
@@ -65,12 +69,18 @@ impl Desired {
         for (was, is) in before.changes(after) {
             for (lease, objects) in [(was, &mut change.before.0), (is, &mut wanted)] {
                 let counts = lease.filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
+                let mut own = Vec::new();
                 for peer in counts.into_iter().flat_map(|lease| Peer::of(lease)).filter(|peer| eligible.admits(peer)) {
-                    for (key, value) in plan.of_peer(&peer, facts) {
-                        if objects.get(&key).is_some_and(|present| *present != value) {
-                            return None;
+                    for object in plan.of_peer(&peer, facts) {
+                        // Both families of a lease may need the same object.
+                        if !own.contains(&object) {
+                            own.push(object);
                         }
-                        objects.insert(key, value);
+                    }
+                }
+                for (key, value) in own {
+                    if objects.insert(key, value).is_some() {
+                        return None;
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use super::*;
 use netstate::desired::Desired;
 use netstate::wireguard::Secret;
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 use subnet_lease::{Addresses, Dual, NetworkConfig, NodeId, Term};
 
@@ -173,4 +174,49 @@ fn a_key_tells_whose_a_lease_is() {
     assert_eq!(identity(&other.attrs), Some(key(2)));
     other.attrs.data = None;
     assert_eq!(identity(&other.attrs), Some(key(2)), "of whichever family");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// For any change, with one device and with two, even with conflicts over few keys.
+    #[test]
+    fn a_change_equals_the_whole_computation(
+        tables in proptest::collection::vec(proptest::collection::btree_map(2u8..10, (2u8..8, 0i64..4), 0..8), 2..6),
+        one_device in any::<bool>(),
+    ) {
+        let plan = plan(DUAL, if one_device { r#","Mode":"auto""# } else { "" });
+        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+        let mut leases = LeaseTable::default();
+        let mut known = Desired::whole(&plan, &leases, &facts);
+        for next in &tables {
+            let told = |(n, (owner, since)): (&u8, &(u8, i64))| Lease {
+                since: *since,
+                ..lease(*n, Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(*owner))))
+            };
+            let next = LeaseTable::of(next.iter().map(told), BTreeSet::new());
+            let whole = Desired::whole(&plan, &next, &facts);
+            match known.change(&plan, &leases, &next, &facts) {
+                None => known = whole,
+                Some(change) => {
+                    known.take(change);
+                    prop_assert_eq!(&known, &whole);
+                }
+            }
+            leases = next;
+        }
+    }
+}
+
+/// Both halves of a lease need the same peer where there is one device. That is no reason to compute everything anew.
+#[test]
+fn a_node_that_joins_costs_nobody_anything() {
+    for keys in ["", r#","Mode":"auto""#] {
+        let plan = plan(DUAL, keys);
+        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+        let before = LeaseTable::of((2..6).map(|n| lease(n, None)), BTreeSet::new());
+        let after = LeaseTable::of((3..8).map(|n| lease(n, None)), BTreeSet::new());
+        let known = Desired::whole(&plan, &before, &facts);
+        assert!(known.change(&plan, &before, &after, &facts).is_some(), "{keys}");
+    }
 }

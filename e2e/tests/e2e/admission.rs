@@ -92,7 +92,9 @@ fn what_is_refused_is_named() {
 #[test]
 fn a_peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
-        let bed = Bed::start(lab, 2, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#, |_, options| options)?;
+        // The nodes draw theirs beside those of the test.
+        let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"vxlan"}}"#;
+        let bed = Bed::start(lab, 2, conf, |_, options| options)?;
         put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
         put(&bed, "10.5.4.0-24", r#"{"PublicIP":"192.168.56.104","PublicIPv6":null}"#)?;
         put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
