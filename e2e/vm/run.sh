@@ -52,7 +52,7 @@ timeout --foreground --kill-after=5 "$seconds" "$vm/root/usr/bin/qemu-system-x86
     -nodefaults -no-user-config -display none -no-reboot -serial stdio \
     -chardev "socket,id=files,path=$scratch/files" -device vhost-user-fs-pci,chardev=files,tag=host \
     -kernel "$vm/vmlinuz" -initrd "$vm/initrd.gz" -append "console=ttyS0 quiet panic=-1 script=$scratch/script" </dev/null \
-    | tr -d '\r' | tee "$console" || true
+    | sed -u 's|\r||g' | tee "$console" || true
 result=$(sed -n 's/^RESULT \([0-9]*\).*/\1/p' "$console" | tail -n 1)
 [ -n "$result" ] || { cat "$scratch/files.log" >&2; echo "the virtual machine ended without a result, or was stopped after $seconds s" >&2; exit 1; }
 exit "$result"

@@ -86,7 +86,7 @@ impl Tunnels {
             let lives = session.handshake.is_some_and(|ago| ago < SESSION);
             let shaken = session.handshake.and_then(|ago| now.checked_sub(ago));
             // Clocks have steps.
-            let shook = shaken.is_some_and(|at| peer.shaken.is_none_or(|before| at > before + Duration::from_secs(1)));
+            let shook = lives && shaken.is_some_and(|at| peer.shaken.is_none_or(|before| at > before + Duration::from_secs(1)));
             // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
             let (came, sent) = (session.received != peer.session.received, session.sent != peer.session.sent);
             let heard = shook || lives && came;
