@@ -139,14 +139,14 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
-# Some of what other tests show on this machine's kernel, and with ALL=1 all of it that is about the kernel.
-VM_TESTS := vm:: $(if $(ALL),vm_scale:: traffic:: healing:: golden:: underlay:: rules::,traffic::vxlan_dual_etcd_34 golden::host_gw_dual)
+# With ALL=1 also what other tests show on this machine's kernel, and what takes long.
+VM_TESTS := vm:: $(if $(ALL),vm_scale:: traffic:: healing:: golden:: underlay:: rules::)
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm
 	@# As `make test` builds it: with other features, most would be compiled twice.
 	cargo test --workspace --no-run
-	./e2e/vm/test.sh $(if $(ALL),5400,720) $(or $(ARGS),$(VM_TESTS))
+	$(if $(ALL),FLANNEL_TEST_RESTARTS=20) ./e2e/vm/test.sh $(if $(ALL),5400,720) $(or $(ARGS),$(VM_TESTS))
 
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools

@@ -18,6 +18,9 @@ ip link set lo up
 cd "$WORK"
 # As on a host that has had pods for a while.
 modprobe br_netfilter
+modprobe tun
+mkdir -p /dev/net
+[ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200
 "$@"
 echo "RESULT $?"
 "$VM/busybox" poweroff -f

@@ -181,7 +181,7 @@ fn others(bed: &Bed, line: &str) -> bool {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
-    let times: u32 = std::env::var("FLANNEL_TEST_RESTARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let times: u32 = std::env::var("FLANNEL_TEST_RESTARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     Lab::run("vm: wireguard restarts", |lab| {
         let mut bed = Bed::start(lab, 2, r#"{"Type":"wireguard"}"#, false)?;
         let index = |bed: &Bed| bed.hosts[0].netns().sh("ip -o link show flannel-wg | cut -d: -f1");
