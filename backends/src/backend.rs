@@ -40,6 +40,8 @@ pub struct Setup {
     pub former: FormerNetworks,
     /// Devices of earlier backends on this host. Once the new one works, they are removed: routes through them would still lead somewhere.
     pub left_behind: Vec<LinkName>,
+    /// Whether secrets that others can read are an error; otherwise they are a warning.
+    pub refuse_insecure: bool,
     /// How packets are read and sent in user space.
     pub features: Features,
 }

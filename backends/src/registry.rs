@@ -79,6 +79,7 @@ mod tests {
             options: Options::default(),
             former: Default::default(),
             left_behind: Vec::new(),
+            refuse_insecure: false,
             features: Default::default(),
             files: Default::default(),
         }

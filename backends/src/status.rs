@@ -34,6 +34,8 @@ pub struct EngineStatus {
     pub icmp_errors: u64,
     /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented_sends: u64,
+    /// The handshakes of WireGuard by what became of them, if it encrypts.
+    pub handshakes: Option<[(&'static str, u64); 5]>,
 }
 
 /// The traffic of one direction.
@@ -105,6 +107,7 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
         received: traffic(&counters.received),
         icmp_errors: counters.icmp.load(Relaxed),
         unsegmented_sends: counters.unsegmented.load(Relaxed),
+        handshakes: counters.handshakes.counts(),
     }
 }
 

@@ -55,12 +55,14 @@ impl Wireguard {
     /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
-        let files = Files::of(&config);
+        let files = Files::of(&config, setup.refuse_insecure);
         if config.preshared.is_some() {
-            tracing::warn!(
-                "PSK is in the network configuration: whoever reads that knows it; PSKFile in the Backend, or {}, names a file on each node instead",
-                keys::PRESHARED_VARIABLE
-            );
+            let seen = "PSK is in the network configuration: whoever reads that knows it";
+            let remedy = format!("PSKFile in the Backend, or {}, names a file on each node instead", keys::PRESHARED_VARIABLE);
+            if setup.refuse_insecure {
+                return Err(Error::Config(format!("{seen}, and --refuse-insecure was given: {remedy}")));
+            }
+            tracing::warn!("{seen}; {remedy}");
         }
         let userspace = config.implementation == Implementation::Userspace;
         Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default(), userspace })

@@ -138,6 +138,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         options: Default::default(),
         former: Default::default(),
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
     };
     let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());

@@ -88,7 +88,7 @@ fn crates_keep_the_dependency_law() {
         assert!(used.is_subset(&allowed), "{name} uses {:?}, which the law does not allow", used.difference(&allowed).collect::<Vec<_>>());
     }
     for (name, banned) in WITHOUT {
-        let below = below(name);
+        let below = below(name, &[]);
         assert!(below.contains(*name));
         for banned in *banned {
             assert!(!below.contains(*banned), "{name} has {banned} below it");
@@ -96,10 +96,19 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
+/// Whoever wants no cryptography of WireGuard in the daemon leaves a feature out.
+#[test]
+fn wireguard_in_user_space_is_a_feature_of_the_daemon() {
+    assert!(below("flanneld", &[]).contains("boringtun"));
+    let without = below("flanneld", &["--no-default-features"]);
+    assert!(without.contains("backends") && !without.contains("boringtun"), "{without:?}");
+}
+
 /// Everything that a crate is built with when it is built by itself, with the features that it asks for.
-fn below(name: &str) -> BTreeSet<String> {
+fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--package", name, "--edges", "normal,build", "--prefix", "none", "--format", "{p}", "--offline", "--locked"])
+        .args(features)
         .current_dir(workspace())
         .output()
         .unwrap();

@@ -1,7 +1,7 @@
 //! The engine's counters, written by its threads and read for metrics. No thread waits for another here.
 
 use crate::reason::Reason;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The counters of one direction.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub fn add(counter: &AtomicU64, count: usize) {
 /// The handshakes of WireGuard.
 #[derive(Debug, Default)]
 pub struct Handshakes {
+    /// Whether there can be any: the engine encrypts.
+    pub happen: AtomicBool,
     /// Initiations sent, each repetition counted.
     pub initiated: AtomicU64,
     /// Initiations of peers that were answered.
@@ -68,6 +70,20 @@ pub struct Handshakes {
     pub failed: AtomicU64,
     /// Messages answered with a cookie because there were too many.
     pub cookies: AtomicU64,
+}
+
+impl Handshakes {
+    /// All counts by name; `None` if the engine does not encrypt.
+    pub fn counts(&self) -> Option<[(&'static str, u64); 5]> {
+        let counters = [
+            ("initiated", &self.initiated),
+            ("answered", &self.answered),
+            ("completed", &self.completed),
+            ("failed", &self.failed),
+            ("cookies", &self.cookies),
+        ];
+        self.happen.load(Ordering::Relaxed).then(|| counters.map(|(name, counter)| (name, counter.load(Ordering::Relaxed))))
+    }
 }
 
 /// The counters of an engine, and its mode.

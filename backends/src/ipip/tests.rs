@@ -13,6 +13,7 @@ fn ipip(text: &str) -> Result<Ipip, Error> {
         options: Default::default(),
         former: Default::default(),
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
         files: crate::handover::Files::default(),
     };

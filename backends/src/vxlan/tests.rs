@@ -16,6 +16,7 @@ fn vxlan(backend: &str) -> Vxlan {
         options: Default::default(),
         former: Default::default(),
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
         files: crate::handover::Files::default(),
     };
@@ -267,6 +268,7 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
         options: Default::default(),
         former,
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
         files: crate::handover::Files::default(),
     };

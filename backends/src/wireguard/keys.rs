@@ -47,9 +47,10 @@ pub fn read(path: &Path) -> io::Result<Content> {
     Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
 }
 
-/// Whether others than its owner can read a file.
-pub fn is_open(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
+/// What to say of a file that others than its owner can read.
+pub fn exposed(what: &str, path: &Path) -> Option<String> {
+    let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
+    is_open.then(|| format!("others than its owner can read the {what} {0}: chmod 600 {0}", path.display()))
 }
 
 /// Writes a private key, as Go flannel does: base64 without a line end. No reader sees half of it, and nobody else sees it at all.
@@ -93,12 +94,7 @@ fn name(path: &Path) -> io::Result<std::borrow::Cow<'_, str>> {
 /// The file cannot be read or written.
 pub fn own(path: &Path) -> io::Result<Secret> {
     match read(path)? {
-        Content::Key(key) => {
-            if is_open(path) {
-                tracing::warn!("others than its owner can read the WireGuard private key {0}: chmod 600 {0}", path.display());
-            }
-            return Ok(key.clamped());
-        }
+        Content::Key(key) => return Ok(key.clamped()),
         Content::Missing => {}
         Content::Garbled => {
             let aside = set_aside(path)?;

@@ -23,7 +23,12 @@ pub struct Files {
     pub key: PathBuf,
     /// The preshared key, if it is in a file.
     pub preshared: Option<PathBuf>,
+    /// Whether a file that others can read is refused.
+    pub refuse_insecure: bool,
 }
+
+const PRIVATE: &str = "WireGuard private key";
+const PRESHARED: &str = "preshared key";
 
 /// A node's keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,14 +68,33 @@ impl Secrets {
 
 impl Files {
     /// Those that the environment or the configuration names.
-    pub fn of(config: &Config) -> Self {
-        Self::from(std::env::var_os(keys::KEY_VARIABLE), std::env::var_os(keys::PRESHARED_VARIABLE), config)
+    pub fn of(config: &Config, refuse_insecure: bool) -> Self {
+        let files = Self::from(std::env::var_os(keys::KEY_VARIABLE), std::env::var_os(keys::PRESHARED_VARIABLE), config);
+        Self { refuse_insecure, ..files }
     }
 
     fn from(key: Option<OsString>, preshared: Option<OsString>, config: &Config) -> Self {
         let preshared = preshared.map(PathBuf::from).or_else(|| config.preshared_file.clone());
         // A variable that is set and empty names no file, as for Go flannel.
-        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), preshared }
+        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), preshared, refuse_insecure: false }
+    }
+
+    /// Warns of files that others can read, or refuses them.
+    fn guard(&self) -> Result<(), Error> {
+        let exposed = keys::exposed(PRIVATE, &self.key);
+        for text in exposed.into_iter().chain(self.preshared.as_ref().and_then(|path| keys::exposed(PRESHARED, path))) {
+            if self.refuse_insecure {
+                return Err(Error::Config(format!("{text}; --refuse-insecure was given")));
+            }
+            tracing::warn!("{text}");
+        }
+        Ok(())
+    }
+
+    /// Why another key than the present one is not taken from a file, if it is not.
+    fn refuses(&self, what: &str, path: &Path) -> Option<String> {
+        let text = keys::exposed(what, path).filter(|_| self.refuse_insecure)?;
+        Some(format!("{text}; keeping the present key, because --refuse-insecure was given"))
     }
 
     /// Reads the keys. The private one is made if there is none.
@@ -78,6 +102,7 @@ impl Files {
     /// # Errors
     /// A file cannot be read or written, or holds no preshared key.
     pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, Error> {
+        self.guard()?;
         let failed = |what: &str, path: &Path, why: String| Error::Host { what: format!("cannot {what} {}", path.display()), why };
         let private = keys::own(&self.key).map_err(|error| {
             let remedy = format!("; {} names the file, and its folder must be writable", keys::KEY_VARIABLE);
@@ -104,9 +129,6 @@ impl Files {
                 Err(error) => return Err(failed("read the preshared key of", path, error.to_string())),
             },
         };
-        if let Some(path) = self.preshared.as_ref().filter(|path| keys::is_open(path)) {
-            tracing::warn!("others than its owner can read the preshared key {0}: chmod 600 {0}", path.display());
-        }
         Ok(Secrets::new(&private, preshared))
     }
 }
@@ -155,10 +177,10 @@ pub async fn follow(secrets: Arc<Secrets>, files: Files, renewal: Renewal, repla
 /// Reads the files. True if they hold other keys than before.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
-    let private = private(&files.key, &now.private, notices);
+    let private = private(files, &now.private, notices);
     let preshared = match &files.preshared {
         None => now.preshared.clone(),
-        Some(path) => preshared(path, now.preshared.as_ref(), notices),
+        Some(path) => preshared(files, path, now.preshared.as_ref(), notices),
     };
     let changed = (private != now.private, preshared != now.preshared);
     if changed.0 {
@@ -174,13 +196,17 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
 }
 
 /// The private key that the file holds now. A file that is gone or holds none is written anew with the present key.
-fn private(path: &Path, present: &Secret, notices: &mut Notices) -> Secret {
+fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
+    let path = &files.key;
     let kept = |why: io::Error| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
     match keys::read(path) {
         Ok(Content::Key(key)) => {
-            notices.key.clear();
             notices.lost = false;
-            return key.clamped();
+            let key = key.clamped();
+            let refused = files.refuses(PRIVATE, path).filter(|_| key != *present);
+            let taken = refused.is_none();
+            tell(&mut notices.key, refused.unwrap_or_default());
+            return if taken { key } else { present.clone() };
         }
         // Somebody may be writing it.
         Ok(Content::Missing | Content::Garbled) if !notices.lost => {
@@ -211,11 +237,13 @@ fn private(path: &Path, present: &Secret, notices: &mut Notices) -> Secret {
 }
 
 /// The preshared key that the file holds now, or else the present one.
-fn preshared(path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
+fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
     let why = match keys::read(path) {
         Ok(Content::Key(key)) => {
-            notices.preshared.clear();
-            return Some(key);
+            let refused = files.refuses(PRESHARED, path).filter(|_| present != Some(&key));
+            let taken = refused.is_none();
+            tell(&mut notices.preshared, refused.unwrap_or_default());
+            return if taken { Some(key) } else { present.cloned() };
         }
         Ok(Content::Garbled) => "it does not hold 32 bytes in base64".to_owned(),
         Ok(Content::Missing) => "there is no such file".to_owned(),
@@ -229,6 +257,41 @@ fn preshared(path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Op
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Where secrets that others can read are refused, they are neither loaded nor taken while the daemon runs.
+    #[test]
+    fn insecure_files_are_refused_on_request() {
+        let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        let lax = Files::from(Some(folder.join("key").into()), Some(folder.join("psk").into()), &config);
+        let strict = Files { refuse_insecure: true, ..lax.clone() };
+        let write = |name: &str, key: &Secret, mode| {
+            fs::write(folder.join(name), &*key.text()).unwrap();
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        for (modes, named) in [((0o600, 0o640), "the preshared key"), ((0o604, 0o600), "the WireGuard private key")] {
+            write("key", &first, modes.0);
+            write("psk", &first, modes.1);
+            let error = strict.load(None).err().unwrap().to_string();
+            assert!(error.contains(named) && error.contains("chmod 600") && error.contains("--refuse-insecure"), "{error}");
+            assert!(lax.load(None).is_ok());
+        }
+        write("key", &first, 0o600);
+        let secrets = strict.load(None).unwrap();
+        let mut notices = Notices::default();
+        write("key", &second, 0o644);
+        write("psk", &second, 0o644);
+        assert!(!reread(&secrets, &strict, &mut notices));
+        assert!(notices.key.contains("keeping the present key") && notices.preshared.contains("keeping the present key"));
+        write("key", &second, 0o600);
+        write("psk", &second, 0o600);
+        assert!(reread(&secrets, &strict, &mut notices));
+        assert_eq!((secrets.now().public, notices.key.as_str(), notices.preshared.as_str()), (second.public(), "", ""));
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn keys_follow_their_files() {

@@ -17,6 +17,7 @@ fn backend(families: &str, keys: &str) -> Wireguard {
         options: Default::default(),
         former: Default::default(),
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
         files: Default::default(),
     };

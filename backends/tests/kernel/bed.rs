@@ -141,6 +141,7 @@ pub fn setup(template: &str, backend: &str) -> Setup {
         options: Options::default(),
         former: Default::default(),
         left_behind: Vec::new(),
+        refuse_insecure: false,
         features: Default::default(),
         files: Default::default(),
     }

@@ -39,6 +39,7 @@ mod operator;
 mod ping_only;
 mod probe;
 mod quiet;
+mod refuse_insecure;
 mod required_backend;
 mod routes;
 mod rules;

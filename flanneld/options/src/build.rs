@@ -58,7 +58,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let LeaseFlags { subnet_lease_renew_margin } = lease;
     let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
-    let NodeFlags { subnet_file, install_cni_conf, node_id, require_backend, audit_interval, set_sysctls, route_protocol } = node;
+    let NodeFlags { subnet_file, install_cni_conf, node_id, require_backend, refuse_insecure, audit_interval, set_sysctls, route_protocol } = node;
     let audit = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
     let route_protocol = route_protocol_of(route_protocol, &mut reader);
     let RuleFlags { iptables_resync, ip_blackhole_route, .. } = rules;
@@ -76,6 +76,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let cni_conf = cni_conf_of(install_cni_conf, &mut reader);
     let set_sysctls = reader.on(set_sysctls);
     let require_backend = backends_of(require_backend, &mut reader);
+    let refuse_insecure = reader.on(refuse_insecure);
     // Go looks at --version before it looks at the environment, but after it has read all flags.
     if version && reader.argv.is_empty() {
         return Ok(Asked::Version);
@@ -98,6 +99,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
         blackhole,
         node_id,
         require_backend,
+        refuse_insecure,
         audit: (audit > 0).then(|| Duration::from_secs(audit)),
         route_protocol,
         features,

@@ -44,6 +44,8 @@ pub struct Settings {
     pub node_id: Option<String>,
     /// `--require-backend`; empty: any.
     pub require_backend: Vec<String>,
+    /// `--refuse-insecure`.
+    pub refuse_insecure: bool,
     /// How often the whole kernel state is compared; `None`: on events only.
     pub audit: Option<Duration>,
     /// What marks our routes.

@@ -73,6 +73,7 @@ impl Daemon {
             files: self.inherited.files(),
             left_behind: left_behind::devices(config.networks, former).await,
             former,
+            refuse_insecure: self.settings.refuse_insecure,
             features: self.settings.features,
         }
     }

@@ -58,6 +58,13 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
         unsegmented.get_or_create(&labels).inc_by(engine.unsegmented_sends);
         info.get_or_create(&vec![("device", label(&engine.device)), ("mode", label(&engine.mode))]).set(1);
     }
+    let handshakes = Family::<Labels, Counter>::default();
+    for engine in engines {
+        for (event, count) in engine.handshakes.into_iter().flatten() {
+            handshakes.get_or_create(&vec![("device", label(&engine.device)), ("event", event.to_owned())]).inc_by(count);
+        }
+    }
+    registry.register("datapath_handshakes", "Handshakes of WireGuard in user space, by event", handshakes);
     registry.register("datapath_dropped_packets", "Packets dropped by the packet engine, by direction and reason", dropped);
     registry.register("datapath_icmp_errors", "ICMP errors sent to pods whose packets could not be forwarded", icmp);
     registry.register("datapath_unsegmented_sends", "Sends of several packets that had to be sent one by one", unsegmented);
@@ -76,13 +83,17 @@ pub fn json(engines: &[EngineStatus]) -> serde_json::Value {
         serde_json::Value::from(out)
     };
     let engine = |engine: &EngineStatus| {
-        let value = serde_json::json!({
+        let mut value = serde_json::json!({
             "mode": engine.mode,
             "sent": direction(&engine.sent),
             "received": direction(&engine.received),
             "icmp_errors": engine.icmp_errors,
             "unsegmented_sends": engine.unsegmented_sends,
         });
+        if let (Some(counts), Some(fields)) = (engine.handshakes, value.as_object_mut()) {
+            let counts: serde_json::Map<_, _> = counts.into_iter().map(|(event, count)| (event.to_owned(), count.into())).collect();
+            fields.insert("handshakes".to_owned(), counts.into());
+        }
         (engine.device.clone(), value)
     };
     engines.iter().map(engine).collect::<serde_json::Map<_, _>>().into()

@@ -89,6 +89,7 @@ async fn answers() {
         received: Traffic { dropped: vec![("unknown_peer", 5)], ..Traffic::default() },
         icmp_errors: 4,
         unsegmented_sends: 0,
+        handshakes: Some([("initiated", 3), ("answered", 2), ("completed", 4), ("failed", 1), ("cookies", 0)]),
     };
     let status = Status { kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() }, engines: vec![engine] };
     health.fact("subnet", "10.5.72.0/24");
@@ -123,6 +124,7 @@ async fn answers() {
         "flannel_datapath_dropped_packets_total{device=\"flannel0\",direction=\"received\",reason=\"unknown_peer\"} 5",
         "flannel_datapath_icmp_errors_total{device=\"flannel0\"} 4",
         "flannel_datapath_unsegmented_sends_total{device=\"flannel0\"} 0",
+        "flannel_datapath_handshakes_total{device=\"flannel0\",event=\"completed\"} 4",
         "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
         "# EOF",
     ] {

@@ -207,6 +207,7 @@ pub struct Change<'d> {
 impl Change<'_> {
     /// Sets the private key. Sessions under the former one send no more, and open what is still on the way; new handshakes begin at once.
     pub fn set_private_key(&mut self, private: Secret) {
+        self.device.counters.handshakes.happen.store(true, Ordering::Relaxed);
         if self.control.private.as_ref() == Some(&private) {
             return;
         }

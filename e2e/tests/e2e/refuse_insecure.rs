@@ -1,0 +1,64 @@
+//! `--refuse-insecure`: secrets that others can read are an error, with what to do, and no device is made.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lab::{FlanneldOptions, Lab, Store};
+
+const SOON: Duration = Duration::from_secs(20);
+/// 32 bytes in base64.
+const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+#[test]
+fn secrets_that_others_can_read_are_refused() -> Result<()> {
+    Lab::run("refuse insecure", |lab| {
+        let lan = lab.switch("lan")?;
+        let host = &lab.hosts(&lan, 1)?[0];
+        let folder = lab.folder("leases")?;
+        let store = Store::dir(&folder);
+        let keys = lab.folder("keys")?;
+        let (own, preshared) = (keys.join("own"), keys.join("psk"));
+        let options = FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &own.display().to_string());
+        let strict = options.clone().arg("--refuse-insecure");
+        let configure = |more: &str| {
+            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","Implementation":"userspace"{more}}}}}"#))
+        };
+        let write = |path, mode| -> Result<()> {
+            fs::write(path, SECRET)?;
+            Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
+        };
+        let refused = |said: &[&str]| -> Result<()> {
+            let mut daemon = host.start_flanneld(&strict)?;
+            let status = daemon.wait(SOON)?;
+            let errors = daemon.errors().concat();
+            ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
+            for part in said.iter().chain(&["--refuse-insecure was given"]) {
+                ensure!(errors.contains(part), "not {part:?}: {errors}");
+            }
+            ensure!(!daemon.log().contains(SECRET), "{}", daemon.log());
+            ensure!(host.netns().link("flannel-wg")?.is_none(), "a device was made");
+            Ok(())
+        };
+        configure(&format!(r#","PSK":"{SECRET}""#))?;
+        refused(&["PSK is in the network configuration", "PSKFile in the Backend"])?;
+        configure(&format!(r#","PSKFile":"{}""#, preshared.display()))?;
+        write(&own, 0o600)?;
+        write(&preshared, 0o640)?;
+        refused(&["the preshared key", &format!("chmod 600 {}", preshared.display())])?;
+        write(&preshared, 0o600)?;
+        write(&own, 0o604)?;
+        refused(&["the WireGuard private key", &format!("chmod 600 {}", own.display())])?;
+        // Without the flag it is a warning; with the modes that they should have, there is none.
+        let mut lax = host.flanneld(&options)?;
+        ensure!(lax.log().contains(&format!("chmod 600 {}", own.display())), "{}", lax.log());
+        lax.terminate(SOON)?;
+        let warned = lax.log().matches("chmod").count();
+        write(&own, 0o600)?;
+        let daemon = host.flanneld(&strict)?;
+        // The log is the host's.
+        ensure!(daemon.log().matches("chmod").count() == warned, "{}", daemon.log());
+        Ok(())
+    })
+}
