@@ -95,7 +95,9 @@ impl Look {
 fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
     let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer && way.to.is_ipv4());
     let other = ways.filter(|way| {
-        way.by.as_ref().is_ok_and(|(index, _)| host.interface(*index).is_some_and(|interface| interface.name != underlay && !interface.loopback))
+        let by = way.by.as_ref().ok().and_then(|(index, _)| host.interface(*index));
+        // A way into flannel's own device is `tunnel-loop`'s.
+        by.is_some_and(|interface| interface.name != underlay && !interface.loopback && !interface.name.starts_with("flannel"))
     });
     other.map(|way| way.to).collect()
 }

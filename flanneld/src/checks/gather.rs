@@ -165,11 +165,18 @@ fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
     let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), WayKind::Store)).collect();
     let servers = known.node.iter().flat_map(|node| &node.servers);
     targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), WayKind::ApiServer)));
-    if let Some(serving) = known.serving.as_ref().filter(|_| underlay.is_some_and(look::is_strict)) {
-        let leases = serving.leases.borrow().clone();
-        let peers = leases.others(&serving.network.own, Kinds::Any).take(PEERS);
-        targets.extend(peers.filter_map(|lease| Some(target(&lease.attrs.public_for(false)?, name(lease), WayKind::Peer))));
+    let Some(serving) = &known.serving else { return targets };
+    let leases = serving.leases.borrow().clone();
+    let peers = || leases.others(&serving.network.own, Kinds::Any);
+    let address = |lease: &Lease, ipv6| Some(target(&lease.attrs.public_for(ipv6)?, name(lease), WayKind::Peer));
+    let strict = underlay.is_some_and(look::is_strict);
+    if strict {
+        targets.extend(peers().take(PEERS).filter_map(|lease| address(lease, false)));
     }
+    // To an address inside the network of pods, flannel's own route may lead.
+    let inside = |target: &Target| serving.network.networks.nets().any(|net| net.contains(&target.to));
+    let looped = peers().flat_map(|lease| [false, true].into_iter().filter_map(move |ipv6| address(lease, ipv6))).filter(inside);
+    targets.extend(looped.filter(|target| !strict || target.to.is_ipv6()).take(PEERS));
     targets
 }
 

@@ -46,6 +46,26 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
     Ok(())
 }
 
+/// The network of pods holds the nodes, and one of them is behind a gateway: flannel's own route for the whole network leads to it.
+#[test]
+fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
+    let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+    nodes_of(network, "doctor: tunnel loop", 3, |_, _, nodes| {
+        let addresses = nodes.iter().map(|node| node.host.v4()).collect::<Result<Vec<_>>>()?;
+        let (peer, gateway) = (addresses[1], addresses[2]);
+        nodes[0].run(&format!(
+            "ip route add {gateway}/32 dev enp0s8; ip route add default via {gateway} dev enp0s8; ip route del 192.168.56.0/24 dev enp0s8"
+        ))?;
+        nodes[0].expect(&["tunnel-loop"])?;
+        let first = nodes[0].first()?;
+        ensure!(first["what"].as_str().is_some_and(|what| what.contains(&format!("at {peer} is inside"))), "{first:#}");
+        ensure!(nodes[0].commands()? == [format!("ip route add {peer}/32 via {gateway} dev enp0s8")], "{first:#}");
+        all_ready(nodes)?;
+        nodes[0].mend()?;
+        all_well(nodes).context("after its command")
+    })
+}
+
 /// A firewall that drops what `ipip` sends: no UDP port is to blame. It needs a kernel with IPIP.
 pub fn protocol_4_is_dropped() -> Result<()> {
     nodes_of(&NETWORK.replace("vxlan", "ipip"), "doctor: protocol 4", 3, |_, lan, nodes| {

@@ -5,7 +5,7 @@ use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Drift, LastWords};
-use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls};
+use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
@@ -255,6 +255,10 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
     ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
+    ("tunnel-loop", |facts| {
+        let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
+        inside(&mut facts.host.ways).push(Way { to, whose, kind: WayKind::Peer, by: Ok((3, None)) });
+    }),
     ("stale-bridge", |facts| named(facts, "cni0").addresses.push("10.244.9.1/24".parse().unwrap())),
     ("stale-bridge", |facts| named(facts, "docker0").addresses.push("10.244.9.1/24".parse().unwrap())),
     ("mtu", |facts| {

@@ -1,0 +1,64 @@
+//! A peer's address that is inside the pods' network, and that nothing but flannel's own route for that network leads to.
+
+use crate::check::Check;
+use crate::facts::Facts;
+use crate::facts::host::{Way, WayKind};
+use crate::finding::{Finding, HERE, Severity};
+use crate::need::Need;
+use crate::shell::word;
+use std::net::IpAddr;
+
+/// How many peers are told one by one.
+const TOLD: usize = 8;
+
+/// The check.
+pub const LOOP: Check = Check {
+    id: "tunnel-loop",
+    severity: Severity::Broken,
+    title: "Packets to a peer's address enter flannel's own tunnel",
+    needs: &[Need::Network, Need::Ways, Need::Interfaces],
+    explains: &["wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
+    waits: false,
+    judge: tunnel_loop,
+};
+
+fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else { return Vec::new() };
+    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer);
+    let looped: Vec<(&Way, &str)> = ways.filter_map(|way| Some((way, tunnel(facts, way)?))).collect();
+    let Some((first, device)) = looped.first() else { return Vec::new() };
+    let more = if looped.len() > 1 { format!(" and {} more", looped.len() - 1) } else { String::new() };
+    let mut finding = Finding::new(
+        LOOP.id,
+        LOOP.severity,
+        *device,
+        format!("{} at {}{more} is inside the network of pods, {}, and is reached through {device} alone", first.whose, first.to, network.networks),
+        format!(
+            "what {device} sends to it would enter {device} again, and is dropped; choose a Network without the nodes, or give each a route of its own"
+        ),
+    );
+    for (way, device) in looped.iter().take(TOLD) {
+        finding = finding.seen(format!("{} at {} leaves by {device}", way.whose, way.to), format!("ip route get {}", way.to));
+    }
+    let commands: Option<Vec<String>> = looped.iter().take(TOLD).map(|(way, _)| route(facts, way.to)).collect();
+    vec![finding.run_all(commands.unwrap_or_default()).on(HERE)]
+}
+
+/// The device of ours by which a way leaves.
+fn tunnel<'a>(facts: &'a Facts, way: &Way) -> Option<&'a str> {
+    let (index, _) = way.by.as_ref().ok()?;
+    let interface = facts.host.interface(*index)?;
+    interface.name.starts_with("flannel").then_some(interface.name.as_str())
+}
+
+/// The command that leads to an address by the underlay's gateway.
+fn route(facts: &Facts, to: IpAddr) -> Option<String> {
+    let choice = facts.daemon.choice.known()?;
+    let underlay = facts.host.interfaces.known()?.iter().find(|interface| interface.name == choice.interface)?;
+    let mut defaults = facts.host.routes.known()?.iter().filter(|route| {
+        route.to.prefix_len() == 0 && route.to.addr().is_ipv6() == to.is_ipv6() && route.index == Some(underlay.index) && route.via.is_some()
+    });
+    let via = defaults.next()?.via?;
+    let bits = if to.is_ipv6() { 128 } else { 32 };
+    Some(format!("ip route add {to}/{bits} via {via} dev {}", word(&underlay.name)))
+}
