@@ -28,3 +28,4 @@ pub mod survey;
 pub mod text;
 pub mod underlay;
 pub mod wireguard;
+pub mod xfrm;

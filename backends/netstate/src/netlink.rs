@@ -18,6 +18,7 @@ mod watched;
 mod wire;
 mod wireguard;
 mod write;
+pub mod xfrm;
 
 use crate::cleanup::{Inventory, is_flannels};
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};

@@ -11,3 +11,4 @@ mod inspect;
 mod repair;
 mod scale;
 mod wireguard_userspace;
+mod xfrm;

@@ -58,7 +58,11 @@ impl Requests {
         Self::of(NETLINK_GENERIC)
     }
 
-    fn of(protocol: isize) -> Result<Self, KernelError> {
+    /// Opens a socket of a netlink protocol in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel provides no socket.
+    pub fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", &error))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
@@ -199,7 +203,15 @@ impl Notices {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open(groups: u32) -> Result<Self, KernelError> {
-        let socket = open(NETLINK_ROUTE, groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
+        Self::of(NETLINK_ROUTE, groups)
+    }
+
+    /// The same for another netlink protocol, whose groups they are.
+    ///
+    /// # Errors
+    /// The kernel provides no socket.
+    pub fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
+        let socket = open(protocol, groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
