@@ -38,7 +38,7 @@ pub(crate) fn dump(host: &Host) -> String {
         for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
             echo \"# $program\"; $program-save | grep -v '^#' | sed 's/ \\[.*//'
         done
-        ip -d address show | sed 's/[a-z_]*_timer *[0-9.]*//g'; ip -4 route show table all; ip -6 route show table all
+        ip -d address show | sed 's/[a-z_]*_timer *[0-9.]*//g; s/ tentative//'; ip -4 route show table all; ip -6 route show table all
         ip neighbour show nud permanent; bridge fdb show; ip rule show; ip -6 rule show";
     host.netns().sh(script).unwrap()
 }
@@ -100,8 +100,11 @@ fn a_host_is_as_it_was_before_our_daemon() {
             &["--ip-masq", "--ip-blackhole-route", "--encap-notrack", "--encap-peers=drop", "--encap-bar-pods"],
         ),
         (r#""Backend":{"Type":"host-gw"}"#, &["--ip-masq"]),
+        // Its blackhole for the whole network stays when daemon and device are gone.
+        (r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#, &["--ip-masq"]),
     ] {
         let lab = Lab::new("cleanup").unwrap();
+        let key = |host: &str| lab.folder("keys").unwrap().join(host).display().to_string();
         let store = Store::dir(&lab.folder("leases").unwrap());
         store.configure(&format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48",{config}}}"#)).unwrap();
         let lan = lab.switch("lan").unwrap();
@@ -109,13 +112,14 @@ fn a_host_is_as_it_was_before_our_daemon() {
         let host = &hosts[0];
         host.netns().sh(OTHERS).unwrap();
         let before = dump(host);
-        let mut options = FlanneldOptions::new(&store).iface("enp0s8");
+        let mut options = FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &key("own"));
         for flag in flags {
             options = options.arg(flag);
         }
-        let _other = hosts[1].flanneld(&FlanneldOptions::new(&store).iface("enp0s8")).unwrap();
+        let _other = hosts[1].flanneld(&FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &key("other"))).unwrap();
         let mut daemon = host.flanneld(&options).unwrap();
-        eventually(DEADLINE, "a route to the other host", || host.netns().sh("ip route show proto 241 | grep -q via").is_ok()).unwrap();
+        eventually(DEADLINE, "a route to the other host", || host.netns().sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'").is_ok())
+            .unwrap();
 
         let (fine, refused) = cleanup(host, &[]);
         assert!(!fine && refused.contains(&format!("pid {}, flanneld", daemon.pid())) && refused.contains("--force"), "{refused}");
