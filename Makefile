@@ -105,6 +105,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
+	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets::
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
 	cargo test -p probing --test simulation -- --ignored

@@ -85,6 +85,8 @@ test_packages() {
     need sysctl procps
     # A clock that is wrong, for one daemon.
     need faketime faketime
+    # The order in which files are written.
+    need strace strace
 }
 
 # Sets `go` to a Go toolchain of 1.24 or later, or of 1.MINOR.

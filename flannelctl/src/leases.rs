@@ -109,7 +109,9 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
             say(format!("no subnet of {}", config.networks));
         }
+        let mut told = false;
         for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
+            told |= refused.reason == Reason::SameIdentity;
             say(format!("not used: {}", refused.text));
         }
         if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
@@ -118,8 +120,8 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.public_for(false).or(attrs.public_for(true)));
         if let Some(other) = address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own))) {
             say(format!("same address as {}", other.subnets));
-        } else if let Some(other) = older.iter().find(|other| macs(item).iter().any(|mac| macs(other).contains(mac))) {
-            say(format!("same MAC as {}", other.subnets));
+        } else if let Some(other) = older.iter().find(|other| !told && identities(item).iter().any(|own| identities(other).contains(own))) {
+            say(format!("same MAC or key as {}", other.subnets));
         }
         if item.node().is_some_and(|node| node.contested) {
             say("two daemons wrote it".to_owned());
@@ -152,7 +154,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder | Reason::SameIdentity | Reason::OurIdentity));
+    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder));
     refused
 }
 
@@ -171,6 +173,12 @@ fn macs(item: &Item) -> Vec<String> {
         ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())
     })
     .collect()
+}
+
+/// The same in canonical form: there are many ways to write one key.
+fn identities(item: &Item) -> Vec<String> {
+    let of = |ipv6| backends::identity_of(item.attrs.as_ref()?, ipv6);
+    [false, true].into_iter().filter_map(of).collect()
 }
 
 /// Describes the holder of a lease.
@@ -325,6 +333,29 @@ mod tests {
         assert_eq!(lines[4], "10.6.0.0/24|192.168.56.109||||leased|no subnet of 10.5.0.0/16");
         assert!(lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET), "{}", lines[5]);
         assert_eq!(lines.len(), 6);
+    }
+
+    /// The last letter has bits that do not count. A shared address, as behind NAT, hides nothing.
+    #[test]
+    fn a_key_that_another_node_has_is_told_however_it_is_spelt() {
+        let value = |node: &str, key: &str| {
+            let data = format!(r#""BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}"#);
+            format!(r#"{{"PublicIP":"192.0.2.1","PublicIPv6":null,{data},"NodeID":{{"id":"{node}","name":"{node}","instance":"x","rank":1}}}}"#)
+        };
+        let (key, again) = ("oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=", "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=");
+        let entries = vec![entry("10.5.1.0-24", &value("a", key), 1, 7), entry("10.5.2.0-24", &value("b", again), 2, 8)];
+        let keys = Keys::of(Listing { revision: 9, entries });
+        let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#).unwrap();
+        let notes = notes(&keys.items, Some(&config));
+        assert!(!notes.contains_key("10.5.1.0-24"), "{notes:?}");
+        let told = notes["10.5.2.0-24"].join("; ");
+        assert!(
+            told.contains(&format!("not used: the value of 10.5.2.0/24 cannot be used: {key} is used by the node at 192.0.2.1 already")),
+            "{told}"
+        );
+        // Without a configuration nobody knows what is used.
+        let notes = super::notes(&keys.items, None);
+        assert_eq!(notes["10.5.2.0-24"], ["same address as 10.5.1.0/24"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! that it changes places with the kernel's vxlan, and heals.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -17,11 +17,12 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 const UDP: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}"#;
 const USERSPACE: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Mode":"userspace"}}"#;
+const WIREGUARD: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const KERNEL: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// A router that tells nobody what it cannot forward.
 const SILENT: &str = "table ip silent {\n chain out {\n type filter hook output priority 0; policy accept;\n meta l4proto icmp drop\n }\n}\n";
 /// The configurations whose packets our own engine carries, and its device.
-const ENGINES: [(&str, &str); 2] = [(UDP, "flannel0"), (USERSPACE, "flannel.1")];
+const ENGINES: [(&str, &str); 3] = [(UDP, "flannel0"), (USERSPACE, "flannel.1"), (WIREGUARD, "flannel-wg")];
 
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,7 +111,10 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
 #[test]
 fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
     let _load = crate::one_load_at_a_time();
-    for ((net_conf, device), queues) in ENGINES.into_iter().zip(["1", "2"]) {
+    for ((net_conf, device), queues) in ENGINES.into_iter().zip(["1", "2", "2"]) {
+        // At one a millisecond. WireGuard's sessions end with the process: what is sent in them until there are new ones nobody can open. Ten times
+        // the goals.
+        let lost_at_most = if device == "flannel-wg" { 3000 } else { 200 };
         Lab::run("handover", |lab| {
             let mut bed = Bed::start(lab, 2, net_conf, |_, options| options.env("FLANNELD_DATAPATH_QUEUES", queues))?;
             let (store, options) = file_store(lab, bed.options[0].clone())?;
@@ -138,7 +142,7 @@ fn with_a_store_a_restart_costs_next_to_nothing() -> Result<()> {
                 for probe in probes {
                     let report = probe.finish()?;
                     eprintln!("{device} {how:?}: ended after {ended:.0?}, ready after {ready:.0?}; {report}");
-                    ensure!(report.lost < 200, "{how:?}: {report}");
+                    ensure!(report.lost < lost_at_most, "{how:?}: {report}");
                     ensure!(report.wrong == 0 && report.duplicates == 0, "{how:?}: {report}");
                 }
                 // What waited in the device and the socket met a table with its peers in it.
@@ -173,7 +177,13 @@ fn another_backend_or_mode_replaces_what_was_there() -> Result<()> {
             let mut bed = Bed::start(lab, 2, UDP, |_, options| options)?;
             let folder = lab.folder("")?;
             let stores = (0..2).map(|number| FileStore::start(&folder.join(format!("notify{number}")))).collect::<Result<Vec<_>>>()?;
-            let steps = [(UDP, "flannel0", "tun"), (KERNEL, "flannel.1", "vxlan"), (USERSPACE, "flannel.1", "tun"), (KERNEL, "flannel.1", "vxlan")];
+            let steps = [
+                (UDP, "flannel0", "tun"),
+                (KERNEL, "flannel.1", "vxlan"),
+                (USERSPACE, "flannel.1", "tun"),
+                (WIREGUARD, "flannel-wg", "tun"),
+                (KERNEL, "flannel.1", "vxlan"),
+            ];
             for (step, (net_conf, device, kind)) in steps.into_iter().enumerate() {
                 bed.store.configure(net_conf)?;
                 for (number, store) in stores.iter().enumerate() {
@@ -214,14 +224,16 @@ fn another_backend_or_mode_replaces_what_was_there() -> Result<()> {
 
 #[test]
 fn who_holds_the_port_is_named() -> Result<()> {
-    for ((net_conf, device), port) in ENGINES.into_iter().zip([8285, 8472]) {
+    for ((net_conf, device), port) in ENGINES.into_iter().zip([8285, 8472, 51820]) {
         Lab::run("port", |lab| {
             let mut bed = Bed::start(lab, 2, net_conf, |_, options| options)?;
             end(&mut bed, 0, End::Asked)?;
             let address = bed.hosts[0].v4()?;
             let taken = bed.hosts[0].netns().run(|| UdpSocket::bind((address, port)))??;
             bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
-            let wanted = format!("UDP {address}:{port} is taken");
+            // WireGuard listens on all addresses.
+            let bound = if device == "flannel-wg" { Ipv4Addr::UNSPECIFIED } else { address };
+            let wanted = format!("UDP {bound}:{port} is taken");
             eventually(SOON, "the port is named", || bed.daemons[0].log().contains(&wanted))
                 .with_context(|| format!("{wanted:?} is not in the log of {device}"))?;
             drop(taken);

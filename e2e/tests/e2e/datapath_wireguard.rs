@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Bed, Capture, Lab, PingMatrix, PingOptions, eventually_ok};
+use lab::{Bed, Capture, FileStore, Lab, PingMatrix, PingOptions, Probe, ProbeOptions, eventually_ok};
 use serde_json::json;
 
 use crate::datapath::all_carry;
@@ -59,6 +59,44 @@ fn a_restart_is_short_and_shows_nothing() -> Result<()> {
             initiations += usize::from(frame.len() == 14 + 20 + 8 + 148 && frame.get(36..38) == Some(&51820_u16.to_be_bytes()));
         }
         ensure!(initiations > 0, "no handshake was seen");
+        bed.require_no_errors()
+    })
+}
+
+/// A peer that only sends, and a node that answers nothing and restarts with its files kept. What the peer goes on sending in the former session nobody
+/// can open, and the peer learns of that from nothing but silence, after 9 s and more. So the node begins the new session. Ten times the goal.
+#[test]
+fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()> {
+    const LOST_AT_MOST: Duration = Duration::from_secs(3);
+    Lab::run("wireguard one way", |lab| {
+        let store = FileStore::start(&lab.folder("")?.join("notify"))?;
+        let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+        // Probes between the nodes would be the node's own traffic.
+        let mut bed = Bed::start(lab, 2, conf, |number, options| {
+            let options = options.arg("--probe-port=0");
+            if number == 0 { options.file_store(&store) } else { options }
+        })?;
+        let sent = |bed: &Bed| bed.daemons[0].metric("flannel_datapath_packets_total{device=\"flannel-wg\",direction=\"sent\"}");
+        for killed in [false, true, false] {
+            let probe = Probe::start(&bed.pods[1], &bed.pods[0], &ProbeOptions::default().interval(Duration::from_millis(1)))?;
+            probe.wait_flowing(SOON)?;
+            let began = std::time::Instant::now();
+            if killed {
+                bed.daemons[0].kill()?;
+            } else {
+                bed.daemons[0].terminate(STOP)?;
+            }
+            bed.daemons[0] = bed.hosts[0].flanneld(&bed.options[0])?;
+            let ready = began.elapsed();
+            probe.wait_flowing(STOP)?;
+            let report = probe.finish()?;
+            eprintln!("killed {killed}: ready after {ready:.0?}; {report}");
+            ensure!(report.longest_outage < LOST_AT_MOST && report.wrong == 0, "{report}");
+            ensure!(report.lost > 0, "nothing was lost: this was no restart, or the sessions outlived it, and the pages say otherwise: {report}");
+            let own = sent(&bed)?;
+            ensure!(own == 0.0, "{own} packets of the node's own went the other way: they could have begun the session");
+            ensure!(bed.daemons[0].log().contains("adopted the device and sockets"), "nothing was taken over");
+        }
         bed.require_no_errors()
     })
 }

@@ -1,5 +1,7 @@
 //! Whatever somebody does to a node's data plane comes back by its event, and what belongs to others stays as it was.
 
+mod wireguard;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -65,6 +67,7 @@ impl Cluster {
         let meshes = meshes(&pods)?;
         let devices = match (net_conf.contains("vxlan"), dual) {
             _ if net_conf.contains("ipip") => vec!["flannel.ipip"],
+            _ if net_conf.contains("wireguard") => vec!["flannel-wg", "flannel-wg-v6"],
             (false, _) => vec![],
             (true, false) => vec!["flannel.1"],
             (true, true) => vec!["flannel.1", "flannel-v6.1"],
@@ -106,7 +109,7 @@ impl Cluster {
     fn becomes(&self, what: &str, damage: &str, foreign: Foreign, expected: impl Fn(usize, &str) -> String) -> Result<()> {
         let netns = self.hosts[0].netns();
         if let Some(device) = self.devices.first() {
-            let kinds = if *device == "flannel.ipip" { &FOREIGN_ON_DEVICE[..2] } else { &FOREIGN_ON_DEVICE };
+            let kinds = if matches!(*device, "flannel.ipip" | "flannel-wg") { &FOREIGN_ON_DEVICE[..2] } else { &FOREIGN_ON_DEVICE };
             netns.ip(&kinds.join("\n").replace("DEV", device))?;
         }
         let on_device = foreign == Foreign::Stays;
@@ -233,7 +236,7 @@ fn underlay_and_routes(cluster: &Cluster, overhead: u32) -> Result<()> {
         |mtu: u32| eventually(DEADLINE, "subnet.env follows the MTU", || cluster.daemons[0].subnet_env().is_ok_and(|env| env.mtu == mtu));
     let smaller = |host: usize, before: &str| {
         if host == 0 {
-            before.replace("mtu 1450", "mtu 1350").replace("mtu 1430", "mtu 1330").replace("mtu 1480", "mtu 1380")
+            before.replace("mtu 1450", "mtu 1350").replace("mtu 1430", "mtu 1330").replace("mtu 1480", "mtu 1380").replace("mtu 1420", "mtu 1320")
         } else {
             before.to_owned()
         }

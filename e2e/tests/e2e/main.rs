@@ -50,6 +50,10 @@ mod vagrant;
 mod vm;
 mod vm_scale;
 mod ways;
+mod wireguard_churn;
+mod wireguard_hostile;
+mod wireguard_keys;
+mod wireguard_secrets;
 
 /// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.
 fn one_load_at_a_time() -> MutexGuard<'static, ()> {

@@ -181,8 +181,8 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         format!("what this node sends through the overlay does not reach {}", path.node),
         match carrier {
             Some(carrier) => {
-                let what = words(carrier);
-                format!("its address {} answers, so {what} is dropped on the way or there, or flannel does not work there", path.address)
+                let (what, are) = (words(carrier), if kinds(carrier, false).len() == 1 { "is" } else { "are" });
+                format!("its address {} answers, so {what} {are} dropped on the way or there, or flannel does not work there", path.address)
             }
             None => format!(
                 "its address {} answers, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",

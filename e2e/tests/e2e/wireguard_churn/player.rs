@@ -1,0 +1,139 @@
+//! A node that a test plays: it answers handshakes with each key that it ever had, and notes what it can read.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Tunn, TunnResult};
+use boringtun::x25519::PublicKey;
+use lab::Host;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::wireguard_keys::Keys;
+
+const PORT: u16 = 51820;
+/// How often the thread looks whether it should end.
+const GLANCE: Duration = Duration::from_millis(20);
+/// IPv4's header and UDP's.
+const HEADERS: usize = 28;
+
+/// A packet that a player could read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opened {
+    /// Which of the player's keys opened it.
+    pub(super) key: usize,
+    pub(super) to: Ipv4Addr,
+    /// The packet's own number.
+    pub(super) number: u64,
+    /// The last step that was begun by then.
+    pub(super) step: usize,
+}
+
+pub(super) struct Player {
+    pub(super) address: Ipv4Addr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// One for each key. Its place is its index, which the other end's datagrams carry.
+    tunnels: Mutex<Vec<Tunn>>,
+    /// The public keys, in the same order.
+    public: Mutex<Vec<String>>,
+    opened: Mutex<Vec<Opened>>,
+    end: AtomicBool,
+    step: Arc<AtomicUsize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Player {
+    /// Listens on a host. `step` is what it notes with each packet.
+    pub(super) fn start(host: &Host, step: &Arc<AtomicUsize>) -> Result<Player> {
+        let address = host.v4()?;
+        let socket = host.netns().run(|| UdpSocket::bind((address, PORT)))??;
+        socket.set_read_timeout(Some(GLANCE))?;
+        setsockopt(&socket, sockopt::RcvBufForce, &(16 << 20)).context("a large buffer")?;
+        let shared = Arc::new(Shared {
+            tunnels: Mutex::default(),
+            public: Mutex::default(),
+            opened: Mutex::default(),
+            end: AtomicBool::new(false),
+            step: Arc::clone(step),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || play(&socket, &theirs));
+        Ok(Player { address, shared, thread: Some(thread) })
+    }
+
+    /// Takes another key, beside those that it had. Returns its number.
+    pub(super) fn take_key(&self, peer: [u8; 32]) -> usize {
+        let keys = Keys::new();
+        lock(&self.shared.public).push(keys.public_text());
+        let mut tunnels = lock(&self.shared.tunnels);
+        let number = tunnels.len();
+        // Nobody floods it.
+        let limiter = Arc::new(RateLimiter::new(&keys.public, u64::MAX));
+        tunnels.push(Tunn::new(keys.private, PublicKey::from(peer), None, None, number as u32, Some(limiter)));
+        number
+    }
+
+    /// The public half of a key.
+    pub(super) fn public_key(&self, number: usize) -> String {
+        lock(&self.shared.public)[number].clone()
+    }
+
+    /// What it has read up to now.
+    pub(super) fn opened(&self) -> Vec<Opened> {
+        lock(&self.shared.opened).clone()
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn play(socket: &UdpSocket, shared: &Shared) {
+    let (mut datagram, mut out) = (vec![0; 2048], vec![0; 2048]);
+    while !shared.end.load(Ordering::Relaxed) {
+        let Ok((length, from)) = socket.recv_from(&mut datagram) else { continue };
+        let message = &datagram[..length];
+        let mut tunnels = lock(&shared.tunnels);
+        match message {
+            // An initiation does not tell for which key it is; only that one can read it.
+            [1, 0, 0, 0, ..] => {
+                for tunnel in tunnels.iter_mut().rev() {
+                    // Its clock.
+                    let _ = tunnel.update_timers(&mut out);
+                    if let TunnResult::WriteToNetwork(answer) = tunnel.decapsulate(None, message, &mut out) {
+                        let _ = socket.send_to(answer, from);
+                        break;
+                    }
+                }
+            }
+            [4, 0, 0, 0, _, a, b, c, ..] => {
+                let key = u32::from_le_bytes([*a, *b, *c, 0]) as usize;
+                let Some(tunnel) = tunnels.get_mut(key) else { continue };
+                let TunnResult::WriteToTunnelV4(packet, _) = tunnel.decapsulate(None, message, &mut out) else { continue };
+                let step = shared.step.load(Ordering::SeqCst);
+                let to = <[u8; 4]>::try_from(&packet[16..20]).unwrap().into();
+                if let Some(number) = packet.get(HEADERS..HEADERS + 8) {
+                    let number = u64::from_be_bytes(number.try_into().unwrap());
+                    lock(&shared.opened).push(Opened { key, to, number, step });
+                }
+            }
+            _ => {}
+        }
+    }
+}
