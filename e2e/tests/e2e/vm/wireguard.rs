@@ -85,6 +85,20 @@ impl Bed {
         Ok(text)
     }
 
+    /// `flannelctl probe` tells key, endpoint and last handshake of the peer behind a pod.
+    fn probe_names_the_peer(&self) -> Result<()> {
+        let program = lab::binaries::own("flannelctl")?.to_string_lossy().into_owned();
+        let (pod, file) = (self.pods[1].v4()?.to_string(), self.daemons[0].subnet_file().to_string_lossy().into_owned());
+        let output = self.hosts[0].netns().output(&program, &["probe", &pod, "-o", "json", "--subnet-file", &file])?;
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let steps = document["steps"].as_array().context("no steps")?;
+        let step = steps.iter().find(|step| step["name"] == "peer").with_context(|| format!("no step peer: {document:#}"))?;
+        let (key, endpoint) = self.wg(0, "endpoints")?.into_iter().next().context("no peer")?;
+        let text = step.to_string();
+        ensure!(step["outcome"] == "ok" && text.contains(&key) && text.contains(&endpoint), "{key} {endpoint}: {document:#}");
+        Ok(())
+    }
+
     fn require_no_errors(&self) -> Result<()> {
         let errors: Vec<String> = self.daemons.iter().flat_map(Flanneld::errors).collect();
         ensure!(errors.is_empty(), "{errors:#?}");
@@ -103,6 +117,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
             ensure!(found.split_whitespace().count() == devices, "{mode}: {found}");
             let endpoint = bed.wg(0, "endpoints")?.into_values().next().context("no peer")?;
             ensure!(endpoint.starts_with('[') == (mode == "ipv6"), "{mode}: {endpoint}");
+            eventually_ok(SOON, "flannelctl probe knows the peer", || bed.probe_names_the_peer())?;
             bed.require_no_errors()
         })?;
     }
