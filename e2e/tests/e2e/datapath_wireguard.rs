@@ -100,3 +100,51 @@ fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()
         bed.require_no_errors()
     })
 }
+
+/// A node whose NAT gives it another port again and again, and which says nothing but its keepalives. What is sent to it follows, whatever its lease says.
+#[test]
+fn a_port_that_wanders_is_followed() -> Result<()> {
+    const KEEPALIVE: u32 = 1;
+    Lab::run("wireguard roams", |lab| {
+        let backend = json!({ "Type": "wireguard", "Implementation": "userspace", "PersistentKeepaliveInterval": KEEPALIVE });
+        let conf = json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string();
+        let bed = Bed::start(lab, 2, &conf, |_, options| options.arg("--probe-port=0"))?;
+        let probe = Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default().interval(Duration::from_millis(1)))?;
+        probe.wait_flowing(SOON)?;
+        let capture = Capture::start(bed.lan.netns())?;
+        let ports = [40001_u16, 40002, 40003];
+        for port in ports {
+            // The port of before leads nowhere any more.
+            bed.hosts[1].netns().feed(
+                "nft",
+                &["-f", "-"],
+                &format!(
+                    "table ip nat9\ndelete table ip nat9\ntable ip nat9 {{\n\
+                 chain out {{ type filter hook postrouting priority -300; oifname enp0s8 udp sport 51820 notrack udp sport set {port}; }}\n\
+                 chain in {{ type filter hook prerouting priority -400;\n\
+                 iifname enp0s8 udp dport != {port} udp dport 40000-51820 drop\n iifname enp0s8 udp dport {port} udp dport set 51820; }}\n}}\n"
+                ),
+            )?;
+            // What was under way arrives still.
+            std::thread::sleep(Duration::from_millis(20));
+            probe.wait_flowing(STOP)?;
+            // A repair looks at everything, and leaves an endpoint that answers where it is.
+            bed.hosts[0].netns().ip("link set flannel-wg mtu 1300")?;
+            eventually_ok(SOON, "the device is repaired", || {
+                ensure!(bed.hosts[0].netns().link("flannel-wg")?.is_some_and(|link| link.mtu == 1420));
+                Ok(())
+            })?;
+            probe.wait_flowing(SOON)?;
+        }
+        let report = probe.finish()?;
+        eprintln!("{report}");
+        // Ten times the keepalive.
+        ensure!(report.longest_outage < Duration::from_secs(10) && report.wrong == 0, "{report}");
+        let frames = capture.finish()?;
+        for port in ports {
+            let sent = frames.iter().filter(|frame| frame.get(12..14) == Some(&[8, 0]) && frame.get(36..38) == Some(&port.to_be_bytes())).count();
+            ensure!(sent > 100, "{sent} datagrams to port {port}");
+        }
+        bed.require_no_errors()
+    })
+}
