@@ -87,7 +87,7 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
         for _ in 0..due.saturating_sub(sent.load(Ordering::Relaxed)).min(10 * BATCH) {
             let number = sent.fetch_add(1, Ordering::SeqCst);
             // Few are for the second: they must not push out those for the first that wait for the same holder.
-            let to = Ipv4Addr::new(10, 5, SUBNETS[usize::from(number % 20 == 0)], 9);
+            let to = Ipv4Addr::new(10, 5, SUBNETS[usize::from(number.is_multiple_of(20))], 9);
             let payload = [number.to_be_bytes(), [0x77; 8], [0x77; 8]].concat();
             let _ = socket.send_to(&payload, (to, 7777));
         }
@@ -112,7 +112,7 @@ impl Dealer<'_> {
         let fresh = |player: usize| (player, self.players[player].take_key(self.peer, late(player)));
         let deal = match self.deals.last() {
             None => [fresh(0), fresh(1)],
-            Some([first, second]) if self.deals.len() % 2 == 1 => [*second, *first],
+            Some([first, second]) if !self.deals.len().is_multiple_of(2) => [*second, *first],
             Some([first, second]) => [fresh(first.0), fresh(second.0)],
         };
         self.deals.push(deal);
