@@ -2,12 +2,13 @@
 
 mod player;
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{Bed, Lab, Pod, Probe, ProbeOptions, Uplink, eventually, eventually_ok};
 use player::{Opened, Player};
 
@@ -21,6 +22,10 @@ const SUBNETS: [u8; 2] = [100, 101];
 /// Every second step swaps them, every other one replaces all keys: ten of each a second.
 const STEP: Duration = Duration::from_millis(50);
 const STEPS: usize = 120;
+/// With every second key of the first subnet's player a handshake lasts longer than a step: what waits for it is another's by then.
+const LATE: Duration = Duration::from_millis(85);
+/// Two threads of the daemon seal packets, and each may be interrupted once it knows for whom.
+const AT_ONCE: Duration = Duration::from_millis(15);
 /// Ten packets, 1000 times a second.
 const BATCH: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -30,33 +35,47 @@ type Holder = (usize, usize);
 /// The holder of each subnet.
 type Deal = [Holder; 2];
 
-/// What became of the packets to one subnet.
-#[derive(Debug, Default, PartialEq)]
-struct Judged {
-    /// How many steps' holders got some.
-    steps: usize,
-    /// The last step whose holder got some.
-    last: usize,
+/// A packet, and by whom it was opened.
+#[derive(Clone, Copy)]
+struct Read {
+    holder: Holder,
+    /// The packet's number, in the order in which they were sent.
+    number: u64,
+    /// The last step that had been begun when it was opened.
+    begun: usize,
+    /// When it came.
+    at: Duration,
 }
 
-/// Packets to one subnet, in the order in which they were sent, by whom they were opened and which step had been begun by then. A daemon learns of a
-/// step some time after its lease was written, and before the next packet to that subnet, or the next but some; it never goes back. So for
-/// each packet there has to be a step, not before that of the packet before, and begun when it was opened, whose holder could open it.
-fn judge(deals: &[Deal], subnet: usize, opened: &[(Holder, u64, usize)]) -> Result<Judged> {
-    let mut judged = Judged::default();
-    for (holder, number, begun) in opened {
-        let step = (judged.last..=*begun).find(|step| deals[*step][subnet] == *holder);
-        let Some(step) = step else {
-            let wanted = &deals[judged.last..=*begun].iter().map(|deal| deal[subnet]).collect::<Vec<_>>();
-            bail!("packet {number} to subnet {subnet} was opened by {holder:?}, and it was {wanted:?}'s: steps {} to {begun}", judged.last);
-        };
-        judged.steps += usize::from(judged.steps == 0 || step > judged.last);
-        judged.last = step;
+/// How many steps' holders got packets to a subnet; fails when somebody could open what was not his. A holder has a subnet in one step only, so who
+/// opened a packet tells the step that the daemon went by. It learns of a step some time after that was begun, and never goes back: not from
+/// packet to packet, and not in time, whatever waited where.
+fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
+    let mut steps = Vec::new();
+    for packet in packets {
+        let Read { holder, number, begun, .. } = packet;
+        let step = deals.iter().position(|deal| deal[subnet] == *holder).with_context(|| format!("{number} was opened by {holder:?}: never its"))?;
+        ensure!(step <= *begun, "packet {number} was opened by {holder:?}, who got the subnet in step {step}; {begun} was the last one then");
+        steps.push((step, packet));
     }
-    Ok(judged)
+    steps.sort_by_key(|(_, packet)| packet.number);
+    for pair in steps.windows(2) {
+        let [(before, _), (step, Read { holder, number, .. })] = pair else { continue };
+        ensure!(before <= step, "packet {number} was opened by {holder:?} of step {step}, after one of step {before}");
+    }
+    steps.sort_by_key(|(_, packet)| packet.at);
+    let (mut last, mut since, mut seen) = (0, Duration::ZERO, 0);
+    for (step, Read { holder, number, at, .. }) in steps {
+        if step > last || seen == 0 {
+            (last, since, seen) = (step, at.to_owned(), seen + 1);
+        }
+        let late = at.saturating_sub(since);
+        ensure!(step == last || late < AT_ONCE, "packet {number} was opened by {holder:?} of step {step}, {late:?} after one of step {last}");
+    }
+    Ok(seen)
 }
 
-/// Sends numbered packets to both subnets in turn, until the end.
+/// Sends numbered packets to both subnets until the end.
 fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     let source = from.v4()?;
     let socket = from.netns().run(|| UdpSocket::bind((source, 0)))??;
@@ -67,7 +86,8 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
         // What a busy machine left undone is made up for, though not in one burst.
         for _ in 0..due.saturating_sub(sent.load(Ordering::Relaxed)).min(10 * BATCH) {
             let number = sent.fetch_add(1, Ordering::SeqCst);
-            let to = Ipv4Addr::new(10, 5, SUBNETS[(number % 2) as usize], 9);
+            // Few are for the second: they must not push out those for the first that wait for the same holder.
+            let to = Ipv4Addr::new(10, 5, SUBNETS[usize::from(number.is_multiple_of(20))], 9);
             let payload = [number.to_be_bytes(), [0x77; 8], [0x77; 8]].concat();
             let _ = socket.send_to(&payload, (to, 7777));
         }
@@ -88,16 +108,23 @@ struct Dealer<'a> {
 impl Dealer<'_> {
     /// The next step: new keys for both players, or their subnets swapped.
     fn next(&mut self) -> Result<()> {
-        let fresh = |player: usize| (player, self.players[player].take_key(self.peer));
+        let late = |player| if player == 0 && self.deals.len().is_multiple_of(4) { LATE } else { Duration::ZERO };
+        let fresh = |player: usize| (player, self.players[player].take_key(self.peer, late(player)));
         let deal = match self.deals.last() {
             None => [fresh(0), fresh(1)],
-            Some([first, second]) if self.deals.len() % 2 == 1 => [*second, *first],
+            Some([first, second]) if !self.deals.len().is_multiple_of(2) => [*second, *first],
             Some([first, second]) => [fresh(first.0), fresh(second.0)],
         };
         self.deals.push(deal);
         // Before the first of the writes: whoever sees one of them may act on it.
         self.step.store(self.deals.len() - 1, Ordering::SeqCst);
-        for ((player, key), third) in deal.into_iter().zip(SUBNETS) {
+        let mut leases: Vec<_> = deal.into_iter().zip(SUBNETS).collect();
+        // Between the two writes of a swap one key has both subnets. The older lease keeps it: with the second written first nothing changes before
+        // the swap is complete; the other way round a key has no subnet for a moment, and its peer goes and comes.
+        if self.deals.len() % 4 == 2 {
+            leases.reverse();
+        }
+        for ((player, key), third) in leases {
             let player = &self.players[player];
             let file = self.bed.leases.join("subnets").join(format!("10.5.{third}.0-24"));
             replace(&file, &lease(player.address, &player.public_key(key)))?;
@@ -121,11 +148,15 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
         let peer = bytes(&published(&bed.store, &bed.hosts[0])?)?;
         let mut dealer = Dealer { bed: &bed, players: &players, peer, deals: Vec::new(), step: &step };
         let (sent, end) = (AtomicU64::new(0), AtomicBool::new(false));
+        // No line is a zero. Before the first leases are read nobody has the subnets.
+        let name = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"sent\",reason=\"no_route\"}";
+        let (in_vain, before) = (|| bed.daemons[0].metric(name).unwrap_or(0.0), Cell::new(0.0));
         dealer.next()?;
         let took = std::thread::scope(|scope| -> Result<Duration> {
             let sender = scope.spawn(|| send(&bed.pods[0], &sent, &end));
             let mut play = || -> Result<Duration> {
                 eventually(SOON, "both players get packets", || players.iter().all(|player| !player.opened().is_empty()))?;
+                before.set(in_vain());
                 let begun = Instant::now();
                 for number in 1..=STEPS as u32 {
                     std::thread::sleep((STEP * number).saturating_sub(begun.elapsed()));
@@ -147,22 +178,23 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
             sender.join().unwrap()?;
             took
         })?;
+        let waited = in_vain() - before.get();
         let (sent, mut opened, mut steps) = (sent.load(Ordering::SeqCst), 0, Vec::new());
         for (subnet, third) in SUBNETS.into_iter().enumerate() {
-            let mut packets: Vec<(Holder, u64, usize)> = Vec::new();
+            let mut packets = Vec::new();
             for (number, player) in players.iter().enumerate() {
-                let its = player.opened().into_iter().filter(|Opened { to, .. }| to.octets()[2] == third);
-                packets.extend(its.map(|packet| ((number, packet.key), packet.number, packet.step)));
+                let its = player.opened().into_iter().filter(|packet| packet.to.octets()[2] == third);
+                let read = |Opened { key, number: packet, step, at, .. }| Read { holder: (number, key), number: packet, begun: step, at };
+                packets.extend(its.map(read));
             }
-            packets.sort_unstable_by_key(|(_, number, _)| *number);
-            let judged = judge(&dealer.deals, subnet, &packets)?;
+            steps.push(judge(&dealer.deals, subnet, &packets)?);
             opened += packets.len() as u64;
-            steps.push(judged.steps);
         }
-        eprintln!("{opened} of {sent} packets opened; of {STEPS} steps in {took:.1?}, {steps:?} were seen");
+        eprintln!("{opened} of {sent} packets opened; of {STEPS} steps in {took:.1?}, {steps:?} were seen; {waited} packets waited in vain");
         // It is no test of a daemon that lets nothing through, or follows the last word only.
-        ensure!(opened * 2 > sent, "{opened} of {sent} packets were opened");
-        ensure!(steps.iter().all(|seen| seen * 2 > STEPS), "{steps:?} of {STEPS} steps were seen");
+        ensure!(opened * 3 > sent, "{opened} of {sent} packets were opened");
+        ensure!(steps.iter().all(|seen| seen * 3 > STEPS), "{steps:?} of {STEPS} steps were seen");
+        ensure!(waited > 0.0, "no packet waited for a session with whom it was not for any more");
         bed.require_no_errors()
     })
 }
@@ -170,16 +202,18 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
 #[test]
 fn a_packet_that_another_opens_is_found() {
     let deals: [Deal; 3] = [[(0, 0), (1, 0)], [(1, 0), (0, 0)], [(1, 1), (0, 1)]];
-    let right = [((0, 0), 1, 0), ((0, 0), 3, 1), ((1, 0), 5, 1), ((1, 1), 7, 2)];
-    assert_eq!(judge(&deals, 0, &right).unwrap(), Judged { steps: 3, last: 2 });
+    let read = |(holder, number, begun, at)| Read { holder, number, begun, at: Duration::from_millis(at) };
+    let judged = |packets: &[(Holder, u64, usize, u64)]| judge(&deals, 0, &packets.iter().copied().map(read).collect::<Vec<_>>());
+    assert_eq!(judged(&[((0, 0), 1, 0, 1), ((0, 0), 3, 1, 3), ((1, 0), 5, 1, 2), ((1, 1), 7, 2, 60)]).unwrap(), 3);
     for wrong in [
-        // The other subnet's; one that was back again; what nobody had yet; what was never dealt.
-        vec![((1, 0), 1, 0)],
-        vec![((0, 0), 1, 1), ((1, 0), 3, 1), ((0, 0), 5, 2)],
-        vec![((1, 1), 1, 1)],
-        vec![((0, 0), 1, 2), ((0, 1), 3, 2)],
+        // The other subnet's then; one who had it before; one who would have it; one who never has it; one for whom it waited.
+        vec![((1, 0), 1, 0, 1)],
+        vec![((0, 0), 1, 1, 1), ((1, 0), 3, 1, 2), ((0, 0), 5, 2, 3)],
+        vec![((1, 1), 1, 1, 1)],
+        vec![((0, 0), 1, 2, 1), ((0, 1), 3, 2, 2)],
+        vec![((0, 0), 1, 1, 40), ((1, 0), 3, 1, 10)],
     ] {
-        assert!(judge(&deals, 0, &wrong).is_err(), "{wrong:?}");
+        assert!(judged(&wrong).is_err(), "{wrong:?}");
     }
 }
 

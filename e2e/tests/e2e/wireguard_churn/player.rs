@@ -1,23 +1,26 @@
 //! A node that a test plays: it answers handshakes with each key that it ever had, and notes what it can read.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io::IoSliceMut;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519::PublicKey;
 use lab::Host;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
 
 use crate::wireguard_keys::Keys;
 
 const PORT: u16 = 51820;
-/// How often the thread looks whether it should end.
-const GLANCE: Duration = Duration::from_millis(20);
+/// How often the thread looks whether it should end, or answer.
+const GLANCE: Duration = Duration::from_millis(5);
 /// IPv4's header and UDP's.
 const HEADERS: usize = 28;
 
@@ -31,6 +34,8 @@ pub(super) struct Opened {
     pub(super) number: u64,
     /// The last step that was begun by then.
     pub(super) step: usize,
+    /// When the kernel received it, on the clock of the day.
+    pub(super) at: Duration,
 }
 
 pub(super) struct Player {
@@ -40,8 +45,8 @@ pub(super) struct Player {
 }
 
 struct Shared {
-    /// One for each key. Its place is its index, which the other end's datagrams carry.
-    tunnels: Mutex<Vec<Tunn>>,
+    /// One for each key, and how late it answers. Its place is its index, which the other end's datagrams carry.
+    tunnels: Mutex<Vec<(Tunn, Duration)>>,
     /// The public keys, in the same order.
     public: Mutex<Vec<String>>,
     opened: Mutex<Vec<Opened>>,
@@ -60,6 +65,7 @@ impl Player {
         let socket = host.netns().run(|| UdpSocket::bind((address, PORT)))??;
         socket.set_read_timeout(Some(GLANCE))?;
         setsockopt(&socket, sockopt::RcvBufForce, &(16 << 20)).context("a large buffer")?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("the times of packets")?;
         let shared = Arc::new(Shared {
             tunnels: Mutex::default(),
             public: Mutex::default(),
@@ -72,15 +78,15 @@ impl Player {
         Ok(Player { address, shared, thread: Some(thread) })
     }
 
-    /// Takes another key, beside those that it had. Returns its number.
-    pub(super) fn take_key(&self, peer: [u8; 32]) -> usize {
+    /// Takes another key, beside those that it had, with which it answers so late. Returns its number.
+    pub(super) fn take_key(&self, peer: [u8; 32], late: Duration) -> usize {
         let keys = Keys::new();
         lock(&self.shared.public).push(keys.public_text());
         let mut tunnels = lock(&self.shared.tunnels);
         let number = tunnels.len();
         // Nobody floods it.
         let limiter = Arc::new(RateLimiter::new(&keys.public, u64::MAX));
-        tunnels.push(Tunn::new(keys.private, PublicKey::from(peer), None, None, number as u32, Some(limiter)));
+        tunnels.push((Tunn::new(keys.private, PublicKey::from(peer), None, None, number as u32, Some(limiter)), late));
         number
     }
 
@@ -104,33 +110,47 @@ impl Drop for Player {
     }
 }
 
+/// A datagram, who sent it, and when the kernel received it, however late this thread looks.
+fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
+    let mut space = nix::cmsg_space!(TimeSpec);
+    let mut parts = [IoSliceMut::new(datagram)];
+    let message = recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty()).ok()?;
+    let at = message.cmsgs().ok()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+        _ => None,
+    });
+    Some((message.bytes, SocketAddr::V4((*message.address.as_ref()?).into()), at?))
+}
+
 fn play(socket: &UdpSocket, shared: &Shared) {
     let (mut datagram, mut out) = (vec![0; 2048], vec![0; 2048]);
+    let mut answers: Vec<(Instant, Vec<u8>, SocketAddr)> = Vec::new();
     while !shared.end.load(Ordering::Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut datagram) else { continue };
+        answers.retain(|(due, answer, to)| *due > Instant::now() || socket.send_to(answer, to).is_err());
+        let Some((length, from, at)) = receive(socket, &mut datagram) else { continue };
         let message = &datagram[..length];
         let mut tunnels = lock(&shared.tunnels);
         match message {
             // An initiation does not tell for which key it is; only that one can read it.
             [1, 0, 0, 0, ..] => {
-                for tunnel in tunnels.iter_mut().rev() {
+                for (tunnel, late) in tunnels.iter_mut().rev() {
                     // Its clock.
                     let _ = tunnel.update_timers(&mut out);
                     if let TunnResult::WriteToNetwork(answer) = tunnel.decapsulate(None, message, &mut out) {
-                        let _ = socket.send_to(answer, from);
+                        answers.push((Instant::now() + *late, answer.to_vec(), from));
                         break;
                     }
                 }
             }
             [4, 0, 0, 0, _, a, b, c, ..] => {
                 let key = u32::from_le_bytes([*a, *b, *c, 0]) as usize;
-                let Some(tunnel) = tunnels.get_mut(key) else { continue };
+                let Some((tunnel, _)) = tunnels.get_mut(key) else { continue };
                 let TunnResult::WriteToTunnelV4(packet, _) = tunnel.decapsulate(None, message, &mut out) else { continue };
                 let step = shared.step.load(Ordering::SeqCst);
                 let to = <[u8; 4]>::try_from(&packet[16..20]).unwrap().into();
                 if let Some(number) = packet.get(HEADERS..HEADERS + 8) {
                     let number = u64::from_be_bytes(number.try_into().unwrap());
-                    lock(&shared.opened).push(Opened { key, to, number, step });
+                    lock(&shared.opened).push(Opened { key, to, number, step, at });
                 }
             }
             _ => {}
