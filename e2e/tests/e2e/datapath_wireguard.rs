@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::datapath::all_carry;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(20);
 /// IPv6 40, UDP 8, WireGuard 32, as for the kernel's device.
 const OVERHEAD: u32 = 80;
@@ -139,8 +139,8 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
         }
         let report = probe.finish()?;
         eprintln!("{report}");
-        // Ten times the keepalive.
-        ensure!(report.longest_outage < Duration::from_secs(10) && report.wrong == 0, "{report}");
+        // Ten times what it takes: a keepalive, and its processing at both ends.
+        ensure!(report.longest_outage < Duration::from_secs(20) && report.wrong == 0, "{report}");
         let frames = capture.finish()?;
         for port in ports {
             let sent = frames.iter().filter(|frame| frame.get(12..14) == Some(&[8, 0]) && frame.get(36..38) == Some(&port.to_be_bytes())).count();
