@@ -101,7 +101,7 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 	./cni/build.sh
 	$(AS_ROOT) ./target/release/bench $(ARGS)
 
-soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load
+soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
@@ -113,6 +113,10 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_QUIET=600 cargo test -p e2e --test e2e -- --ignored --nocapture quiet::
 	FLANNEL_TEST_SOAK=600 FLANNEL_TEST_RATE=50000 cargo test --release -p e2e --test soak -- --test-threads=1 --nocapture
 	RESTARTS=50 IDLE=60 cargo test -p e2e --test e2e -- rules::restart::
+	@# WireGuard with a real kernel: many restarts, a NAT without rest, a preshared key over the renewal of sessions.
+	./e2e/setup.sh vm
+	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 \
+	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::a_port vm::wireguard::keys
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)

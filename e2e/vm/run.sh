@@ -21,7 +21,8 @@ trap cleanup EXIT
 {
     printf 'VM=%q WORK=%q\n' "$vm" "$PWD"
     printf 'export PATH=%q HOME=%q\n' "$PATH:/usr/sbin:/sbin:$vm/root/usr/bin" "$HOME"
-    for name in XDG_CACHE_HOME RUST_BACKTRACE RUST_TEST_THREADS FLANNEL_BIN_DIR FLANNEL_TEST_RESTARTS GO_FLANNELD; do
+    for name in XDG_CACHE_HOME RUST_BACKTRACE RUST_TEST_THREADS FLANNEL_BIN_DIR FLANNEL_TEST_RESTARTS FLANNEL_TEST_PORTS FLANNEL_TEST_PORT_STAYS FLANNEL_TEST_PSK \
+        GO_FLANNELD; do
         [ -z "${!name:-}" ] || printf 'export %s=%q\n' "$name" "${!name}"
     done
     printf 'set --'

@@ -111,6 +111,11 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
+    /// Takes as little memory as possible. A map that grew by single insertions has half empty nodes, one that is built in one go has full ones.
+    pub fn pack(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
+    }
+
     /// The number of objects.
     pub fn len(&self) -> usize {
         self.0.len()

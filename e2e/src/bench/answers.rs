@@ -52,7 +52,7 @@ pub fn serve(host: &Host, node: Ipv4Addr, stop: &AtomicBool, answered: &AtomicU6
             }
             while let Some((length, to)) = receive(&beside, &mut buffer)? {
                 if let Some(answer) = buffer.get(..length).and_then(reply) {
-                    send(&beside, to, node, &answer)?;
+                    send(&beside, to, (node, PROBES), &answer)?;
                     answered.fetch_add(1, Relaxed);
                 }
             }
@@ -116,13 +116,13 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
 }
 
 /// A datagram, and to which of the peers it was sent.
-fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
+pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
     let message = match recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT) {
         Ok(message) => message,
         Err(nix::Error::EAGAIN | nix::Error::ECONNREFUSED) => return Ok(None),
-        Err(error) => return Err(error).context("receiving beside the tunnel"),
+        Err(error) => return Err(error).context("receiving for a peer"),
     };
     let to = message.cmsgs()?.find_map(|one| match one {
         ControlMessageOwned::Ipv4PacketInfo(info) => Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr))),
@@ -132,10 +132,10 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4A
 }
 
 /// Sends in the name of a peer.
-fn send(socket: &UdpSocket, from: Ipv4Addr, to: Ipv4Addr, bytes: &[u8]) -> Result<()> {
+pub fn send(socket: &UdpSocket, from: Ipv4Addr, to: (Ipv4Addr, u16), bytes: &[u8]) -> Result<()> {
     let from = libc::in_addr { s_addr: u32::from(from).to_be() };
     let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: from };
-    let to = SockaddrIn::from(SocketAddrV4::new(to, PROBES));
+    let to = SockaddrIn::from(SocketAddrV4::new(to.0, to.1));
     sendmsg(socket.as_raw_fd(), &[IoSlice::new(bytes)], &[ControlMessage::Ipv4PacketInfo(&info)], MsgFlags::empty(), Some(&to))?;
     Ok(())
 }

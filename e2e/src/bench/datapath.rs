@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store, Switch, Uplink};
 use serde_json::{Value, json};
 
+use super::goals::{self, Series};
 use super::load::{Cpu, quantile, round_trips, small, tcp};
 
 const STOP: Duration = Duration::from_secs(30);
@@ -21,6 +22,8 @@ const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 
 const TRIES: usize = 3;
 /// What counts as no loss.
 const NO_LOSS: f64 = 0.005;
+/// Not every kernel has it.
+const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
 /// One way of carrying packets, between two hosts of its own.
 struct Carrier {
@@ -98,6 +101,8 @@ pub fn measure(plan: &Plan) -> Result<(String, String)> {
     for cable in &plan.cables {
         let figures = cabled(plan, *cable)?;
         table(&mut text, *cable, &figures);
+        let series: Vec<Series<'_>> = figures.iter().map(|(name, figures)| Series { name, rate: &figures.tcp1, processor: &figures.cpu }).collect();
+        goals::table(&mut text, *cable, &series);
         bars.extend(figures.iter().map(|(name, figures)| (cable.name(), *name, median(&figures.tcp1))));
     }
     Ok((text, picture(&bars)))
@@ -124,6 +129,8 @@ fn every_carrier() -> Vec<Recipe> {
         ("udp", same(json!({ "Type": "udp" })), "offload", None),
         ("udp (batches)", same(json!({ "Type": "udp" })), "mmsg", None),
         ("udp (plain)", same(json!({ "Type": "udp" })), "plain", None),
+        ("wireguard (userspace)", same(json!({ "Type": "wireguard", "Implementation": "userspace" })), "offload", None),
+        (KERNEL_WIREGUARD, same(json!({ "Type": "wireguard", "Implementation": "kernel" })), "", None),
     ];
     if let Some(go) = go_flanneld() {
         all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go)));
@@ -197,7 +204,12 @@ fn build(lab: &Lab, registry: &Registry, number: usize, cable: Cable, (name, con
 fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
     let lab = Lab::new("bench")?;
     let registry = Registry::start(&lab)?;
-    let carriers: Vec<Carrier> = carriers(plan)
+    let mut recipes = carriers(plan);
+    if registry.lan.netns().ip("link add wg0 type wireguard\nlink delete wg0").is_err() {
+        recipes.retain(|(name, ..)| *name != KERNEL_WIREGUARD);
+    }
+    ensure!(!recipes.is_empty(), "this kernel has no WireGuard");
+    let carriers: Vec<Carrier> = recipes
         .into_iter()
         .enumerate()
         .map(|(number, what)| {
@@ -239,7 +251,8 @@ impl Carrier {
         }
         let gigabytes = flow.bytes as f64 / 1e9;
         figures.tcp1.push(flow.gigabits());
-        figures.cpu.push(used.all / gigabytes);
+        // What others use of a machine is not this carrier's.
+        figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);
         // The rest takes long: every third round.
@@ -349,6 +362,8 @@ fn picture(bars: &[(&str, &str, f64)]) -> String {
         let width = 420.0 * rate / most;
         let color = if name.starts_with("udp") {
             "#d9660f"
+        } else if name.starts_with("wireguard") {
+            "#3d8b57"
         } else if name.contains("userspace") {
             "#2a78c2"
         } else {

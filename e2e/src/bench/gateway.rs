@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use lab::Netns;
 
 /// What one transaction may hold, by etcd's default.
@@ -14,7 +16,7 @@ pub fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()
     for batch in entries.chunks(BATCH) {
         let puts: Vec<serde_json::Value> = batch
             .iter()
-            .map(|(key, value)| serde_json::json!({"requestPut": {"key": base64(key), "value": base64(value), "lease": lease.to_string()}}))
+            .map(|(key, value)| serde_json::json!({"requestPut": {"key": STANDARD.encode(key), "value": STANDARD.encode(value), "lease": lease.to_string()}}))
             .collect();
         post(store, "/v3/kv/txn", &serde_json::json!({"success": puts}))?;
     }
@@ -35,18 +37,4 @@ fn post(store: &Netns, path: &str, body: &serde_json::Value) -> Result<()> {
         bail!("etcd's gateway: {}", answer.lines().last().unwrap_or_default());
     }
     Ok(())
-}
-
-fn base64(text: &str) -> String {
-    const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(text.len().div_ceil(3) * 4);
-    for piece in text.as_bytes().chunks(3) {
-        let byte = |place: usize| u32::from(piece.get(place).copied().unwrap_or(0));
-        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for place in 0..4 {
-            let symbol = SYMBOLS.get((word >> (18 - 6 * place) & 63) as usize).copied().unwrap_or(b'A');
-            out.push(if place > piece.len() { '=' } else { char::from(symbol) });
-        }
-    }
-    out
 }

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Processor time of all threads: the kernel counts ticks of 10 ms in /proc/PID/stat, and more exactly here.
-fn processor(daemon: &Flanneld) -> Result<f64> {
+pub fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;

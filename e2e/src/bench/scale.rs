@@ -13,7 +13,7 @@ use crate::table::Table;
 pub const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
-const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
 /// A node and the etcd with all the leases.
@@ -28,28 +28,35 @@ pub struct Fleet {
     store: Store,
     store_host: Host,
     lease: i64,
+    /// What the node with a number writes.
+    value: fn(u32) -> String,
 }
 
 impl Fleet {
-    /// Writes the leases of so many peers.
+    /// Writes the leases of so many peers, with vxlan.
     pub fn of(peers: u32) -> Result<Fleet> {
+        Fleet::with(peers, NET_CONF, value)
+    }
+
+    /// The same with another configuration of the network.
+    pub fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
         let node = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
         let store_host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
         let (client, store) = (etcd.client()?, etcd.store()?);
-        store.configure(NET_CONF)?;
+        store.configure(net_conf)?;
         let lease = client.grant(86_400)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
-        let fleet = Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease };
+        let fleet = Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease, value };
         fleet.put(0..peers)?;
         Ok(fleet)
     }
 
     fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
         let entries: Vec<(String, String)> =
-            numbers.map(|number| (self.store.key(&format!("subnets/{}-24", subnet(number))), value(number))).collect();
+            numbers.map(|number| (self.store.key(&format!("subnets/{}-24", subnet(number))), (self.value)(number))).collect();
         gateway::put(self.store_host.netns(), &entries, self.lease)
     }
 
@@ -89,18 +96,22 @@ fn value(number: u32) -> String {
     value_at(number, number)
 }
 
-fn public(number: u32) -> Ipv4Addr {
+/// Where a peer is reached.
+pub fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
 /// The same at another address.
 fn value_at(number: u32, address: u32) -> String {
-    let public = public(address);
     let [_, b, c, d] = number.to_be_bytes();
+    lease(number, public(address), "vxlan", &format!("{{\"VNI\":1,\"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}}"))
+}
+
+/// The lease of a node with a number, as ours write it.
+pub fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
-        "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"vxlan\",\"BackendData\":{{\"VNI\":1,\
-         \"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}},\"NodeID\":{{\"id\":\"{number:032x}\",\"name\":\"node-{number}\",\
-         \"instance\":\"{number:016x}\",\"rank\":{number}}}}}"
+        "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
+         \"NodeID\":{{\"id\":\"{number:032x}\",\"name\":\"node-{number}\",\"instance\":\"{number:016x}\",\"rank\":{number}}}}}"
     )
 }
 

@@ -10,8 +10,12 @@ mod cni;
 mod datapath;
 #[path = "../bench/gateway.rs"]
 mod gateway;
+#[path = "../bench/goals.rs"]
+mod goals;
 #[path = "../bench/healing.rs"]
 mod healing;
+#[path = "../bench/junk.rs"]
+mod junk;
 #[path = "../bench/kube.rs"]
 mod kube;
 #[path = "../bench/load.rs"]
@@ -22,6 +26,8 @@ mod probing;
 mod scale;
 #[path = "../bench/table.rs"]
 mod table;
+#[path = "../bench/wireguard.rs"]
+mod wireguard;
 
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -40,6 +46,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --cni               what the CNI plugin costs, and nothing else
   --nodes=N           this many Nodes of Kubernetes, and nothing else
   --probing           what probes cost and how soon they tell, and nothing else
+  --wireguard         what WireGuard's peers and junk cost, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier
@@ -67,6 +74,7 @@ struct Order {
     /// How many Nodes of Kubernetes there are.
     nodes: u32,
     probing: bool,
+    wireguard: bool,
     packets: bool,
     plan: datapath::Plan,
 }
@@ -75,30 +83,33 @@ struct Order {
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
-    let (mut cni, mut nodes, mut probing) = (CNI_ROUNDS, kube::NODES, true);
+    let (mut cni, mut nodes, mut probing, mut wireguard) = (CNI_ROUNDS, kube::NODES, true, true);
     for arg in arguments {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--markdown" => markdown = true,
             "--quick" => {
                 sizes.truncate(2);
-                (nodes, probing) = (0, false);
+                (nodes, probing, wireguard) = (0, false, false);
                 cni = cni.min(CNI_QUICK);
                 plan.rounds = 1;
             }
             "--no-datapath" => packets = false,
-            "--datapath" => (sizes, heal, cni, nodes, probing) = (Vec::new(), false, 0, 0, false),
-            "--cni" => (sizes, heal, packets, nodes, probing) = (Vec::new(), false, false, 0, false),
-            "--probing" => (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, 0),
+            "--datapath" => (sizes, heal, cni, nodes, probing, wireguard) = (Vec::new(), false, 0, 0, false, false),
+            "--cni" => (sizes, heal, packets, nodes, probing, wireguard) = (Vec::new(), false, false, 0, false, false),
+            "--probing" => (sizes, heal, packets, cni, nodes, wireguard) = (Vec::new(), false, false, 0, 0, false),
+            "--wireguard" => (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, 0, false),
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => {
-                    (sizes, heal, packets, cni, nodes, probing) = (vec![number("--peers", peers)?], false, false, 0, 0, false);
+                    (sizes, heal, packets, cni, nodes) = (vec![number("--peers", peers)?], false, false, 0, 0);
+                    (probing, wireguard) = (false, false);
                 }
                 Some(("--nodes", count)) => {
-                    (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, number("--nodes", count)?, false);
+                    (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, number("--nodes", count)?);
+                    (probing, wireguard) = (false, false);
                 }
                 Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
@@ -112,7 +123,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }))
+    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, packets, plan }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -156,7 +167,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }: Order) -> Result<()> {
+fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, packets, plan }: Order) -> Result<()> {
     let (mut table, mut cluster) = (Table::default(), Table::default());
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -175,6 +186,14 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }: 
         eprintln!("probing: {} peers", probing::PEERS);
         probing::measure(&mut mesh)?;
     }
+    let mut secret = Table::default();
+    if wireguard {
+        eprintln!("wireguard: {} peers", wireguard::PEERS);
+        wireguard::measure(&mut secret)?;
+        eprintln!("wireguard: junk handshakes");
+        junk::measure(&mut secret)?;
+    }
+    let secret = (!secret.is_empty()).then(|| secret.markdown());
     let mesh = (!mesh.is_empty()).then(|| mesh.markdown());
     let cluster = (!cluster.is_empty()).then(|| cluster.markdown());
     let scale = (!table.is_empty()).then(|| table.markdown());
@@ -185,7 +204,7 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }: 
     }
     let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
     let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
-    for text in scale.iter().chain(&mesh).chain(&cluster).chain(&plugin) {
+    for text in scale.iter().chain(&secret).chain(&mesh).chain(&cluster).chain(&plugin) {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
@@ -194,6 +213,9 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, packets, plan }: 
     if markdown {
         if let Some(text) = scale {
             table::write("scale", &text)?;
+        }
+        if let Some(text) = secret {
+            table::write("wireguard", &text)?;
         }
         if let Some(text) = mesh {
             table::write("probing", &text)?;

@@ -121,6 +121,8 @@ impl NetlinkKernel {
             self.generic = None;
         }
         let device = device?;
+        // Collected first: a map that is built in one go takes half the memory, and peers are read every few seconds.
+        let (mut ours, mut sessions) = (Vec::with_capacity(device.peers.len() * 2), Vec::with_capacity(device.peers.len()));
         for seen in device.peers {
             match seen.inside(scope) {
                 Inside::All => {}
@@ -130,11 +132,13 @@ impl NetlinkKernel {
                 Inside::Nothing => continue,
             }
             for net in seen.allowed.into_iter().filter(|net| is_inside(scope, net)) {
-                found.ours.set(Key::AllowedIp(name, net), Value::AllowedIp(seen.key));
+                ours.push((Key::AllowedIp(name, net), Value::AllowedIp(seen.key)));
             }
-            found.sessions.insert((name, seen.key), seen.session);
-            found.ours.set(Key::WireguardPeer(name, seen.key), Value::WireguardPeer(seen.peer));
+            sessions.push(((name, seen.key), seen.session));
+            ours.push((Key::WireguardPeer(name, seen.key), Value::WireguardPeer(seen.peer)));
         }
+        found.ours.0.append(&mut ours.into_iter().collect());
+        found.sessions.append(&mut sessions.into_iter().collect());
         Ok(WireguardSpec { key: device.key, port: device.port })
     }
 
