@@ -117,6 +117,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	./e2e/setup.sh vm
 	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 \
 	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::a_port vm::wireguard::keys
+	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 --nocapture vm_scale::
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)
@@ -146,8 +147,8 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 	$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static -L target/images/arm64/root/flannel target/images/arm64/root/flannel/opt/bin/flanneld --version
 	FLANNEL_TEST_CNI="$(CACHE)/qemu-user/usr/bin/qemu-aarch64-static $(CURDIR)/target/cni/arm64/flannel" cargo test -p flannel-cni --test plugin golden
 
-# With ALL=1 also what other tests show on this machine's kernel, and what takes long.
-VM_TESTS := vm:: $(if $(ALL),vm_scale:: traffic:: healing:: golden:: underlay:: rules::)
+# With ALL=1 also what other tests show on this machine's kernel: the suites of other backends.
+VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm

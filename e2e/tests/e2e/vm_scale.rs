@@ -1,4 +1,4 @@
-//! What takes long in the virtual machine: `make test-vm ALL=1`.
+//! What takes long in the virtual machine, and is about the daemon as it is shipped: `make soak`.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lab::{FlanneldOptions, Lab, Netns, Store};
+use lab::{FlanneldOptions, Lab, Netns, Store, eventually_ok};
 
 const PEERS: u32 = 10_000;
-const LONG: Duration = Duration::from_secs(600);
-/// What a daemon with so many peers may take, in bytes.
+const LONG: Duration = Duration::from_secs(300);
+/// What a daemon with so many peers may take at rest, in bytes. A debug build takes more.
 const MEMORY: u64 = 40 << 20;
 const ROUNDS: usize = 3;
 
@@ -37,7 +37,7 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
 
 /// As many peers as anybody has: the kernel is filled in at most twice the time of `wg addconf`.
 #[test]
-#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm ALL=1"]
+#[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
 fn ten_thousand_wireguard_peers() -> Result<()> {
     Lab::run("vm: wireguard scale", |lab| {
         let lan = lab.switch("lan")?;
@@ -53,11 +53,16 @@ fn ten_thousand_wireguard_peers() -> Result<()> {
         let daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8").deadline(LONG))?;
         let count = || -> Result<u32> { Ok(netns.sh("wg show flannel-wg allowed-ips | grep -c /24")?.trim().parse()?) };
         ensure!(count()? == PEERS, "{} peers", count()?);
-        let memory = daemon.memory()?;
+        // While peers are read, which is a twentieth of the time, it is more.
+        let memory = eventually_ok(LONG, "memory at rest", || {
+            let memory = daemon.memory()?;
+            ensure!(memory <= MEMORY, "{} KiB of memory", memory >> 10);
+            Ok(memory)
+        })?;
         println!("{PEERS} peers: {} KiB of memory", memory >> 10);
-        netns.sh("wg showconf flannel-wg | grep -v -e ListenPort -e PrivateKey > /run/peers.conf")?;
-        // In turns, from no device to all that is there. The daemon is stopped meanwhile, and there are no handshakes: each works alone. A device
-        // is put aside and not deleted: the kernel takes minutes for that, a wait for each peer.
+        netns.sh("wg showconf flannel-wg | grep -v ListenPort > /run/peers.conf")?;
+        // In turns, from no device to all that is there, with a private key: it makes the kernel compute with a curve for each peer. The daemon is
+        // stopped meanwhile. A device is put aside and not deleted: the kernel takes minutes for that, a wait for each peer.
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             netns.sh(&format!("kill -STOP {}; ip link set flannel-wg netns {} name old{round}", daemon.pid(), aside.name()))?;
@@ -73,7 +78,6 @@ fn ten_thousand_wireguard_peers() -> Result<()> {
         theirs.sort();
         println!("filled in {ours:.1?}, by wg addconf in {theirs:.1?}");
         ensure!(ours[ROUNDS / 2] <= theirs[ROUNDS / 2] * 2, "filled in {ours:?}, by wg addconf in {theirs:?}");
-        ensure!(memory <= MEMORY, "{} KiB of memory", memory >> 10);
         let errors = daemon.errors();
         ensure!(errors.is_empty(), "{errors:#?}");
         Ok(())
