@@ -13,7 +13,7 @@ use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str =
-    r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+    r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
 /// Ethernet, IPv4, UDP.
 const HEADERS: usize = 42;
 
@@ -95,19 +95,24 @@ fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
 
 #[test]
 fn hostile_leases_take_nothing() -> Result<()> {
-    Lab::run("wireguard hostile", |lab| {
-        let bed = Bed::start(lab, 2, CONF, |_, options| options)?;
+    from("userspace", SOON)
+}
+
+/// Nothing is taken from nodes with the kernel's WireGuard, or the packet engine's. What has to happen happens within `soon`.
+pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
+    Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
+        let bed = Bed::start(lab, 2, &CONF.replace("WHICH", implementation), |_, options| options.deadline(soon))?;
         let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         let capture = Capture::start(attacker.netns())?;
         let mesh = Mesh::start(&bed.pods, &ProbeOptions::default())?;
-        mesh.wait_flowing(SOON)?;
+        mesh.wait_flowing(soon)?;
         let (lies, key) = (lies(&bed)?, published(&bed.store, &bed.hosts[1])?);
         let file = |key: &str| -> PathBuf { bed.leases.join("subnets").join(key) };
         for lie in &lies {
             replace(&file(&lie.key), &lease(attacker.v4()?, &lie.public_key))?;
         }
         for (number, daemon) in bed.daemons.iter().enumerate() {
-            eventually_ok(SOON, "readyz names each", || {
+            eventually_ok(soon, "readyz names each", || {
                 let (code, body) = daemon.get("/readyz")?;
                 let missing: Vec<_> = lies.iter().map(|lie| &lie.told[number]).filter(|told| !body.contains(*told)).collect();
                 ensure!(code == 200 && missing.is_empty(), "{missing:#?} are not in\n{body}");
@@ -117,7 +122,7 @@ fn hostile_leases_take_nothing() -> Result<()> {
             ensure!(status["refused"].as_array().is_some_and(|list| list.len() == lies.len()), "{:#}", status["refused"]);
             ensure!(daemon.metric("flannel_peers")? == 1.0, "{} peers", daemon.metric("flannel_peers")?);
             for lie in &lies {
-                eventually(SOON, &lie.told[number], || daemon.log().contains(&lie.told[number])).with_context(|| daemon.log_tail(30))?;
+                eventually(soon, &lie.told[number], || daemon.log().contains(&lie.told[number])).with_context(|| daemon.log_tail(30))?;
             }
         }
         // An operator sees each, without a node of his own.
@@ -143,7 +148,7 @@ fn hostile_leases_take_nothing() -> Result<()> {
         let capture = Capture::start(attacker.netns())?;
         replace(&file("10.5.200.0-24"), &lease(attacker.v4()?, &Keys::new().public_text()))?;
         for daemon in &bed.daemons {
-            eventually(SOON, "an honest lease is used", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
+            eventually(soon, "an honest lease is used", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
         }
         let came = datagrams(&capture.finish()?);
         ensure!(came.iter().filter(|length| **length == 148).count() >= 2, "{came:?}");
@@ -153,12 +158,12 @@ fn hostile_leases_take_nothing() -> Result<()> {
         // A node's own lease gets a key that nobody can have: its last good value counts until the node has put it right.
         let own = bed.daemons[1].subnet_env()?.subnet.context("a subnet")?.trunc().to_string().replace('/', "-");
         replace(&file(&own), &lease(bed.hosts[1].v4()?, &point(0, 0)))?;
-        eventually_ok(SOON, "it is put right", || {
+        eventually_ok(soon, "it is put right", || {
             ensure!(published(&bed.store, &bed.hosts[1])? == key, "{}", bed.daemons[1].log_tail(5));
             Ok(())
         })?;
         for daemon in &bed.daemons {
-            eventually(SOON, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
+            eventually(soon, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
         }
         bed.reach()?;
         mesh.require_clean()?;

@@ -45,7 +45,7 @@ impl FlanneldOptions {
             env: Vec::new(),
             binary: None,
             healthz_port: Some(8471),
-            deadline: Duration::from_secs(20),
+            deadline: Duration::from_secs(60),
             file_store: None,
             second: None,
         }

@@ -28,6 +28,10 @@ const CONTROL_PLANE: u8 = 99;
 /// A node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(120);
 
+/// How many programs' watches of files the kernel allows a user (`fs.inotify.max_user_instances`), and how many clusters need: with the usual 128,
+/// a containerd that starts beside other tests comes up without its pods' part.
+const WATCHES: (&str, u32) = ("/proc/sys/fs/inotify/max_user_instances", 1024);
+
 /// A running cluster. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Cluster {
@@ -58,6 +62,7 @@ impl Cluster {
     /// # Errors
     /// When something is not installed, or not up in time.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
+        make_room_for_watches();
         let (lan, hosts) = if options.vagrant {
             let vagrant = lab.vagrant(options.nodes)?;
             (vagrant.lan, vagrant.hosts)
@@ -228,4 +233,13 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
 /// Whether nodes have addresses of IPv4 and of IPv6.
 fn addresses(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
+}
+
+/// Raises the limit if it is lower. Where it cannot be written, programs say what they lack.
+fn make_room_for_watches() {
+    let (file, wanted) = WATCHES;
+    let now = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if now.is_some_and(|now| now < wanted) {
+        let _ = std::fs::write(file, wanted.to_string());
+    }
 }

@@ -124,6 +124,12 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
     Ok(())
 }
 
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn hostile_leases_take_nothing() -> Result<()> {
+    crate::wireguard_hostile::from("kernel", SOON)
+}
+
 /// What others break is mended, and what they have beside it stays.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
