@@ -126,7 +126,7 @@ else
 	cargo build --workspace
 	GO_FLANNELD=$(abspath $(GO_FLANNELD)) cargo test -p e2e --test interop
 	./e2e/setup.sh vm
-	GO_FLANNELD=$(abspath $(GO_FLANNELD)) TEST=interop ./e2e/vm/test.sh 1200 vm_
+	GO_FLANNELD=$(abspath $(GO_FLANNELD)) FLANNEL_VM_TEST=interop ./e2e/vm/test.sh 1200 vm_
 endif
 ifeq ($(GO_FLANNEL_IMAGE),)
 	@echo "test-interop: Kubernetes is skipped, because GO_FLANNEL_IMAGE does not name an archive with Go flannel's two images, as docker save writes it"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs end-to-end tests in the virtual machine, those that are ignored outside too.
-# Usage: [TEST=interop] test.sh SECONDS NAME...     (parts of the tests' names)
+# Usage: [FLANNEL_VM_TEST=interop] test.sh SECONDS NAME...     (parts of the tests' names)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ "$(uname -m)" != x86_64 ]; then
@@ -18,7 +18,7 @@ seconds=$1
 shift
 # All of the workspace, as `make test` builds it: for one test alone cargo chooses other features, and compiles anew. The programs come in
 # any order: the one of the tests is told by its kind.
-program=$(cargo test --workspace ${TEST:+--test "$TEST"} --no-run --message-format=json 2>/dev/null | sed -n '/"kind":\["test"\]/s/.*"executable":"\([^"]*\/'"${TEST:-e2e}"'-[^"]*\)".*/\1/p' | tail -n 1)
+program=$(cargo test --workspace ${FLANNEL_VM_TEST:+--test "$FLANNEL_VM_TEST"} --no-run --message-format=json 2>/dev/null | sed -n '/"kind":\["test"\]/s/.*"executable":"\([^"]*\/'"${FLANNEL_VM_TEST:-e2e}"'-[^"]*\)".*/\1/p' | tail -n 1) || program=
 [ -x "$program" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo -E)

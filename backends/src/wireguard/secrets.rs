@@ -91,10 +91,14 @@ impl Files {
         Ok(())
     }
 
-    /// Why another key than the present one is not taken from a file, if it is not.
-    fn refuses(&self, what: &str, path: &Path) -> Option<String> {
-        let text = keys::exposed(what, path).filter(|_| self.refuse_insecure)?;
-        Some(format!("{text}; keeping the present key, because --refuse-insecure was given"))
+    /// What to say of a file that others can read, if they can, and whether a key is taken from it: another one than the present may not be.
+    fn trust(&self, what: &str, path: &Path, changed: bool) -> (String, bool) {
+        match (keys::exposed(what, path), self.refuse_insecure, changed) {
+            (None, ..) => (String::new(), true),
+            (Some(text), false, _) => (text, true),
+            (Some(text), true, false) => (format!("{text}; --refuse-insecure refuses it at the next start"), true),
+            (Some(text), true, true) => (format!("{text}; keeping the present key, because --refuse-insecure was given"), false),
+        }
     }
 
     /// Reads the keys. The private one is made if there is none.
@@ -203,9 +207,8 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
         Ok(Content::Key(key)) => {
             notices.lost = false;
             let key = key.clamped();
-            let refused = files.refuses(PRIVATE, path).filter(|_| key != *present);
-            let taken = refused.is_none();
-            tell(&mut notices.key, refused.unwrap_or_default());
+            let (text, taken) = files.trust(PRIVATE, path, key != *present);
+            tell(&mut notices.key, text);
             return if taken { key } else { present.clone() };
         }
         // Somebody may be writing it.
@@ -240,9 +243,8 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
 fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
     let why = match keys::read(path) {
         Ok(Content::Key(key)) => {
-            let refused = files.refuses(PRESHARED, path).filter(|_| present != Some(&key));
-            let taken = refused.is_none();
-            tell(&mut notices.preshared, refused.unwrap_or_default());
+            let (text, taken) = files.trust(PRESHARED, path, present != Some(&key));
+            tell(&mut notices.preshared, text);
             return if taken { Some(key) } else { present.cloned() };
         }
         Ok(Content::Garbled) => "it does not hold 32 bytes in base64".to_owned(),
@@ -286,6 +288,9 @@ mod tests {
         write("psk", &second, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
         assert!(notices.key.contains("keeping the present key") && notices.preshared.contains("keeping the present key"));
+        write("key", &first, 0o644);
+        assert!(!reread(&secrets, &strict, &mut notices));
+        assert!(notices.key.contains("--refuse-insecure refuses it at the next start"), "{}", notices.key);
         write("key", &second, 0o600);
         write("psk", &second, 0o600);
         assert!(reread(&secrets, &strict, &mut notices));

@@ -48,6 +48,10 @@ fn policies_are_set_listed_changed_and_deleted() {
         // Of an operator's that selects by more than networks, nothing is seen.
         sh("ip xfrm policy add src 10.244.74.0/24 dst 10.244.44.0/24 proto tcp dport 443 dir out action allow");
         sh("ip xfrm policy add src 10.97.0.0/24 dst 10.96.0.0/24 dir out action allow mark 5");
+        // Where the tunnel need not be used, packets may come in the clear: that is no tunnel of ours.
+        sh(
+            "ip xfrm policy add src 10.95.0.0/24 dst 10.94.0.0/24 dir in tmpl src 192.168.56.101 dst 192.168.56.102 proto esp reqid 11 mode tunnel level use",
+        );
         sh("ip xfrm policy add src 10.99.0.0/24 dst 10.98.0.0/24 dir out action allow priority 7");
         let listed = policies.list().await.unwrap();
         let allowed = selector(Direction::Out, "10.99.0.0/24", "10.98.0.0/24");

@@ -96,8 +96,7 @@ fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
     let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer && way.to.is_ipv4());
     let other = ways.filter(|way| {
         let by = way.by.as_ref().ok().and_then(|(index, _)| host.interface(*index));
-        // A way into flannel's own device is `tunnel-loop`'s.
-        by.is_some_and(|interface| interface.name != underlay && !interface.loopback && !interface.name.starts_with("flannel"))
+        by.is_some_and(|interface| interface.name != underlay && !interface.loopback)
     });
     other.map(|way| way.to).collect()
 }

@@ -17,6 +17,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
         checks::devices::CHECKS,
         checks::daemon::CHECKS,
         checks::leases::CHECKS,
+        checks::tunnel_loop::CHECKS,
         checks::sysctls::CHECKS,
         checks::firewall::CHECKS,
         checks::kernel::CHECKS,

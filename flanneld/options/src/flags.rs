@@ -154,7 +154,7 @@ pub(crate) struct NodeFlags {
     /// Refuse a network configuration with another backend than these; empty: take any.
     #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
     pub(crate) require_backend: Vec<Value<String>>,
-    /// Refuse secrets that others can read, instead of a warning: a PSK in the network configuration, key files that are not 0600.
+    /// With wireguard: refuse secrets that others can read, instead of a warning: a PSK in the network configuration, open key files.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
     /// How often to compare the whole kernel state, in addition to events; 0: on events only.

@@ -14,7 +14,7 @@ use doctor::facts::store::{Store, Trouble, TroubleKind};
 use doctor::facts::{Facts, Network};
 use doctor::firewalld::Surroundings;
 use doctor::look::{self, Look, Target};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -169,14 +169,14 @@ fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
     let leases = serving.leases.borrow().clone();
     let peers = || leases.others(&serving.network.own, Kinds::Any);
     let address = |lease: &Lease, ipv6| Some(target(&lease.attrs.public_for(ipv6)?, name(lease), WayKind::Peer));
-    let strict = underlay.is_some_and(look::is_strict);
-    if strict {
+    if underlay.is_some_and(look::is_strict) {
         targets.extend(peers().take(PEERS).filter_map(|lease| address(lease, false)));
     }
     // To an address inside the network of pods, flannel's own route may lead.
-    let inside = |target: &Target| serving.network.networks.nets().any(|net| net.contains(&target.to));
+    let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == WayKind::Peer).map(|target| target.to).collect();
+    let inside = |target: &Target| !asked.contains(&target.to) && serving.network.networks.nets().any(|net| net.contains(&target.to));
     let looped = peers().flat_map(|lease| [false, true].into_iter().filter_map(move |ipv6| address(lease, ipv6))).filter(inside);
-    targets.extend(looped.filter(|target| !strict || target.to.is_ipv6()).take(PEERS));
+    targets.extend(looped.take(PEERS));
     targets
 }
 

@@ -151,7 +151,6 @@ pub const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 pub const XFRM_MSG_DELPOLICY: u16 = 0x14;
 pub const XFRM_MSG_GETPOLICY: u16 = 0x15;
 pub const XFRM_MSG_UPDPOLICY: u16 = 0x19;
-pub const XFRM_MSG_POLEXPIRE: u16 = 0x1b;
 pub const XFRM_MSG_FLUSHPOLICY: u16 = 0x1d;
 pub const XFRMA_TMPL: u16 = 5;
 pub const XFRMA_MARK: u16 = 21;

@@ -66,12 +66,12 @@ impl Policies {
         self.one(Message::new(XFRM_MSG_DELPOLICY, 0, &body), selector, "delete").await
     }
 
-    /// Returns when a policy was added, changed, deleted or expired, or when all were flushed.
+    /// Returns when a policy was added, changed or deleted, or when all were flushed.
     ///
     /// # Cancel safety
     /// As [`Notices::until`].
     pub async fn changed(&mut self) {
-        let kinds = [XFRM_MSG_NEWPOLICY, XFRM_MSG_DELPOLICY, XFRM_MSG_UPDPOLICY, XFRM_MSG_POLEXPIRE, XFRM_MSG_FLUSHPOLICY];
+        let kinds = [XFRM_MSG_NEWPOLICY, XFRM_MSG_DELPOLICY, XFRM_MSG_UPDPOLICY, XFRM_MSG_FLUSHPOLICY];
         self.notices.until(|message| kinds.contains(&message.kind)).await;
     }
 
@@ -193,9 +193,13 @@ fn decode(body: &[u8]) -> Option<(Selector, Policy)> {
     Some((Selector { direction, from, to }, Policy { action, priority: wire::u32_at(body, LIFETIMES_END)? }))
 }
 
-/// A template of one tunnel of ESP; others are nobody's that we know.
+/// A template of one tunnel of ESP that must be used; others are nobody's that we know.
 fn tunnel(template: &[u8]) -> Option<Action> {
-    if template.len() != XFRM_USER_TMPL || wire::u8_at(template, 20)? != IPPROTO_ESP || wire::u8_at(template, 48)? != XFRM_MODE_TUNNEL {
+    if template.len() != XFRM_USER_TMPL
+        || wire::u8_at(template, 20)? != IPPROTO_ESP
+        || wire::u8_at(template, 48)? != XFRM_MODE_TUNNEL
+        || wire::u8_at(template, 50)? != 0
+    {
         return None;
     }
     let family = wire::u16_at(template, 24)?;

@@ -239,7 +239,7 @@ fn addresses(families: Families) -> (bool, bool) {
 fn make_room_for_watches() {
     let (file, wanted) = WATCHES;
     let now = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    if now.is_some_and(|now| now < wanted) {
-        let _ = std::fs::write(file, wanted.to_string());
+    if now.is_some_and(|now| now < wanted) && std::fs::write(file, wanted.to_string()).is_ok() {
+        eprintln!("raised fs.inotify.max_user_instances of this machine to {wanted}: containerd and kubelets watch many files");
     }
 }

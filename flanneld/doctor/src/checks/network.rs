@@ -1,6 +1,5 @@
 //! Addresses and MTUs that do not fit the network.
 
-use super::tunnel_loop::LOOP;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
@@ -12,7 +11,6 @@ use ipnet::IpNet;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    LOOP,
     Check {
         id: "stale-bridge",
         severity: Severity::Broken,

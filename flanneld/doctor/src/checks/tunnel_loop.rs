@@ -11,13 +11,15 @@ use std::net::IpAddr;
 /// How many peers are told one by one.
 const TOLD: usize = 8;
 
-/// The check.
-pub const LOOP: Check = Check {
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[LOOP];
+
+const LOOP: Check = Check {
     id: "tunnel-loop",
     severity: Severity::Broken,
     title: "Packets to a peer's address enter flannel's own tunnel",
     needs: &[Need::Network, Need::Ways, Need::Interfaces],
-    explains: &["wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
+    explains: &["rp-filter", "wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
     waits: false,
     judge: tunnel_loop,
 };
@@ -40,25 +42,27 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     for (way, device) in looped.iter().take(TOLD) {
         finding = finding.seen(format!("{} at {} leaves by {device}", way.whose, way.to), format!("ip route get {}", way.to));
     }
-    let commands: Option<Vec<String>> = looped.iter().take(TOLD).map(|(way, _)| route(facts, way.to)).collect();
-    vec![finding.run_all(commands.unwrap_or_default()).on(HERE)]
+    let commands = looped.iter().take(TOLD).filter_map(|(way, _)| route(facts, way.to));
+    vec![finding.run_all(commands.collect::<Vec<_>>()).on(HERE)]
 }
 
-/// The device of ours by which a way leaves.
+/// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.
 fn tunnel<'a>(facts: &'a Facts, way: &Way) -> Option<&'a str> {
+    let network = facts.network.known().filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
     let (index, _) = way.by.as_ref().ok()?;
     let interface = facts.host.interface(*index)?;
-    interface.name.starts_with("flannel").then_some(interface.name.as_str())
+    let is_underlay = facts.daemon.choice.known().is_some_and(|choice| choice.interface == interface.name);
+    let is_ours = interface.name.starts_with("flannel") && !is_underlay && !network.own.nets().any(|own| own.contains(&way.to));
+    is_ours.then_some(interface.name.as_str())
 }
 
-/// The command that leads to an address by the underlay's gateway.
+/// The command that leads to an address by a gateway of the underlay: that of the most specific route to it.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
     let underlay = facts.host.interfaces.known()?.iter().find(|interface| interface.name == choice.interface)?;
-    let mut defaults = facts.host.routes.known()?.iter().filter(|route| {
-        route.to.prefix_len() == 0 && route.to.addr().is_ipv6() == to.is_ipv6() && route.index == Some(underlay.index) && route.via.is_some()
-    });
-    let via = defaults.next()?.via?;
+    let routes =
+        facts.host.routes.known()?.iter().filter(|route| route.index == Some(underlay.index) && route.via.is_some() && route.to.contains(&to));
+    let via = routes.max_by_key(|route| route.to.prefix_len())?.via?;
     let bits = if to.is_ipv6() { 128 } else { 32 };
     Some(format!("ip route add {to}/{bits} via {via} dev {}", word(&underlay.name)))
 }
