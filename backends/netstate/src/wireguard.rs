@@ -168,8 +168,10 @@ pub struct WireguardPeer {
 /// What a peer's session tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// How long ago the last handshake was completed. None: never.
+    /// How long ago the last handshake was completed, by the clock of the day. None: never.
     pub handshake: Option<Duration>,
+    /// When that was, since 1970: what tells one handshake from another, whatever is done to the clock.
+    pub shaken: Option<Duration>,
     /// Bytes received from the peer, handshakes included.
     pub received: u64,
     /// Bytes sent to it.

@@ -104,6 +104,7 @@ impl Tunnel {
             let key = PublicKey(status.key);
             let session = Session {
                 handshake: status.handshake.map(|at| now.duration_since(at).unwrap_or_default()),
+                shaken: status.handshake.map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
                 received: status.received,
                 sent: status.sent,
             };

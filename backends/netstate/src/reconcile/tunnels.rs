@@ -20,6 +20,10 @@ const NO_ANSWER: Duration = Duration::from_secs(20);
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// A peer to which nothing was sent for this long cannot be judged.
 const AT_REST: Duration = Duration::from_secs(180);
+/// The bytes of a keepalive: a data message without data (5.4.6).
+const KEEPALIVE: u64 = 32;
+/// A keepalive answers data that came in, this long afterwards (KEEPALIVE_TIMEOUT).
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Id = (LinkName, PublicKey);
 
@@ -44,8 +48,12 @@ pub struct Silent {
 struct Peer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
+    /// Seconds between two keepalives that are sent to it. 0: none are, but as answers.
+    keepalive: u16,
     session: Session,
-    /// When the last handshake was completed.
+    /// When it was looked at last.
+    looked: Option<Instant>,
+    /// When the last handshake was completed: by the clock of the day at the first look, since then when it was noticed.
     shaken: Option<Instant>,
     /// Whether its session was seen to be over when it was seen first.
     over: bool,
@@ -61,6 +69,18 @@ impl Peer {
     /// Whether it answers, as far as is known. One that is at rest may.
     fn works(&self, now: Instant) -> bool {
         !self.over && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
+    }
+
+    /// Whether what was sent since the last look may be keepalives alone, which nobody answers. A message with data is longer, and an attempt at
+    /// a handshake too.
+    fn only_kept_alive(&self, sent: u64, now: Instant) -> bool {
+        let between = match self.keepalive {
+            0 => KEEPALIVE_TIMEOUT,
+            seconds => KEEPALIVE_TIMEOUT.min(Duration::from_secs(seconds.into())),
+        };
+        let passed = self.looked.map(|looked| now.duration_since(looked)).unwrap_or_default();
+        let most = 1 + passed.as_secs() / between.as_secs().max(1);
+        sent.is_multiple_of(KEEPALIVE) && sent / KEEPALIVE <= most
     }
 
     fn silence(&self, now: Instant) -> Option<Duration> {
@@ -83,27 +103,30 @@ impl Tunnels {
             let peer = self.0.entry(*id).or_default();
             // A peer that was made anew counts from zero.
             let anew = session.received < peer.session.received || session.sent < peer.session.sent;
-            let lives = session.handshake.is_some_and(|ago| ago < SESSION);
-            let shaken = session.handshake.and_then(|ago| now.checked_sub(ago));
-            // Clocks have steps.
-            let shook = lives && shaken.is_some_and(|at| peer.shaken.is_none_or(|before| at > before + Duration::from_secs(1)));
+            // The clock of the day may be set: it counts where nothing else is known.
+            let shook = session.shaken.is_some() && session.shaken != peer.session.shaken;
+            if first || anew {
+                peer.shaken = session.handshake.and_then(|ago| now.checked_sub(ago));
+            } else if shook {
+                peer.shaken = Some(now);
+            }
+            let lives = peer.shaken.is_some_and(|at| now.duration_since(at) < SESSION);
             // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
-            let (came, sent) = (session.received != peer.session.received, session.sent != peer.session.sent);
-            let heard = shook || lives && came;
+            let (came, sent) = (session.received != peer.session.received, session.sent.saturating_sub(peer.session.sent));
+            let heard = lives && (shook || came);
             if first || anew || heard {
                 (peer.unanswered, peer.initiates) = (None, false);
             } else if came {
                 peer.initiates = true;
             }
             peer.over = !lives && (first || peer.over);
-            peer.shaken = shaken;
-            if sent && !first {
+            if sent > 0 && !first {
                 peer.sent = Some(now);
-                if !heard {
+                if !heard && !peer.only_kept_alive(sent, now) {
                     peer.unanswered.get_or_insert(now);
                 }
             }
-            peer.session = *session;
+            (peer.session, peer.looked) = (*session, Some(now));
         }
     }
 
@@ -127,7 +150,8 @@ impl Tunnels {
     pub fn follow(&mut self, want: &KernelState) {
         for (key, wanted) in &want.0 {
             if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
-                self.0.entry((*name, *id)).or_default().set = wanted.endpoint;
+                let peer = self.0.entry((*name, *id)).or_default();
+                (peer.set, peer.keepalive) = (wanted.endpoint, wanted.keepalive);
             }
         }
         // Half the memory of a map that grew by single insertions.
@@ -139,10 +163,11 @@ impl Tunnels {
         for op in ops {
             match op {
                 Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
-                    self.0.insert((*name, *id), Peer { set: peer.endpoint, ..Peer::default() });
+                    self.0.insert((*name, *id), Peer { set: peer.endpoint, keepalive: peer.keepalive, ..Peer::default() });
                 }
                 Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     let known = self.0.entry((*name, *id)).or_default();
+                    known.keepalive = peer.keepalive;
                     // What is sent from now on goes elsewhere, unless the endpoint is left alone.
                     if peer.endpoint.is_some() {
                         (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
@@ -160,8 +185,9 @@ impl Tunnels {
     pub fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
-            let Peer { set, initiates, session, .. } = peer;
-            Some(Silent { link: *link, key: *key, endpoint: *set, handshake: session.handshake, silence, initiates: *initiates })
+            let Peer { set, initiates, .. } = *peer;
+            let handshake = peer.shaken.map(|at| now.duration_since(at));
+            Some(Silent { link: *link, key: *key, endpoint: set, handshake, silence, initiates })
         });
         silent.collect()
     }
@@ -190,13 +216,15 @@ mod tests {
         state
     }
 
-    fn sessions(handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
-        [((name(), PEER), Session { handshake: handshake.map(Duration::from_secs), received, sent })].into()
+    /// A look `at` so many seconds, at a session whose handshake was so many seconds before.
+    fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
+        let shaken = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
+        [((name(), PEER), Session { handshake: handshake.map(Duration::from_secs), shaken, received, sent })].into()
     }
 
     #[test]
     fn a_roamed_endpoint_stays_while_it_answers() {
-        let (lease, moved, start) = (state("192.0.2.1:51820"), state("198.51.100.1:40000"), Instant::now());
+        let (lease, moved, start) = (state("192.0.2.1:51820"), state("198.51.100.1:40000"), Instant::now() + Duration::from_secs(3600));
         let after = |seconds| start + Duration::from_secs(seconds);
         let accepted = |tunnels: &Tunnels, want: &KernelState, now| {
             let mut have = moved.clone();
@@ -206,66 +234,123 @@ mod tests {
         };
         let mut tunnels = Tunnels::default();
         // After a start of the daemon.
-        tunnels.note(&sessions(Some(100), 10, 10), start);
+        tunnels.note(&sessions(0, Some(100), 10, 10), start);
         assert!(accepted(&tunnels, &lease, start), "it works");
         tunnels.follow(&lease);
         assert!(!accepted(&tunnels, &state("192.0.2.9:51820"), start), "the lease has another one now");
-        tunnels.note(&sessions(Some(110), 10, 20), after(10));
+        tunnels.note(&sessions(10, Some(110), 10, 20), after(10));
         assert!(accepted(&tunnels, &lease, after(10)), "an answer may be under way");
-        tunnels.note(&sessions(Some(135), 10, 30), after(35));
+        tunnels.note(&sessions(35, Some(135), 10, 30), after(35));
         assert!(!accepted(&tunnels, &lease, after(35)), "nothing answers");
-        tunnels.note(&sessions(Some(136), 20, 40), after(36));
+        tunnels.note(&sessions(36, Some(136), 20, 40), after(36));
         assert!(accepted(&tunnels, &lease, after(36)), "it answers again");
-        tunnels.note(&sessions(Some(300), 20, 40), after(200));
+        tunnels.note(&sessions(200, Some(300), 20, 40), after(200));
         assert!(accepted(&tunnels, &lease, after(200)), "the session is over, and nobody sent anything");
         assert!(!accepted(&Tunnels::default(), &lease, start), "nothing is known");
         let mut tunnels = Tunnels::default();
-        tunnels.note(&sessions(Some(300), 20, 40), start);
+        tunnels.note(&sessions(0, Some(300), 20, 40), start);
         assert!(!accepted(&tunnels, &lease, start), "the session was over when it was seen first");
     }
 
     #[test]
     fn silence_is_told_of_peers_that_are_sent_to() {
-        let start = Instant::now();
+        let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut tunnels = Tunnels::default();
-        tunnels.note(&sessions(None, 0, 0), start);
-        tunnels.note(&sessions(None, 0, 0), after(100));
+        tunnels.note(&sessions(0, None, 0, 0), start);
+        tunnels.note(&sessions(100, None, 0, 0), after(100));
         assert_eq!(tunnels.silent(after(100)), [], "nobody sent anything");
         for (second, sent) in [(105, 148), (110, 296), (130, 700)] {
-            tunnels.note(&sessions(None, 0, sent), after(second));
+            tunnels.note(&sessions(second, None, 0, sent), after(second));
             assert_eq!(tunnels.silent(after(second)), []);
         }
-        tunnels.note(&sessions(None, 0, 900), after(135));
+        tunnels.note(&sessions(135, None, 0, 900), after(135));
         let silent = Silent { link: name(), key: PEER, endpoint: None, handshake: None, silence: SILENCE, initiates: false };
         assert_eq!(tunnels.silent(after(135)), [silent]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
         // The peer's own attempts at a handshake are no answer: with another preshared key they come in, too.
-        tunnels.note(&sessions(None, 148, 1000), after(138));
+        tunnels.note(&sessions(138, None, 148, 1000), after(138));
         assert_eq!(tunnels.silent(after(138)).len(), 1);
-        tunnels.note(&sessions(Some(0), 240, 1100), after(140));
+        tunnels.note(&sessions(140, Some(0), 240, 1100), after(140));
         assert_eq!(tunnels.silent(after(140)), [], "it answered");
     }
 
     /// With another preshared key both ends begin handshakes again and again, and the kernel counts them as received.
     #[test]
     fn handshakes_that_are_never_completed_are_no_answer() {
-        let start = Instant::now();
+        let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut tunnels = Tunnels::default();
         tunnels.follow(&state("192.0.2.1:51820"));
         for (second, handshake, received) in [(0, None, 0), (5, None, 148), (10, None, 148), (15, None, 444), (30, None, 740), (35, None, 888)] {
-            tunnels.note(&sessions(handshake, received, second * 100), after(second));
+            tunnels.note(&sessions(second, handshake, received, second * 100), after(second));
         }
         let silent = tunnels.silent(after(35));
         assert!(silent.len() == 1 && silent[0].initiates && silent[0].endpoint == "192.0.2.1:51820".parse().ok(), "{silent:?}");
         // A session that has ended leaves no more than that either.
-        tunnels.note(&sessions(Some(200), 1036, 4000), after(40));
-        assert_eq!(tunnels.silent(after(40)).len(), 1);
-        tunnels.note(&sessions(Some(0), 1276, 4100), after(45));
-        tunnels.note(&sessions(Some(5), 1276, 4200), after(50));
-        tunnels.note(&sessions(Some(45), 1276, 4300), after(85));
+        let mut ended = Tunnels::default();
+        ended.note(&sessions(0, Some(200), 1036, 4000), start);
+        ended.note(&sessions(5, Some(205), 1184, 4148), after(5));
+        ended.note(&sessions(40, Some(240), 1332, 4296), after(40));
+        assert_eq!(ended.silent(after(40)).len(), 1);
+        tunnels.note(&sessions(45, Some(0), 1276, 4100), after(45));
+        tunnels.note(&sessions(50, Some(5), 1276, 4200), after(50));
+        tunnels.note(&sessions(85, Some(40), 1276, 4300), after(85));
         let silent = tunnels.silent(after(85));
         assert!(silent.len() == 1 && !silent[0].initiates, "it answered, and then no more: {silent:?}");
+    }
+
+    #[test]
+    fn the_clock_of_the_day_may_be_set() {
+        let start = Instant::now() + Duration::from_secs(3600);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let session = |ago: u64, received, sent| -> Sessions {
+            let (handshake, shaken) = (Some(Duration::from_secs(ago)), Some(Duration::from_secs(10_000)));
+            [((name(), PEER), Session { handshake, shaken, received, sent })].into()
+        };
+        // Set back: the handshake lies in the future, and is none that was made just now.
+        let mut tunnels = Tunnels::default();
+        tunnels.note(&session(170, 500, 500), start);
+        for second in (5..=60).step_by(5) {
+            tunnels.note(&session(0, 500, 500 + second * 148), after(second));
+        }
+        let silent = tunnels.silent(after(60));
+        assert_eq!(silent.iter().map(|peer| peer.handshake).collect::<Vec<_>>(), [Some(Duration::from_secs(230))]);
+        // Set forward by an hour: the session lives.
+        let mut tunnels = Tunnels::default();
+        tunnels.note(&session(10, 500, 500), start);
+        for second in (5..=100).step_by(5) {
+            tunnels.note(&session(3600 + second, 500 + second * 100, 500 + second * 100), after(second));
+            assert_eq!(tunnels.silent(after(second)), []);
+        }
+    }
+
+    #[test]
+    fn nobody_answers_keepalives() {
+        let start = Instant::now() + Duration::from_secs(3600);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let shaken = Some(Duration::from_secs(10_000));
+        for keepalive in [0, 1, 2, 25, 40] {
+            let mut kept = state("192.0.2.1:51820");
+            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive };
+            kept.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(peer));
+            let mut tunnels = Tunnels::default();
+            let mut sent = 0;
+            let mut look = |tunnels: &mut Tunnels, second: u64, more: u64| {
+                sent += more;
+                let session = Session { handshake: Some(Duration::from_secs(second)), shaken, received: 500, sent };
+                tunnels.note(&[((name(), PEER), session)].into(), after(second));
+                tunnels.silent(after(second)).len()
+            };
+            look(&mut tunnels, 0, 500);
+            tunnels.follow(&kept);
+            let each = if keepalive == 0 { 0 } else { (5 / u64::from(keepalive)).max(1) };
+            for second in (5..=100).step_by(5) {
+                assert_eq!(look(&mut tunnels, second, each * 32), 0, "{keepalive}");
+            }
+            // An attempt at a handshake, or data.
+            look(&mut tunnels, 105, 148);
+            assert_eq!(look(&mut tunnels, 140, 148), 1, "{keepalive}");
+        }
     }
 }
