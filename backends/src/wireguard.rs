@@ -138,7 +138,8 @@ impl Backend for Wireguard {
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         self.check(underlay)?;
         let has_engine = cfg!(feature = "wireguard");
-        if self.config.implementation == Implementation::Auto && has_engine && !self.userspace && !NetlinkKernel::open()?.supports_wireguard().await {
+        if self.config.implementation == Implementation::Auto && has_engine && !self.userspace && !NetlinkKernel::open()?.supports_wireguard().await?
+        {
             tracing::warn!(
                 "the kernel does not support WireGuard; encrypting in user space (to use the kernel, load its module: modprobe wireguard)"
             );

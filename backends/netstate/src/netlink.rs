@@ -98,9 +98,12 @@ impl NetlinkKernel {
     }
 
     /// Whether the kernel supports WireGuard. The question loads its module.
-    pub async fn supports_wireguard(&mut self) -> bool {
-        self.generic = generic::Generic::open().await.ok();
-        self.generic.is_some()
+    ///
+    /// # Errors
+    /// When the kernel does not answer, or refuses the question: that says nothing of WireGuard.
+    pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
+        self.generic = generic::Generic::find().await?;
+        Ok(self.generic.is_some())
     }
 
     /// All interfaces and all ordinary routes of the main table.

@@ -202,7 +202,7 @@ fn a_taken_vni_or_port_is_named() {
         sh("ip link del other");
         let socket = std::net::UdpSocket::bind("0.0.0.0:8472").unwrap();
         let text = refused(r#"{"Type":"vxlan"}"#).await;
-        assert!(text.contains("uses the VNI and UDP port of flannel.1"), "{text}");
+        assert!(text.contains("another program uses UDP port 8472, which flannel.1 needs"), "{text}");
         drop(socket);
     });
 }

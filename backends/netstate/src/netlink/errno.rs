@@ -2,7 +2,7 @@
 
 use super::socket::Answer;
 use crate::kernel::{FailureKind, OpError};
-use crate::link::{LinkKind, ipip};
+use crate::link::{LinkKind, ipip, vxlan};
 use crate::object::{Key, Op, Value};
 use ipnet::IpNet;
 use std::io;
@@ -63,6 +63,15 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
             );
             (FailureKind::Conflict, text)
         }
+        (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EADDRINUSE)
+            if let LinkKind::Vxlan(spec) = &spec.kind =>
+        {
+            let port = spec.port.unwrap_or(vxlan::PORT);
+            let text = format!(
+                "; another program uses UDP port {port}, which {name} needs: find it with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
+            );
+            (FailureKind::Conflict, text)
+        }
         (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (
             FailureKind::Conflict,
             format!(
@@ -78,7 +87,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
 fn module(op: &Op) -> &str {
     match op {
         Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) | Op::Refuse(_, Value::Link(spec)) => spec.kind.module(),
-        _ => crate::link::vxlan::KIND,
+        _ => vxlan::KIND,
     }
 }
 
@@ -132,7 +141,12 @@ mod tests {
             (Op::Add(key, Value::Route(route)), libc::ENETUNREACH, FailureKind::Conflict, "192.168.56.2 is not on the network of eth0"),
             (Op::Add(Key::Link(name), link.clone()), libc::EOPNOTSUPP, FailureKind::Unsupported, "modprobe vxlan"),
             (Op::Add(Key::Link(name), link.clone()), libc::EEXIST, FailureKind::Conflict, "VNI and UDP port of flannel.1"),
-            (Op::Replace(Key::Link(name), link), libc::EADDRINUSE, FailureKind::Conflict, "VNI and UDP port of flannel.1"),
+            (
+                Op::Replace(Key::Link(name), link),
+                libc::EADDRINUSE,
+                FailureKind::Conflict,
+                "another program uses UDP port 8472, which flannel.1 needs",
+            ),
             (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::EPERM, FailureKind::Unsupported, "CAP_NET_ADMIN"),
             (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::ENOMEM, FailureKind::Other, "words"),
             (Op::Add(Key::Address(name, "fd00::/128".parse().unwrap()), Value::Address), libc::EACCES, FailureKind::Unsupported, "disable_ipv6=0"),

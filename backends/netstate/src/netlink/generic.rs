@@ -13,8 +13,8 @@ pub(super) struct Generic {
 }
 
 impl Generic {
-    /// Asks for the number of the family.
-    pub async fn open() -> Result<Self, KernelError> {
+    /// Asks for the number of the family; none if the kernel has no WireGuard.
+    pub async fn find() -> Result<Option<Self>, KernelError> {
         let mut requests = Requests::open_generic()?;
         let mut family = None;
         let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, WG_GENL_NAME);
@@ -22,12 +22,20 @@ impl Generic {
             family = inside(message.body.get(GENLMSG..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID).and_then(|value| wire::u16_at(value, 0));
         });
         let answer = answers.await.pop();
-        family.map(|family| Self { requests, family }).ok_or_else(|| KernelError {
+        let failed = |why: String| KernelError { what: "ask for WireGuard".to_owned(), why };
+        match (family, answer) {
+            (Some(family), _) => Ok(Some(Self { requests, family })),
+            (None, Some(Answer::Refused(libc::ENOENT | libc::EOPNOTSUPP, _))) => Ok(None),
+            (None, Some(Answer::Refused(code, _))) => Err(failed(std::io::Error::from_raw_os_error(code).to_string())),
+            (None, _) => Err(failed("the kernel does not answer".to_owned())),
+        }
+    }
+
+    /// The same, where there has to be one.
+    pub async fn open() -> Result<Self, KernelError> {
+        Self::find().await?.ok_or_else(|| KernelError {
             what: "configure WireGuard".to_owned(),
-            why: match answer {
-                Some(Answer::Refused(code, _)) if code != libc::ENOENT => std::io::Error::from_raw_os_error(code).to_string(),
-                _ => "the kernel module wireguard is not loaded (modprobe wireguard)".to_owned(),
-            },
+            why: "the kernel module wireguard is not loaded (modprobe wireguard)".to_owned(),
         })
     }
 }

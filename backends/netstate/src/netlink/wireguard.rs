@@ -79,6 +79,21 @@ impl Generic {
     fn setting(&self, index: u32) -> Message {
         Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index)
     }
+
+    /// Takes a port from those of our interfaces that have it: two that exchange their ports cannot do so one after the other. Each of them is
+    /// given its own afterwards.
+    async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
+        let mut done = false;
+        for index in interfaces {
+            if !self.device(index).await.is_ok_and(|device| device.port == port) {
+                continue;
+            }
+            // The kernel chooses one that is free.
+            let message = self.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
+            done |= self.requests.batch(vec![message], 1, |_, _| ()).await.pop() == Some(Answer::Done);
+        }
+        done
+    }
 }
 
 /// A peer of WireGuard.
@@ -144,15 +159,27 @@ impl NetlinkKernel {
 
     /// Sets key and port of an interface.
     pub(super) async fn set_wireguard(&mut self, index: u32, spec: &WireguardSpec, op: &Op) -> Option<OpError> {
+        let others = self.wireguards.clone();
         let generic = match self.generic().await {
             Ok(generic) => generic,
             Err(problem) => return Some(super::errno::failed(op, crate::kernel::FailureKind::Unsupported, problem.why)),
         };
-        let mut message = generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
-        if let Some(key) = &spec.key {
-            message = message.attr(WGDEVICE_A_PRIVATE_KEY, key.bytes());
+        let setting = |generic: &Generic| {
+            let message = generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
+            match &spec.key {
+                Some(key) => message.attr(WGDEVICE_A_PRIVATE_KEY, key.bytes()),
+                None => message,
+            }
+        };
+        let message = setting(generic);
+        let mut answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+        if matches!(answer, Answer::Refused(libc::EADDRINUSE, _)) {
+            let others = others.into_iter().map(|(_, other)| other).filter(|other| *other != index);
+            if generic.vacate(spec.port, others.collect()).await {
+                let message = setting(generic);
+                answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+            }
         }
-        let answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
         op_error(op, &answer)
     }
 
@@ -306,6 +333,8 @@ fn peer(value: &[u8], now: Duration) -> Option<Seen> {
             WGPEER_A_LAST_HANDSHAKE_TIME => {
                 // struct __kernel_timespec. Zero: never.
                 let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
+                let nanoseconds = wire::u64_at(value, 8).unwrap_or(0);
+                seen.session.shaken = seconds.map(|seconds| Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds));
                 seen.session.handshake = seconds.map(|seconds| now.saturating_sub(Duration::from_secs(seconds)));
             }
             WGPEER_A_RX_BYTES => seen.session.received = wire::u64_at(value, 0).unwrap_or(0),

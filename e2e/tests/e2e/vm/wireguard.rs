@@ -118,7 +118,20 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
             let endpoint = bed.wg(0, "endpoints")?.into_values().next().context("no peer")?;
             ensure!(endpoint.starts_with('[') == (mode == "ipv6"), "{mode}: {endpoint}");
             eventually_ok(SOON, "flannelctl probe knows the peer", || bed.probe_names_the_peer())?;
-            bed.require_no_errors()
+            bed.require_no_errors()?;
+            if devices == 2 {
+                // Neither can have its own port before the other gave it up.
+                let ports = || bed.hosts[0].netns().sh("wg show all listen-port");
+                let before = ports()?;
+                let swap = "wg set flannel-wg listen-port 0; wg set flannel-wg-v6 listen-port 51820; wg set flannel-wg listen-port 51821";
+                bed.hosts[0].netns().sh(swap)?;
+                eventually_ok(SOON, "exchanged ports are put back", || {
+                    let now = ports()?;
+                    ensure!(now == before, "{now} instead of {before}");
+                    Ok(())
+                })?;
+            }
+            Ok(())
         })?;
     }
     Ok(())
