@@ -44,6 +44,10 @@ struct Inner {
     /// The same, with what is known of the network.
     node: Node,
     notices: BTreeMap<&'static str, String>,
+    /// What the lease publishes of the device: its name and hardware address.
+    vtep: Option<(String, String)>,
+    /// Conditions changed, or what is published.
+    changed: Arc<Notify>,
 }
 
 /// A lease in the store that this node does not use: there is no route to its holder.
@@ -90,6 +94,8 @@ impl Health {
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
+            vtep: None,
+            changed: Arc::default(),
         })));
         health.condition(Condition::Start, Some("starting"));
         health.fact("version", env!("CARGO_PKG_VERSION"));
@@ -104,10 +110,33 @@ impl Health {
     /// Sets a condition with its reason, or clears it. The daemon is ready when no condition is set.
     pub fn condition(&self, condition: Condition, reason: Option<&str>) {
         let mut inner = self.inner();
-        match reason {
-            Some(reason) => inner.conditions.insert(condition, reason.to_owned()),
-            None => inner.conditions.remove(&condition),
+        let news = match reason {
+            Some(reason) => inner.conditions.insert(condition, reason.to_owned()).as_deref() != Some(reason),
+            None => inner.conditions.remove(&condition).is_some(),
         };
+        if news {
+            inner.changed.notify_one();
+        }
+    }
+
+    /// Notes the hardware address that the lease publishes, with the device's name.
+    pub fn publishes(&self, vtep: Option<(String, String)>) {
+        let mut inner = self.inner();
+        if inner.vtep != vtep {
+            inner.vtep = vtep;
+            inner.changed.notify_one();
+        }
+    }
+
+    /// Waits until conditions, or what is published, may have changed. One task waits.
+    pub async fn changed(&self) {
+        let changed = self.inner().changed.clone();
+        changed.notified().await;
+    }
+
+    /// The hardware address that the lease publishes, with the device's name.
+    pub fn vtep(&self) -> Option<(String, String)> {
+        self.inner().vtep.clone()
     }
 
     /// The network restarts: not ready, and nothing is known of the one before.
@@ -118,8 +147,10 @@ impl Health {
         inner.heartbeats.clear();
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
+        inner.vtep = None;
         inner.figures = Figures::default();
         inner.node = inner.process.clone();
+        inner.changed.notify_one();
     }
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.

@@ -7,32 +7,38 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// How often the file is compared with the daemon's health.
+/// How often the file is looked at: somebody else may have deleted it.
 const PACE: Duration = Duration::from_millis(250);
 
 /// Keeps the file until `stop`. It stays then: that nobody holds it any more says that the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
-    let run = async {
-        loop {
-            let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
-            match writer.put(&Status { reasons, version: options::version() }) {
-                Ok(()) => trouble.clear(),
-                // The claim on subnet.env ends one of the two.
-                Err(error @ StatusError::Held(_)) => debug!("{error}"),
-                Err(error) => {
-                    let text = error.to_string();
-                    if text != trouble {
-                        warn!("{text}");
-                        trouble = text;
-                    }
+    let mut put = || {
+        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
+        match writer.put(&Status { reasons, version: options::version(), vtep: health.vtep() }) {
+            Ok(()) => trouble.clear(),
+            // The claim on subnet.env ends one of the two.
+            Err(error @ StatusError::Held(_)) => debug!("{error}"),
+            Err(error) => {
+                let text = error.to_string();
+                if text != trouble {
+                    warn!("{text}");
+                    trouble = text;
                 }
             }
-            tokio::time::sleep(PACE).await;
         }
     };
-    stop.run_until_cancelled(run).await;
+    loop {
+        put();
+        tokio::select! {
+            () = health.changed() => {}
+            () = tokio::time::sleep(PACE) => {}
+            () = stop.cancelled() => break,
+        }
+    }
+    // What changed last is what is left to read.
+    put();
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use run_dir::status_file::{Status, Writer};
 use std::fs;
 
 fn status(reason: Option<&str>) -> Status {
-    Status { reasons: reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect(), version: String::new() }
+    Status { reasons: reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect(), ..Status::default() }
 }
 
 #[test]

@@ -109,7 +109,7 @@ mod tests {
         let cause = Finding::new("wrong-interface", Severity::Broken, "enp0s3", "flannel uses enp0s3", "nothing named an interface")
             .seen("10.0.2.15/24 with the gateway 10.0.2.2", "ip address")
             .seen("node-2 answers nothing", "probes")
-            .run("echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
+            .run(r"printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
             .run("systemctl restart flanneld")
             .on("every node");
         let folded = Finding {
@@ -146,7 +146,7 @@ mod tests {
                 "    why    nothing named an interface",
                 "    seen   10.0.2.15/24 with the gateway 10.0.2.2  (ip address)",
                 "           node-2 answers nothing  (probes)",
-                "    do     echo FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld      (on every node)",
+                r"    do     printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld      (on every node)",
                 "           systemctl restart flanneld",
                 "    it explains 1 more: peer-cut node-2  (--all shows them)",
                 &format!("risk: the clock is wrong{}clock", " ".repeat(75)),

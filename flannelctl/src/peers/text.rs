@@ -74,7 +74,12 @@ fn note(peer: &view::Peer) -> String {
         parts.push(format!("{other} answers in its place"));
     }
     if peer.ping_only {
-        parts.push("ping only: Go flannel, or the probe port is filtered".to_owned());
+        let why = match (&peer.id, peer.refuses) {
+            (None, _) => "Go flannel",
+            (_, true) => "its host refuses the probes",
+            (_, false) => "the probe port is filtered",
+        };
+        parts.push(format!("ping only: {why}"));
     }
     if peer.state == State::SmallMtu {
         parts.push(format!("should carry {}", peer.mtu));

@@ -1,9 +1,12 @@
 //! Reads one item. What hangs or floods is cut off, and what is missing has its reason.
 
+use std::fs::OpenOptions;
+use std::io::{Read as _, Seek, SeekFrom};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use doctor::look::{Places, daemon_log};
 use run_dir::regular;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -22,12 +25,27 @@ pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, String> {
         Source::Daemon(target) => ask::text(subnet_file, target).map_err(|silence| silence.to_string()).map(|text| cut(text.into_bytes())),
         Source::Beside(end) => file(&beside(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
+        Source::PodLog => pod_log(&Places::default()),
         Source::Program(words) => program(words).await,
     }
 }
 
 fn file(path: &Path) -> Result<String, String> {
     regular::read(path, LIMIT + 1).map(cut).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The end of the daemon's log where it runs in a pod.
+fn pod_log(places: &Places) -> Result<String, String> {
+    let path = daemon_log(places).ok_or_else(|| format!("{}: no log of a pod of flannel's", places.pod_logs.display()))?;
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = regular::open(&path, OpenOptions::new().read(true))?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LIMIT)))?;
+        let mut bytes = Vec::new();
+        file.take(LIMIT).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map(cut).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 async fn program(words: &[&str]) -> Result<String, String> {
@@ -88,6 +106,18 @@ mod tests {
         // No variable of ours gets there, but for where programs are.
         let variables = program(&["env"]).await.unwrap();
         assert!(variables.lines().all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")), "{variables}");
+    }
+
+    #[test]
+    fn the_end_of_a_pods_log_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = Places { pod_logs: folder.path().into(), ..Places::default() };
+        assert!(pod_log(&places).unwrap_err().contains("no log of a pod"));
+        let log = folder.path().join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
+        std::fs::create_dir_all(&log).unwrap();
+        std::fs::write(log.join("0.log"), "x".repeat(5 << 20) + "the end").unwrap();
+        let text = pod_log(&places).unwrap();
+        assert!(text.len() == 4 << 20 && text.ends_with("the end"), "{}", text.len());
     }
 
     #[tokio::test]

@@ -20,6 +20,8 @@ pub enum Source {
     Beside(&'static str),
     /// A file that holds no secret.
     File(&'static str),
+    /// The end of the daemon's log in a pod of this node.
+    PodLog,
     /// A program's output. None of these prints a key.
     Program(&'static [&'static str]),
 }
@@ -31,6 +33,7 @@ impl Source {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
             Source::Beside(end) => beside(subnet_file, end).display().to_string(),
             Source::File(path) => (*path).to_owned(),
+            Source::PodLog => "/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log".to_owned(),
             Source::Program(words) => words.join(" "),
         }
     }
@@ -67,6 +70,7 @@ pub const WANTED: &[Item] = &[
     Item { name: "flanneld/subnet.env.status", source: Source::Beside(".status") },
     Item { name: "flanneld/subnet.env.ended", source: Source::Beside(".ended") },
     program("flanneld/journal.txt", &["journalctl", "--unit=flanneld", "--no-pager", "--lines=5000", "--output=short-iso"]),
+    Item { name: "flanneld/pod.log", source: Source::PodLog },
     program("flanneld/version.txt", &["flanneld", "--version"]),
     program("net/links.txt", &["ip", "-details", "-statistics", "link", "show"]),
     program("net/addresses.txt", &["ip", "address", "show"]),

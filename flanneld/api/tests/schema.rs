@@ -39,6 +39,7 @@ fn mesh() -> Mesh {
         state: State::Well,
         state_age_ms: 1,
         ping_only: false,
+        refuses: false,
         rtt_us: Some(1),
         lost: 0,
         asked: 16,

@@ -35,11 +35,9 @@ pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
         list.push(Correction::new("net.ipv4.ip_forward", old, 1, forwards));
     }
     if let Some(old @ 0) = sysctls.v6_forwarding.filter(|_| network.v6()) {
-        // This one first, or a default route learned from a router would be lost.
-        if sysctls.accept_ra == Some(1) {
-            let why = "a node that forwards accepts router advertisements only with 2";
-            list.push(Correction::new(&format!("net/ipv6/conf/{}/accept_ra", sysctls.underlay), 1, 2, why));
-        }
+        // These first, or a default route learned from a router would be lost.
+        let why = "a node that forwards accepts router advertisements only with 2";
+        list.extend(sysctls.announced.iter().map(|device| Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)));
         list.push(Correction::new("net.ipv6.conf.all.forwarding", old, 1, forwards));
     }
     let bridged = "service rules have to apply to packets on the pods' bridge";

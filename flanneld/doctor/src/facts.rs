@@ -51,6 +51,8 @@ pub struct Network {
     pub carrier: Option<Carrier>,
     /// The UDP port of IPv6's packets, where they have a device and a port of their own.
     pub port_v6: Option<u16>,
+    /// The family of the tunnels' own packets, where those of all families travel in one.
+    pub outer_ipv6: Option<bool>,
     /// The VNI, with vxlan.
     pub vni: Option<u32>,
     /// FLANNEL_MTU.
@@ -80,6 +82,11 @@ impl Network {
         let Some(Carrier::Udp(ports)) = &self.carrier else { return None };
         let own = self.port_v6.filter(|_| ipv6);
         own.or_else(|| ports.iter().copied().find(|port| Some(*port) != self.port_v6)).or(self.port_v6)
+    }
+
+    /// Whether packets of the tunnels travel in a family of the underlay.
+    pub fn travels_in(&self, ipv6: bool) -> bool {
+        self.outer_ipv6.map_or(if ipv6 { self.v6() } else { self.v4() }, |outer| outer == ipv6)
     }
 
     /// Whether packets between nodes are encrypted: then nothing is asked beside the overlay network but ping.

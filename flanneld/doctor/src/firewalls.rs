@@ -1,7 +1,7 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
 
 use crate::carrier::{Carrier, Kind, kinds};
-use crate::nftables::Barrier;
+use crate::nftables::{Barrier, of_pods};
 use ipnet::IpNet;
 
 /// What firewalld accepts.
@@ -129,12 +129,14 @@ fn target(rule: &str) -> Option<&str> {
     after.split_whitespace().next()
 }
 
-/// Whether a rule accepts the network's packets without further conditions.
+/// Whether a rule accepts the network's packets without further conditions. Who names pods' devices, or all but another one, thought of them.
 fn accepts(rule: &str, network: &IpNet) -> bool {
     let conditions = conditions(rule);
     let named = match conditions.as_slice() {
         [] => true,
         ["-s" | "-d", net] => net.parse::<IpNet>().is_ok_and(|net| net.contains(network)),
+        ["-i" | "-o", device] => of_pods(device),
+        ["!", "-i" | "-o", device] => !of_pods(device),
         _ => false,
     };
     named && target(rule) == Some("ACCEPT")

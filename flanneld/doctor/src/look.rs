@@ -13,12 +13,12 @@ mod tally;
 mod texts;
 
 pub use firewalls::Programs;
-pub use kubernetes::namespace_of_pod;
+pub use kubernetes::{daemon_log, namespace_of_pod};
 pub use netlink::Target;
 pub use options::Options;
 pub use places::Places;
 pub use ports::owner;
-pub use proc::{has_br_netfilter, is_strict, network_manager, sysctls};
+pub use proc::{has_br_netfilter, is_strict, network_managers, sysctls};
 pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;

@@ -51,6 +51,8 @@ pub enum Need {
     Config,
     /// This node's lease.
     OwnLease,
+    /// What it publishes of the device.
+    Vtep,
     /// The peers' leases.
     Peers,
     /// The leases that are not used.
@@ -97,6 +99,7 @@ impl Need {
             Need::Store => store.trouble.why(),
             Need::Config => store.config.why(),
             Need::OwnLease => leases.own.why(),
+            Need::Vtep => leases.vtep.why(),
             Need::Peers => leases.peers.why(),
             Need::Refused => leases.refused.why(),
             Need::Mesh => facts.mesh.why(),

@@ -97,6 +97,11 @@ fn fate(listing: &Value, rule: &Value, network: &IpNet, depth: usize) -> Option<
             }
             _ => {}
         }
+        if let Some(map) = expression.get("vmap").filter(|_| about != About::Other)
+            && let Some(fate) = mapped(listing, map, network, depth)
+        {
+            return Some(fate);
+        }
         let verdict = |name: &str| expression.get(name).is_some();
         if verdict("accept") && about != About::Other {
             return Some(Fate::Passes);
@@ -130,19 +135,49 @@ impl About {
     }
 }
 
+/// Whether pods' packets come and go by a device of this name, or pattern.
+pub fn of_pods(device: &str) -> bool {
+    device.starts_with("cni") || device.starts_with("flannel")
+}
+
+fn names_pods(value: &Value) -> bool {
+    value.as_str().is_some_and(of_pods)
+}
+
+/// The fate by a map of verdicts: that of the first element which is about pods' devices, or the network.
+fn mapped(listing: &Value, map: &Value, network: &IpNet, depth: usize) -> Option<Fate> {
+    let data = map.get("data")?;
+    let elements = match data.as_str().and_then(|name| name.strip_prefix('@')) {
+        Some(name) => items(listing, "map").find(|map| text(map, "name") == name)?.get("elem")?,
+        None => data.get("set")?,
+    };
+    let pairs = elements.as_array()?.iter().filter_map(|pair| pair.as_array()).filter_map(|pair| pair.first().zip(pair.get(1)));
+    let ours = pairs.filter(|(key, _)| names_pods(key) || holds(key, network));
+    ours.filter_map(|(_, verdict)| match verdict {
+        accept if accept.get("accept").is_some() => Some(Fate::Passes),
+        onward => {
+            let target = ["jump", "goto"].iter().find_map(|verb| Some(text(onward.get(verb)?, "target")))?;
+            // Only some packets go there: whether all of ours are rejected is not known.
+            if depth > 0 { run(listing, target, network, depth - 1).filter(|fate| *fate == Fate::Passes) } else { None }
+        }
+    })
+    .next()
+}
+
 fn judge(listing: &Value, condition: &Value, network: &IpNet) -> About {
-    if text(condition, "op") != "==" {
-        return About::Other;
-    }
     let (Some(left), Some(right)) = (condition.get("left"), condition.get("right")) else { return About::Other };
+    let is_device = |key: &str| matches!(key, "iifname" | "oifname" | "iif" | "oif");
+    match text(condition, "op") {
+        "==" => {}
+        // All devices but others' than pods'.
+        "!=" if left.get("meta").is_some_and(|meta| is_device(text(meta, "key"))) && !any(listing, right, &names_pods) => return About::Pods,
+        _ => return About::Other,
+    }
     let key = left.get("meta").map(|meta| text(meta, "key")).unwrap_or_default();
     let family = if network.addr().is_ipv6() { "ipv6" } else { "ipv4" };
     match key {
         "nfproto" if right == family => return About::Everything,
-        "iifname" | "oifname" | "iif" | "oif" => {
-            let pods = |name: &Value| name.as_str().is_some_and(|name| name.starts_with("flannel") || name.starts_with("cni"));
-            return if any(listing, right, &pods) { About::Pods } else { About::Other };
-        }
+        key if is_device(key) => return if any(listing, right, &names_pods) { About::Pods } else { About::Other },
         _ => {}
     }
     let field = left.get("payload").map(|payload| text(payload, "field")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The table of all checks, and the judgement over it: pure.
 
 use crate::check::Check;
-use crate::checks::{self, daemon_set, wireguard};
+use crate::checks::{self, daemon, daemon_set, wireguard};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
         checks::kubernetes::CHECKS,
         checks::store::CHECKS,
         checks::devices::CHECKS,
-        checks::daemon::CHECKS,
+        daemon::CHECKS,
         checks::leases::CHECKS,
         checks::tunnel_loop::CHECKS,
         checks::sysctls::CHECKS,
@@ -72,8 +72,12 @@ fn fold(findings: &mut [Finding]) {
     let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
     for check in checks().filter(|check| found.contains(check.id)) {
         let explain = |(cause, of): &&(&'static Check, Vec<Finding>), finding: &Finding| {
-            let one_peer = cause.id == wireguard::SILENT.id;
-            cause.explains.contains(&check.id) && (!one_peer || of.iter().any(|cause| wireguard::explains(cause, finding)))
+            let fits: fn(&Finding, &Finding) -> bool = match cause.id {
+                id if id == wireguard::SILENT.id => wireguard::explains,
+                daemon::PORT_TAKEN => daemon::explains,
+                _ => |_, _| true,
+            };
+            cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))
         };
         let mut unexplained = Vec::new();
         for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {

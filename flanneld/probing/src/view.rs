@@ -78,6 +78,9 @@ pub struct Peer {
     pub state_age_ms: u64,
     /// Whether it answers ping and nothing else: Go flannel, or the probe port is filtered, or its daemon is silent.
     pub ping_only: bool,
+    /// Whether its host refuses questions: its daemon does not listen, or a firewall rejects them.
+    #[serde(default)]
+    pub refuses: bool,
     /// Round trip in microseconds: the median of the last answers through the overlay network.
     pub rtt_us: Option<u32>,
     /// How many of the last [`Self::asked`] questions through the overlay network got no answer.
@@ -242,6 +245,7 @@ mod tests {
             state,
             state_age_ms: 1,
             ping_only: false,
+            refuses: false,
             rtt_us: Some(490),
             lost: 0,
             asked: 16,

@@ -23,12 +23,17 @@ pub struct Status {
     pub reasons: Vec<(String, String)>,
     /// The version of the program.
     pub version: String,
+    /// The hardware address that this node publishes for its device, with the device's name: what peers send to while no daemon runs here.
+    pub vtep: Option<(String, String)>,
 }
 
 impl Status {
     fn render(&self) -> String {
         let reasons: Vec<_> = self.reasons.iter().map(|(condition, reason)| json!({ "condition": condition, "reason": reason })).collect();
-        let status = json!({ "ready": reasons.is_empty(), "reasons": reasons, "pid": std::process::id(), "version": self.version });
+        let mut status = json!({ "ready": reasons.is_empty(), "reasons": reasons, "pid": std::process::id(), "version": self.version });
+        if let (Some((device, mac)), Some(fields)) = (&self.vtep, status.as_object_mut()) {
+            fields.insert("vtep".to_owned(), json!({ "device": device, "mac": mac }));
+        }
         format!("{status}\n")
     }
 }
@@ -140,7 +145,8 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
     let text = |value: &serde_json::Value, name: &str| value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let reasons = document.get("reasons").and_then(serde_json::Value::as_array).into_iter().flatten();
     let reasons = reasons.map(|reason| (text(reason, "condition"), text(reason, "reason"))).collect();
-    Ok(Some(Said { alive: is_held(&path), status: Status { reasons, version: text(&document, "version") } }))
+    let vtep = document.get("vtep").map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
+    Ok(Some(Said { alive: is_held(&path), status: Status { reasons, version: text(&document, "version"), vtep } }))
 }
 
 /// Whether a daemon with this subnet.env lives.
@@ -160,7 +166,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn status(reason: Option<&str>) -> Status {
-        Status { reasons: reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect(), version: "1.2.3".to_owned() }
+        let reasons = reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect();
+        Status { reasons, version: "1.2.3".to_owned(), vtep: None }
     }
 
     #[test]
@@ -184,9 +191,11 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
         writer.put(&status(None)).unwrap();
         assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
+        let with_device = Status { vtep: Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())), ..status(None) };
+        writer.put(&with_device).unwrap();
         drop(writer);
         assert!(file.exists() && !is_held(&file));
-        assert_eq!(read(&env).unwrap(), Some(Said { alive: false, status: status(None) }));
+        assert_eq!(read(&env).unwrap(), Some(Said { alive: false, status: with_device }));
         assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
         assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
     }

@@ -5,8 +5,8 @@ use super::known::{Known, Serving, name};
 use super::{mesh, wireguard};
 use crate::health::Health;
 use doctor::fact::Fact;
-use doctor::facts::argument::{Argument, is_edited};
-use doctor::facts::daemon::{Daemon, Drift, Launch};
+use doctor::facts::argument::on_command_line;
+use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::WayKind;
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
@@ -14,12 +14,13 @@ use doctor::facts::store::{Store, Trouble, TroubleKind};
 use doctor::facts::{Facts, Network};
 use doctor::firewalld::Surroundings;
 use doctor::look::{self, Look, Target};
+use netstate::object::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
-use subnet_lease::{Kinds, Lease};
+use subnet_lease::{Kinds, Lease, LeaseAttrs};
 
 /// How long after the start only what is true without waiting is told.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -37,9 +38,10 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
     let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
     let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
+    let tunnel = look::taken_ports(&kernel);
     let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
     let probes = view.iter().flat_map(|view| mesh::taken_ports(view));
-    host.ports = Fact::Known(known.ports.iter().cloned().chain(notices).chain(probes).collect());
+    host.ports = Fact::Known(tunnel.into_iter().chain(notices).chain(probes).collect());
     host.modules = Fact::Known(look::missing_modules(&kernel));
     let daemon = Daemon {
         running: Fact::Known(true),
@@ -49,7 +51,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         choice: choice(known, underlay),
         id_given: known.id_given,
         launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
-        arguments: Argument::find(std::env::args().skip(1), is_edited),
+        arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(serving)),
         kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),
@@ -115,6 +117,7 @@ fn kubernetes(known: &Known, reasons: &BTreeMap<String, String>) -> Fact<Kuberne
         internal: node.internal.clone(),
         refusal: refused.cloned(),
         server: by_service.filter(|_| by_service_unanswered).or(node.servers.first().copied()).or(by_service),
+        service: by_service,
         by_service_unanswered,
     })
 }
@@ -155,8 +158,13 @@ pub(super) fn surroundings(serving: &Serving) -> Surroundings {
 /// The objects that other programs keep changing.
 fn drift(serving: Option<&Serving>) -> Vec<Drift> {
     let repaired = serving.map(|serving| serving.observer.status().kernel.repaired).unwrap_or_default();
-    let by = look::network_manager();
-    repaired.into_iter().map(|(key, times)| Drift { object: key.to_string(), times, by: by.clone() }).collect()
+    let by = look::network_managers();
+    let kind = |key: &Key| match key {
+        Key::Link(_) => Drifting::Link,
+        Key::Route(..) => Drifting::Route,
+        _ => Drifting::Other,
+    };
+    repaired.into_iter().map(|(key, times)| Drift { object: key.to_string(), kind: kind(&key), times, by: by.clone() }).collect()
 }
 
 /// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
@@ -184,11 +192,14 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     let Some(serving) = serving else {
         return Leases {
             own: Fact::Absent,
+            vtep: Fact::Absent,
             peers: Fact::unavailable("the leases of the other nodes are not known yet"),
             refused: Fact::unavailable("the leases of the other nodes are not known yet"),
         };
     };
     let held = serving.held.borrow().clone();
+    let vtep = held.lease.as_ref().and_then(|lease| vtep(&lease.attrs));
+    health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = serving.leases.borrow().clone();
     let heard = serving.heard.borrow().clone();
@@ -207,12 +218,25 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
         own: Fact::Known(Own {
             ends_in: left.map(|left| left.as_secs()),
             trouble: held.trouble.as_ref().map(ToString::to_string),
-            vtep: serving.vtep.clone(),
             within_margin: left.is_some_and(|left| left < serving.margin),
         }),
+        vtep: Fact::of(vtep),
         peers: Fact::Known(table.others(&serving.network.own, Kinds::Any).map(peer).collect()),
         refused: Fact::Known(refused),
     }
+}
+
+/// The vxlan device that a lease publishes: its name, and the hardware address that peers use for it.
+fn vtep(attrs: &LeaseAttrs) -> Option<(String, String)> {
+    #[derive(serde::Deserialize)]
+    struct Vtep {
+        #[serde(rename = "VNI")]
+        vni: u32,
+        #[serde(rename = "VtepMAC")]
+        mac: String,
+    }
+    let Vtep { vni, mac } = serde_json::from_str(attrs.data.as_ref()?.as_str()).ok()?;
+    Some((format!("flannel.{vni}"), mac))
 }
 
 /// The network of a node, for the doctor.
@@ -220,7 +244,7 @@ pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: subnet_lease::Subnets,
     carrier: Option<doctor::carrier::Carrier>,
-    port_v6: Option<u16>,
+    (port_v6, outer_ipv6): (Option<u16>, Option<bool>),
     mtu: u32,
     vni: Option<u32>,
     forward: bool,
@@ -231,6 +255,7 @@ pub fn network(
         backend: Some(if config.backend.is_empty() { "udp".to_owned() } else { config.backend.clone() }),
         carrier,
         port_v6,
+        outer_ipv6,
         vni,
         mtu: Some(mtu),
         nftables: config.nftables,

@@ -5,7 +5,6 @@ use backends::Underlay;
 use backends::status::Observer;
 use doctor::facts::Network;
 use doctor::facts::daemon::Choice;
-use doctor::facts::host::Port;
 use doctor::look::{Places, namespace_of_pod};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,8 +31,6 @@ pub struct Known {
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
     pub choice: Option<Choice>,
-    /// Ports that are wanted and taken.
-    pub ports: Vec<Port>,
     /// What the node serves, once it has a lease.
     pub serving: Option<Serving>,
 }
@@ -100,8 +97,6 @@ pub struct Serving {
     pub held: watch::Receiver<Held>,
     /// When the holders of leases were last heard of, where no probe is answered.
     pub heard: watch::Receiver<Heard>,
-    /// The hardware address that this node publishes for its device, with the device's name.
-    pub vtep: Option<(String, String)>,
     /// The UDP ports of its devices, of backends whose devices have one each.
     pub listens: BTreeMap<String, u16>,
     /// The running network.

@@ -56,6 +56,7 @@ fn path(peer: &Peer) -> Path {
         ever: [peer.answered_age_ms, peer.beside_age_ms, peer.heard_age_ms, peer.heard_beside_age_ms].iter().any(Option::is_some),
         underlay: !matches!(state, State::Cut | State::Unknown),
         ping_only: peer.ping_only && !matches!(state, State::Cut | State::Unknown),
+        refuses: peer.refuses,
         state,
         carries: peer.carries.map(u32::from),
         rtt: peer.rtt_us,

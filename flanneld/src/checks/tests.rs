@@ -19,6 +19,7 @@ fn facts(ip_forward: i64) -> Facts {
         backend: Some("vxlan".to_owned()),
         carrier: Some(doctor::carrier::Carrier::port(8472)),
         port_v6: None,
+        outer_ipv6: None,
         vni: Some(1),
         mtu: Some(1450),
         nftables: true,

@@ -113,17 +113,24 @@ impl Daemon {
         let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
         let written = self.keep_rules(wanted, nodes).await;
 
-        let vtep = Vtep::of(&announced);
+        let outer_ipv6 = overlay.as_ref().and_then(|overlay| overlay.outer_ipv6);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
-            network: network(&config, lease.subnets, passes, ports.get(1).copied(), env.borrow().mtu, vtep.vni, self.settings.rules.forward),
+            network: network(
+                &config,
+                lease.subnets,
+                passes,
+                (ports.get(1).copied(), outer_ipv6),
+                env.borrow().mtu,
+                vni_of(&announced),
+                self.settings.rules.forward,
+            ),
             underlay: underlay.clone(),
             leases: leases.table.clone(),
             counters: manager.counters(),
             readings: leases.readings.clone(),
             held: held.1.clone(),
             heard,
-            vtep: vtep.device(),
             listens,
             observer: running.observer(),
             written,
@@ -277,24 +284,15 @@ impl Daemon {
     }
 }
 
-/// The vxlan device that a node announces.
-#[derive(Default, serde::Deserialize)]
-struct Vtep {
-    #[serde(rename = "VNI")]
-    vni: Option<u32>,
-    #[serde(rename = "VtepMAC")]
-    mac: Option<String>,
-}
-
-impl Vtep {
-    fn of(announced: &Announced) -> Self {
-        announced.data.as_ref().and_then(|data| serde_json::from_str(data.as_str()).ok()).unwrap_or_default()
+/// The VNI of the vxlan device that a node announces.
+fn vni_of(announced: &Announced) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct Device {
+        #[serde(rename = "VNI")]
+        vni: u32,
     }
-
-    /// The device's name, and the hardware address that peers use for it.
-    fn device(&self) -> Option<(String, String)> {
-        self.vni.zip(self.mac.clone()).map(|(vni, mac)| (format!("flannel.{vni}"), mac))
-    }
+    let device: Device = serde_json::from_str(announced.data.as_ref()?.as_str()).ok()?;
+    Some(device.vni)
 }
 
 /// Asks for another identity when an older node has this one's: all peers refuse the later.

@@ -1,11 +1,11 @@
 //! Faults of a host: its sysctls, firewalls, routes, files and programs.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store};
+use lab::{FlanneldOptions, Lab, Store, eventually_ok};
 
-use super::NETWORK;
 use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, ready_nodes};
+use super::{DEADLINE, NETWORK};
 
 /// ufw's chains, as they stand while it is active.
 const UFW: &str = "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input
@@ -134,6 +134,24 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         node.expect(&[])?;
         ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the page moved");
         drop(page);
+
+        // The tunnel's port: nobody moves that by a flag. The daemon tries for a while, and ends.
+        node.stop()?;
+        eventually_ok(DEADLINE, "the device's address does not change unseen", || {
+            node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
+            let folded = node.folded("vtep-mac")?;
+            ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
+            Ok(())
+        })?;
+        node.run("ip link delete flannel.1")?;
+        let tunnel = hosts[0].netns().run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
+        node.start()?;
+        node.expect(&["port-taken"])?;
+        names_us(&mut node)?;
+        drop(tunnel);
+        node.restart()?;
+        node.ready()?;
+        node.expect(&[])?;
 
         // The port of the health endpoints ends the start.
         let options = FlanneldOptions::bare().iface("enp0s8").healthz_port(None).env("FLANNELD_HEALTHZ_PORT", "8471");

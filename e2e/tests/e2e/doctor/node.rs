@@ -102,8 +102,8 @@ impl Node {
         Ok(())
     }
 
-    /// Restarts it, as systemd does: one that is stopped is woken to end.
-    pub fn restart(&mut self) -> Result<()> {
+    /// Ends it, as systemd does: one that is stopped is woken to end.
+    pub fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
                 daemon.signal(Signal::SIGTERM)?;
@@ -111,6 +111,12 @@ impl Node {
             }
             daemon.wait(SOON)?;
         }
+        Ok(())
+    }
+
+    /// Restarts it.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop()?;
         self.start()
     }
 

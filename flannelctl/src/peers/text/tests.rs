@@ -22,6 +22,7 @@ fn verdict(number: u8, state: State) -> view::Peer {
         state,
         state_age_ms: 190_000,
         ping_only: false,
+        refuses: false,
         rtt_us: Some(490),
         lost: 0,
         asked: 16,
@@ -55,9 +56,14 @@ fn each_peer_is_a_line() {
 NODE    SUBNET         ADDRESS    STATE    RTT      LOST   CARRIES  HEARS US  ASKED
 node-2  10.244.2.0/24  192.0.2.2  well     0.49 ms  0/16   1450     2 s ago   1 s ago
 node-3  10.244.3.0/24  192.0.2.3  cut off  -        16/16  -        -         1 s ago  for 3 min
-node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 s ago  ping only: Go flannel, or the probe port is filtered
+node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 s ago  ping only: Go flannel
 2 of 3 well";
     assert_eq!(text(&three, false, Screen::plain()), want);
+    let other = &mut three.peers[2].verdicts[0];
+    other.id = Some("4".to_owned());
+    assert!(text(&three, false, Screen::plain()).contains("ping only: the probe port is filtered\n"));
+    three.peers[2].verdicts[0].refuses = true;
+    assert!(text(&three, false, Screen::plain()).contains("ping only: its host refuses the probes\n"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::way_out::{restart, set_option};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
+use crate::facts::host::{Port, TUNNEL};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 
@@ -13,14 +14,17 @@ const PROBE_PORT: &str = "probe-port";
 /// The flag whose port the kubelet asks.
 const HEALTH_PORT: &str = "healthz-port";
 
+/// The check of ports.
+pub const PORT_TAKEN: &str = "port-taken";
+
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
-        id: "port-taken",
-        severity: Severity::Degraded,
+        id: PORT_TAKEN,
+        severity: Severity::Broken,
         title: "Another program has a port that flanneld wants",
         needs: &[Need::Ports],
-        explains: &["not-running", "probe-filtered"],
+        explains: &["not-running", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
         waits: false,
         judge: port_taken,
     },
@@ -90,14 +94,17 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
     let ports = facts.host.ports.known().into_iter().flatten();
     ports
         .map(|port| {
+            if port.purpose == TUNNEL {
+                return tunnel_taken(port);
+            }
             let (kind, list) = if port.udp { ("UDP", "ss -ulpn") } else { ("TCP", "ss -ltnp") };
             let what = format!("{kind} port {}, which flanneld wants for its {}, is taken", port.number, port.purpose);
             let finding = Finding::new(
-                "port-taken",
+                PORT_TAKEN,
                 Severity::Degraded,
                 format!("{} {}", kind.to_lowercase(), port.number),
                 what,
-                format!("there are no {} until the port is free or another one is named", port.purpose),
+                format!("flanneld goes without its {} until the port is free or another one is named", port.purpose),
             );
             let finding = match &port.owner {
                 Some(owner) => finding.seen(format!("{owner} has it"), list),
@@ -113,4 +120,24 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
             }
         })
         .collect()
+}
+
+fn tunnel_taken(port: &Port) -> Finding {
+    let number = port.number;
+    let (list, owner) = (format!("ss -ulpn sport = :{number}"), port.owner.as_deref().unwrap_or("another program"));
+    Finding::new(
+        PORT_TAKEN,
+        Severity::Broken,
+        format!("udp {number}"),
+        format!("UDP port {number}, by which packets of pods travel between nodes, is taken on this node"),
+        "no packets of pods leave this node or arrive here until that program ends; another port is for all nodes: Port in the Backend of the network configuration",
+    )
+    .seen(format!("{owner} has it"), &list)
+    .run(list)
+    .run("ip -details link show type vxlan")
+}
+
+/// Whether a taken port explains another finding: only the tunnel's, which is the gravest, explains what happens between nodes.
+pub fn explains(cause: &Finding, other: &Finding) -> bool {
+    cause.severity == Severity::Broken || matches!(other.check.as_str(), "not-running" | "probe-filtered")
 }

@@ -132,6 +132,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(carrier) = &network.carrier else { return Vec::new() };
     let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses && !table.tunnel_open);
+    let shut = shut.filter(|table| network.travels_in(table.network.addr().is_ipv6()));
     let what = words(carrier);
     shut.map(|table| {
         let family = if table.network.addr().is_ipv6() { "IPv6" } else { "IPv4" };

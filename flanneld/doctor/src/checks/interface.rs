@@ -1,6 +1,6 @@
 //! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
 
-use super::way_out::{candidates, edit_unit, lead_out, nat_marks};
+use super::way_out::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
@@ -268,7 +268,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
                 finding.run_all(edit.map(|command| command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")))
             }
             // Of several equal variables the last one counts.
-            (true, None) => finding.run("echo FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid) >> /etc/default/flanneld"),
+            (true, None) => finding.run(add_line("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)")),
             // A new machine-id would be made of what D-Bus remembers.
             (false, _) => finding.run("rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup"),
         });

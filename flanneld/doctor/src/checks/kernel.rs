@@ -4,6 +4,7 @@ use super::devices::{WIREGUARD, interfaces, is_flannels};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
+use crate::facts::daemon::Drifting;
 use crate::facts::leases::Peer;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
@@ -33,7 +34,7 @@ pub const CHECKS: &[Check] = &[
         "vtep-mac",
         Severity::Broken,
         "The device has another hardware address than the one that peers use",
-        &[Need::OwnLease, Need::Interfaces],
+        &[Need::Vtep, Need::Interfaces],
         &[],
         vtep_mac,
     ),
@@ -66,21 +67,42 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
                 "another program keeps changing it, and packets are lost each time until flanneld has put it back",
             )
             .seen(format!("put back {} times", drift.times), "flanneld");
-            match drift.by.as_deref() {
-                Some(by @ "NetworkManager") => finding
-                    .seen(format!("{by} runs here"), "ps")
-                    .run(r"printf '[keyfile]\nunmanaged-devices=interface-name:flannel*\n' > /etc/NetworkManager/conf.d/flannel.conf")
-                    .run("systemctl reload NetworkManager"),
-                Some(by @ "systemd-networkd") => finding
-                    .seen(format!("{by} runs here"), "ps")
-                    .run(r"mkdir -p /etc/systemd/networkd.conf.d && printf '[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n' > /etc/systemd/networkd.conf.d/flannel.conf")
-                    .run("systemctl restart systemd-networkd"),
-                Some(by) => finding.seen(format!("{by} runs here"), "ps"),
+            let others = facts.host.daemons.known().filter(|daemons| **daemons > 1);
+            let finding = match others {
+                Some(daemons) => finding.seen(format!("{daemons} flanneld run here"), "ps"),
                 None => finding,
-            }
+            };
+            let mut installed: Vec<&str> = facts.host.foreign.known().into_iter().flatten().map(|object| object.program.as_str()).collect();
+            installed.dedup();
+            let finding =
+                installed.into_iter().fold(finding, |finding, program| finding.seen(format!("{program} is, or was, installed here"), "ip link"));
+            drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs here"), "ps"), by, drift.kind))
         })
         .collect()
 }
+
+/// How a program that manages networks is told to leave flannel's objects alone. What is set before stays: NetworkManager's list of devices is
+/// one, and a later file without the plus would replace it.
+fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
+    match (program, kind) {
+        ("NetworkManager", _) => finding
+            .run(r"printf '[keyfile]\nunmanaged-devices+=interface-name:flannel*\n' > /etc/NetworkManager/conf.d/flannel.conf")
+            .run("systemctl reload NetworkManager"),
+        ("systemd-networkd", Drifting::Route) => finding
+            .run(r"mkdir -p /etc/systemd/networkd.conf.d && printf '[Network]\nManageForeignRoutes=no\n' > /etc/systemd/networkd.conf.d/flannel.conf")
+            .run("systemctl restart systemd-networkd"),
+        // The hardware address is set by udev, with networkd's files.
+        ("systemd-networkd", Drifting::Link) => finding
+            .run(r"printf '[Match]\nOriginalName=flannel*\n[Link]\nMACAddressPolicy=none\n' > /etc/systemd/network/10-flannel.link")
+            .run(UNMANAGED)
+            .run("udevadm control --reload && networkctl reload"),
+        ("systemd-networkd", Drifting::Other) => finding.run(UNMANAGED).run("networkctl reload"),
+        _ => finding,
+    }
+}
+
+/// networkd is kept from what is on flannel's devices.
+const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() != Some("alloc")) else { return Vec::new() };
@@ -139,7 +161,7 @@ fn protocol(number: u8) -> String {
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {
     // A daemon that lives puts it back itself.
     let nobody = facts.daemon.running.known() == Some(&false) || facts.daemon.silent.known().is_some_and(|silent| !silent.is_empty());
-    let Some((device, published)) = facts.leases.own.known().and_then(|own| own.vtep.as_ref()).filter(|_| nobody) else { return Vec::new() };
+    let Some((device, published)) = facts.leases.vtep.known().filter(|_| nobody) else { return Vec::new() };
     let Some(interface) = facts.host.named(device).filter(|interface| !interface.mac.eq_ignore_ascii_case(published)) else { return Vec::new() };
     vec![
         Finding::new(

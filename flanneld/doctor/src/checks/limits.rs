@@ -6,6 +6,9 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 
+/// So many wrong checksums are no accident.
+const FEW: u64 = 3;
+
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
@@ -21,7 +24,7 @@ pub const CHECKS: &[Check] = &[
         id: "neighbour-table",
         severity: Severity::Risk,
         title: "The kernel's table of neighbours is too small",
-        needs: &[Need::Neighbours, Need::Peers],
+        needs: &[Need::Network, Need::Neighbours, Need::Peers],
         explains: &[],
         waits: false,
         judge: neighbour_table,
@@ -38,9 +41,10 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
-    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp + errors.tcp > 0) else { return Vec::new() };
-    // Ping has a checksum of its own, which no hardware computes.
-    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.ping_only && path.ours));
+    // The counters are of the whole host: one damaged packet from elsewhere is no card's fault, and pods' connections have counters of their own.
+    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= FEW) else { return Vec::new() };
+    // Ping has a checksum of its own, which no hardware computes. Who refuses a question was reached by it.
+    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.ping_only && path.ours && !path.refuses));
     let device =
         facts.host.interfaces.known().into_iter().flatten().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
     let Some(device) = device.filter(|_| ping_only) else { return Vec::new() };
@@ -61,8 +65,13 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
 
 fn neighbour_table(facts: &Facts) -> Vec<Finding> {
     let Some(limits) = facts.host.neighbours.known().filter(|limits| limits.counts_permanent) else { return Vec::new() };
+    // The other backends make no such entries.
+    let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() == Some("vxlan")) else { return Vec::new() };
     let peers = facts.leases.peers.known().map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
-    let families = [(limits.v4, "net.ipv4.neigh.default.gc_thresh"), (limits.v6, "net.ipv6.neigh.default.gc_thresh")];
+    let families = [
+        (limits.v4.filter(|_| network.v4()), "net.ipv4.neigh.default.gc_thresh"),
+        (limits.v6.filter(|_| network.v6()), "net.ipv6.neigh.default.gc_thresh"),
+    ];
     families
         .iter()
         .filter_map(|(limit, name)| Some(((*limit)?, name)))

@@ -44,7 +44,7 @@ pub const CHECKS: &[Check] = &[
     }),
     check("lossy", Severity::Degraded, "The way to a peer loses packets", &[], |facts| each(facts, |path| path.state == State::Lossy, lossy)),
     check("slow", Severity::Degraded, "The way to a peer is slow", &[], |facts| each(facts, |path| path.state == State::Slow, slow)),
-    check("probe-filtered", Severity::Risk, "A firewall drops the probes", &[], probe_filtered),
+    check("probe-filtered", Severity::Risk, "A peer answers ping and no probes", &[], probe_filtered),
     check("clock", Severity::Risk, "This node's clock is wrong", &[], clock),
 ];
 
@@ -141,14 +141,17 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let accept = |ipv6: bool, command: &str| -> Vec<String> {
         kinds(carrier, ipv6).into_iter().map(|kind| format!("{command} -I INPUT {} -j ACCEPT", kind.iptables())).collect()
     };
-    let travels_there = |table: &&Table| !kinds(carrier, table.network.addr().is_ipv6()).is_empty();
+    let travels_there = |table: &&Table| {
+        let ipv6 = table.network.addr().is_ipv6();
+        network.travels_in(ipv6) && !kinds(carrier, ipv6).is_empty()
+    };
     for table in tables.iter().filter(|table| table.input_refuses).filter(travels_there) {
         finding = finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command));
         commands.extend(accept(table.network.addr().is_ipv6(), &table.command));
     }
     if commands.is_empty() {
-        let families = [(network.v4(), false, "iptables"), (network.v6(), true, "ip6tables")];
-        commands.extend(families.into_iter().filter(|(used, ..)| *used).flat_map(|(_, ipv6, name)| accept(ipv6, name)));
+        let families = [(false, "iptables"), (true, "ip6tables")];
+        commands.extend(families.into_iter().filter(|(ipv6, _)| network.travels_in(*ipv6)).flat_map(|(ipv6, name)| accept(ipv6, name)));
     }
     vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
 }
@@ -253,22 +256,43 @@ fn slow(_: &Facts, path: &Path) -> Finding {
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let Some(mesh) = facts.mesh.known() else { return Vec::new() };
     let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
-    let filtered: Vec<&Path> = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).filter(lasts).collect();
-    let Some(first) = filtered.first() else { return Vec::new() };
-    let names: Vec<&str> = filtered.iter().take(4).map(|path| path.node.as_str()).collect();
-    let port = mesh.port;
-    vec![
-        Finding::new(
-            "probe-filtered",
-            Severity::Risk,
-            "",
-            format!("{} of {} peers answer ping alone: UDP port {port} is filtered", filtered.len(), mesh.paths.len()),
-            "traffic between pods is well; loss in one direction, wrong nodes and the usable MTU are not noticed there",
-        )
-        .seen(format!("{} answer ping and not UDP port {port}", names.join(", ")), "probes")
-        .run(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", if first.address.is_ipv6() { "ip6tables" } else { "iptables" }))
-        .on(crate::finding::EVERYWHERE),
-    ]
+    let silent = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).filter(lasts);
+    // A closed port refuses, and so do some firewalls; most of them drop.
+    let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
+    let (port, all) = (mesh.port, mesh.paths.len());
+    let names =
+        |paths: &[&Path]| paths.iter().take(4).map(|path| path.node.clone()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
+    let mut findings = Vec::new();
+    if let Some(first) = filtered.first() {
+        findings.push(
+            Finding::new(
+                "probe-filtered",
+                Severity::Risk,
+                "",
+                format!("{} of {all} peers answer ping alone: UDP port {port} is filtered", filtered.len()),
+                format!("traffic between pods is well; {unseen}"),
+            )
+            .seen(format!("{} answer ping and not UDP port {port}", names(&filtered)), "probes")
+            .run(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", if first.address.is_ipv6() { "ip6tables" } else { "iptables" }))
+            .on(crate::finding::EVERYWHERE),
+        );
+    }
+    if !refusing.is_empty() {
+        findings.push(
+            Finding::new(
+                "probe-filtered",
+                Severity::Risk,
+                "refused",
+                format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len()),
+                format!("flanneld does not run there, it runs with another --probe-port or with 0, or a firewall rejects the probes; traffic is well, and {unseen}"),
+            )
+            .seen(format!("{} answer ping, and refuse UDP port {port}", names(&refusing)), "probes")
+            .run("flannelctl doctor")
+            .on(names(&refusing)),
+        );
+    }
+    findings
 }
 
 fn clock(facts: &Facts) -> Vec<Finding> {

@@ -1,9 +1,9 @@
 //! Addresses and MTUs that do not fit the network.
 
 use crate::check::Check;
-use crate::facts::Facts;
 use crate::facts::host::Interface;
 use crate::facts::mesh::State;
+use crate::facts::{Facts, Network};
 use crate::finding::{EVERYWHERE, Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -24,7 +24,7 @@ pub const CHECKS: &[Check] = &[
         id: "network-overlap",
         severity: Severity::Broken,
         title: "The pods' network overlaps another one",
-        needs: &[Need::Network, Need::Interfaces, Need::NameServers, Need::Peers],
+        needs: &[Need::Network, Need::Interfaces, Need::Routes, Need::NameServers, Need::Peers],
         explains: &[],
         waits: false,
         judge: network_overlap,
@@ -48,6 +48,11 @@ pub const CHECKS: &[Check] = &[
         judge: bridge_mtu,
     },
 ];
+
+/// flanneld's routing protocol.
+const OURS: u8 = 241;
+/// Routes that came with an address (RTPROT_KERNEL): the address is looked at.
+const KERNELS: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
@@ -106,6 +111,8 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
             );
         }
     }
+    findings.extend(routes_inside(facts, network, &leased));
+    findings.extend(services_inside(facts, network, &leased));
     for server in facts.host.name_servers.known().into_iter().flatten() {
         let inside = network.networks.nets().any(|net| net.contains(server)) && !network.own.nets().any(|own| own.contains(server));
         if inside && facts.host.owner(*server).is_none() {
@@ -124,6 +131,66 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Routes that others made to a part of the network, such as a VPN's. One to the subnet of a peer has a check of its own, and one that is wider than
+/// the network is a second choice behind flannel's.
+fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -> Vec<Finding> {
+    let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
+    let ours: Vec<IpNet> = routes.iter().filter(|route| route.protocol == OURS).map(|route| route.to).collect();
+    let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    let foreign = routes.iter().filter(|route| !matches!(route.protocol, OURS | KERNELS) && network.contains(&route.to));
+    let mut findings = Vec::new();
+    for route in foreign {
+        let to = route.to;
+        let device = route.index.and_then(|index| facts.host.interface(index)).map(|interface| interface.name.as_str());
+        let is_of_pods = device.is_some_and(|name| name == "lo" || name.starts_with("flannel") || is_pods_bridge(name));
+        let overlapped = leased.iter().find(|(subnet, _)| overlap(subnet, &to));
+        let own = network.own.nets().any(|own| overlap(&own, &to));
+        // The nodes may be inside of Network, and have routes to each other.
+        let of_nodes = overlapped.is_none() && device == underlay;
+        if is_of_pods || own || of_nodes || leased.iter().any(|(subnet, _)| *subnet == to) {
+            continue;
+        }
+        // The longest prefix wins.
+        let wins = ours.iter().filter(|known| known.contains(&to) || to.contains(*known)).all(|known| known.prefix_len() < to.prefix_len());
+        let (severity, why) = match overlapped {
+            Some((subnet, node)) if wins => (Severity::Broken, format!("packets to pods of {node}, {subnet}, take this route")),
+            Some((subnet, node)) => (Severity::Risk, format!("packets to hosts behind it go to pods of {node}, {subnet}, instead")),
+            None => (Severity::Risk, "as soon as a node is given a subnet there, one of the two is not reached".to_owned()),
+        };
+        let by = device.map(|name| format!(" by {name}")).unwrap_or_default();
+        let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
+        let what = format!("a route to {to}{by} is inside the network of pods, {}", network.networks);
+        findings.push(
+            Finding::new("network-overlap", severity, format!("route {to}"), what, why)
+                .seen(format!("{to}{by}, which flannel did not make"), format!("{ip} route show {to}"))
+                .on("whoever configures the network, or that route"),
+        );
+    }
+    findings
+}
+
+/// The Services' addresses: where they are inside the network of pods, a node's subnet has some of them.
+fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -> Option<Finding> {
+    let service = facts.kubernetes.known()?.service?;
+    network.networks.nets().find(|net| net.contains(&service))?;
+    // What is named in the Service's place may be a node.
+    let of_host = facts.host.owner(service).is_some_and(|interface| interface.name != "kube-ipvs0");
+    if of_host || facts.leases.peers.known().into_iter().flatten().any(|peer| peer.public.contains(&service)) {
+        return None;
+    }
+    let used = network.own.nets().chain(leased.iter().map(|(subnet, _)| *subnet)).find(|subnet| subnet.contains(&service));
+    let (severity, why) = match used {
+        Some(subnet) => (Severity::Broken, format!("{subnet} is the subnet of a node: its pods and Services have the same addresses")),
+        None => (Severity::Risk, "a node that is given a subnet there has pods with addresses of Services".to_owned()),
+    };
+    let what = format!("the Services of Kubernetes are inside the network of pods, {}", network.networks);
+    Some(
+        Finding::new("network-overlap", severity, format!("Service {service}"), what, why)
+            .seen(format!("the Service of the API has the address {service}"), "kubectl get service kubernetes")
+            .on("whoever configures the network, or the API server (--service-cluster-ip-range)"),
+    )
+}
+
 fn stale_bridge(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else { return Vec::new() };
     let mut findings = Vec::new();
@@ -137,12 +204,19 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 continue;
             }
             let name = &bridge.name;
+            // Docker's own network may be inside of Network without ever having been flannel's: that is an overlap.
+            if name == "docker0" && (net.prefix_len() != own.prefix_len() || !network.contains(&net.trunc())) {
+                continue;
+            }
             let finding = Finding::new(
                 "stale-bridge",
                 Severity::Broken,
                 format!("{name} {net}"),
                 format!("{name} has {net}, an address outside of this node's subnet {own}"),
-                "pods of an earlier subnet are reached by nobody, and new pods do not start; restart the pods of this node afterwards",
+                match name.as_str() {
+                    "docker0" => "containers have addresses of an earlier subnet and are reached by nobody; the command restarts Docker, and with it its containers",
+                    _ => "pods of an earlier subnet are reached by nobody, and new pods do not start; restart the pods of this node afterwards",
+                },
             )
             .seen(format!("{net} on {name}"), format!("ip address show {name}"));
             findings.push(match name.as_str() {

@@ -50,12 +50,21 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         TroubleKind::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),
         TroubleKind::Silent => ("it does not answer: it hangs, or a firewall drops the packets".to_owned(), route.into_iter().collect()),
         TroubleKind::Name => ("its name cannot be resolved".to_owned(), vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
-        TroubleKind::Tls => ("the certificates do not fit".to_owned(), Vec::new()),
+        TroubleKind::Tls => {
+            let (words, dated) = certificates(&trouble.text);
+            (format!("the certificates do not fit{words}"), if dated { vec!["timedatectl".to_owned()] } else { Vec::new() })
+        }
         TroubleKind::User => ("it refuses this node's user or password".to_owned(), Vec::new()),
         TroubleKind::Role => ("this node's user may not do what flanneld does".to_owned(), Vec::new()),
-        TroubleKind::NoSpace => {
-            ("etcd's disk quota is used up".to_owned(), vec!["etcdctl defrag --cluster".to_owned(), "etcdctl alarm disarm".to_owned()])
-        }
+        // The history is what fills it: without compaction there is nothing to free.
+        TroubleKind::NoSpace => (
+            "etcd's disk quota is used up".to_owned(),
+            vec![
+                r#"etcdctl compact "$(etcdctl get / -w fields | sed -n 's/^"Revision" : //p')""#.to_owned(),
+                "etcdctl defrag --cluster".to_owned(),
+                "etcdctl alarm disarm".to_owned(),
+            ],
+        ),
         TroubleKind::NoQuorum => {
             ("most of its members are down: it has no quorum".to_owned(), vec!["etcdctl endpoint status --cluster -w table".to_owned()])
         }
@@ -74,10 +83,21 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         };
     }
     let place = match trouble.kind {
-        TroubleKind::NoRoute | TroubleKind::Silent | TroubleKind::Name => HERE,
+        TroubleKind::NoRoute | TroubleKind::Silent | TroubleKind::Name | TroubleKind::Tls => HERE,
         _ => "the store's machine",
     };
     vec![finding.run_all(commands).on(place)]
+}
+
+/// What does not fit of the certificates, and whether a wrong clock of this node may be why.
+fn certificates(text: &str) -> (&'static str, bool) {
+    let known = [
+        ("not valid yet", ": one is not valid yet, or this node's clock is behind", true),
+        ("expired", ": one has expired, or this node's clock is ahead", true),
+        ("authority", ": one is signed by an authority that the other side does not trust", false),
+        ("issued for", ": etcd's is issued for another name or address", false),
+    ];
+    known.into_iter().find(|(part, ..)| text.contains(part)).map_or(("", false), |(_, words, dated)| (words, dated))
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {

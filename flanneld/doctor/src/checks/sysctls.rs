@@ -5,6 +5,7 @@ use crate::facts::host::Sysctls;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
+use crate::shell::word;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -34,9 +35,9 @@ fn forwarding(facts: &Facts, ipv6: bool) -> Vec<Finding> {
     }
     let why = format!("this node forwards no {family} packets between pods and other nodes; flanneld sets it if it is started with --set-sysctls");
     let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why).seen(format!("{name} = 0"), format!("sysctl {name}"));
-    if ipv6 && sysctls.accept_ra == Some(1) {
+    if ipv6 {
         // First, or a default route learned from a router is lost.
-        finding = finding.run(format!("sysctl -w net/ipv6/conf/{}/accept_ra=2", sysctls.underlay));
+        finding = finding.run_all(sysctls.announced.iter().map(|device| format!("sysctl -w net/ipv6/conf/{}/accept_ra=2", word(device))));
     }
     vec![finding.run(format!("sysctl -w {name}=1"))]
 }
@@ -89,7 +90,8 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
         findings.push(
             Finding::new(
                 "rp-filter",
-                Severity::Degraded,
+                // What hardened hosts ask for (rp_filter = 1 for all); pods do not notice it.
+                Severity::Risk,
                 device,
                 format!("rp_filter is strict on {device}"),
                 "packets from the tunnel are dropped if this node reaches their source through another interface: those of programs bound to a node's own address",

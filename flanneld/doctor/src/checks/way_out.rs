@@ -2,7 +2,7 @@
 
 use super::daemon_set;
 use crate::facts::Facts;
-use crate::facts::argument::Argument;
+use crate::facts::argument::{Argument, names_store};
 use crate::facts::daemon::Launch;
 use crate::facts::host::{Interface, WayKind};
 use crate::finding::{EVERYWHERE, Finding};
@@ -104,18 +104,27 @@ pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
         (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value).into_iter().chain([restart(facts)]).collect(),
         (Launch::Systemd, None) => {
-            let line = format!("{variable}={value}");
-            vec![format!("echo {} >> /etc/default/flanneld", word(&line)), restart(facts)]
+            vec![add_line(&word(&format!("{variable}={value}"))), restart(facts)]
         }
         (Launch::Kubernetes { namespace, .. }, Some(argument)) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
         (Launch::Kubernetes { namespace, .. }, None) => vec![daemon_set::set_env(namespace, &variable, &word(value))],
     }
 }
 
-/// A command of flannelctl that asks the store: with what the daemon is told about it. Its file is systemd's, and no script of a shell.
+/// The command that adds a line, a word of a shell, to the daemon's options. The last line of a file may have no end yet.
+pub fn add_line(line: &str) -> String {
+    format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
+}
+
+/// A command of flannelctl that asks the store: with what the daemon is told about it, in its file, which is systemd's and no script of a shell,
+/// and on its command line.
 pub fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
-        Launch::Systemd => format!("systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld {command}"),
+        Launch::Systemd => {
+            let told = facts.daemon.arguments.iter().filter(|argument| names_store(&argument.flag));
+            let flags: String = told.map(|argument| format!(" {}", word(&format!("--{}={}", argument.flag, argument.value)))).collect();
+            format!("systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld {command}{flags}")
+        }
         Launch::Kubernetes { .. } => command.to_owned(),
     }
 }

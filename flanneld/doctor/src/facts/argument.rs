@@ -51,6 +51,19 @@ pub fn is_edited(flag: &str) -> bool {
     flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
+/// Whether a flag says where the leases are, without a secret: `flannelctl` takes it too.
+pub fn names_store(flag: &str) -> bool {
+    matches!(flag, "etcd-endpoints" | "etcd-prefix" | "etcd-cafile" | "etcd-certfile" | "etcd-keyfile" | "subnet-dir")
+}
+
+/// What of a command line remedies need.
+pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
+    let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
+    // A password may stand in a URL; and what systemd puts in place of a variable stands in no unit.
+    found.retain(|argument| !names_store(&argument.flag) || !argument.value.contains(['@', '$']));
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,10 +80,23 @@ pub struct Choice {
 pub struct Drift {
     /// The object: `route to 10.244.2.0/24`.
     pub object: String,
+    /// What it is.
+    pub kind: Drifting,
     /// How often it was put back in the last ten minutes.
     pub times: u32,
-    /// The program, where it was seen.
-    pub by: Option<String>,
+    /// The programs of this host that may be to blame.
+    pub by: Vec<String>,
+}
+
+/// What kind of object keeps changing: what keeps a program from it depends on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drifting {
+    /// A device.
+    Link,
+    /// A route.
+    Route,
+    /// Something on a device.
+    Other,
 }
 
 impl Daemon {

@@ -140,8 +140,8 @@ pub struct Sysctls {
     pub ip_forward: Option<i64>,
     /// net.ipv6.conf.all.forwarding
     pub v6_forwarding: Option<i64>,
-    /// accept_ra of the underlay.
-    pub accept_ra: Option<i64>,
+    /// Devices that would lose what routers announce as soon as this node forwards IPv6, sorted: their accept_ra is 1.
+    pub announced: Vec<String>,
     /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
     /// Why it could not be loaded.
@@ -155,6 +155,9 @@ pub struct Sysctls {
     /// Addresses of peers that this node reaches through another interface while rp_filter is strict on the underlay.
     pub astray: Vec<IpAddr>,
 }
+
+/// The purpose of the port that packets of pods travel by. It is in the network configuration, and no flag names it.
+pub const TUNNEL: &str = "tunnel";
 
 /// A port that is taken, or that was wanted and is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,6 +17,8 @@ pub struct Kubernetes {
     pub refusal: Option<String>,
     /// The server's address, and whether it is the Service's.
     pub server: Option<IpAddr>,
+    /// An address of the Services: that of the API's, where this is a pod.
+    pub service: Option<IpAddr>,
     /// Whether the API is asked by its Service and does not answer.
     pub by_service_unanswered: bool,
 }

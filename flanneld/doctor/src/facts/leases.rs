@@ -9,6 +9,8 @@ use subnet_lease::Subnets;
 pub struct Leases {
     /// This node's; absent while it has none.
     pub own: Fact<Own>,
+    /// The hardware address that it publishes for the node's device, with that device's name; absent with backends that have none.
+    pub vtep: Fact<(String, String)>,
     /// The other nodes'.
     pub peers: Fact<Vec<Peer>>,
     /// Leases in the store that are not used.
@@ -22,8 +24,6 @@ pub struct Own {
     pub ends_in: Option<u64>,
     /// What is wrong with it, or why there is none.
     pub trouble: Option<String>,
-    /// The hardware address that it publishes for the node's device, with that device's name.
-    pub vtep: Option<(String, String)>,
     /// Whether it ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
 }

@@ -27,6 +27,8 @@ pub struct Path {
     pub state: State,
     /// Whether it answers ping alone: Go flannel, or a filter of the probes' port.
     pub ping_only: bool,
+    /// Whether its host refuses the probes.
+    pub refuses: bool,
     /// Whether anything was ever heard of it since the daemon started.
     pub ever: bool,
     /// Whether its underlay address answers anything.

@@ -46,6 +46,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         true => Fact::Known(vec!["it runs, and its socket does not answer".to_owned()]),
         false => Fact::Known(Vec::new()),
     };
+    let vtep = said.known().and_then(|said| said.as_ref()?.status.vtep.clone());
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
         Fact::Known(Some(Said { alive: true, status })) => Fact::Known(status.reasons.into_iter().collect()),
@@ -90,6 +91,8 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         None => Fact::unavailable(no_daemon),
     };
     facts.leases.own = Fact::unavailable(no_daemon);
+    // What it published last is what peers use.
+    facts.leases.vtep = vtep.map_or_else(|| Fact::unavailable(no_daemon), Fact::Known);
     facts.leases.peers = Fact::unavailable(no_daemon);
     facts.leases.refused = Fact::unavailable(no_daemon);
     facts
@@ -138,6 +141,7 @@ fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
         backend: backend.map(str::to_owned),
         carrier,
         port_v6: None,
+        outer_ipv6: None,
         vni,
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.

@@ -35,6 +35,11 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
+/// Canal is flannel with Calico's policies, and its configuration names Calico's plugin alone.
+fn is_canals(name: &str) -> bool {
+    name.contains("canal")
+}
+
 fn is_configuration(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| ["conf", "conflist", "json"].iter().any(|known| extension == *known))
 }
@@ -50,7 +55,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let read = |name: String| {
         // Multus calls the network that is configured beside it. What is not JSON is nobody's.
         let kinds = plugins(&folder.join(&name)).unwrap_or_default();
-        CniFile { flannel: kinds.iter().any(|kind| kind == "flannel" || kind == "multus"), name }
+        CniFile { flannel: is_canals(&name) || kinds.iter().any(|kind| kind == "flannel" || kind == "multus"), name }
     };
     let files: Vec<CniFile> = names.into_iter().filter(|name| is_configuration(name)).map(read).collect();
     let expected = places.kubelet.is_dir() || files.iter().any(|file| file.flannel);
@@ -117,6 +122,10 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     for name in names.iter().filter(|name| is_configuration(name)) {
         let path = places.cni.join(name);
         let kinds = plugins(&path).unwrap_or_default();
+        // What is chained behind flannel's plugin belongs there.
+        if kinds.iter().any(|kind| kind == "flannel") {
+            continue;
+        }
         let program = kinds.iter().find_map(|kind| match kind.as_str() {
             "calico" => Some("Calico"),
             "cilium-cni" => Some("Cilium"),
@@ -125,8 +134,8 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
         });
         found.extend(program.map(|program| Foreign { program: program.to_owned(), object: format!("configuration {}", path.display()) }));
     }
-    // Canal is flannel with Calico's policies: both belong there.
-    if names.iter().any(|name| name.contains("canal")) {
+    // Then both belong there.
+    if names.iter().any(|name| is_canals(name)) {
         found.retain(|object| object.program != "Calico");
     }
     found.sort_by(|a, b| a.program.cmp(&b.program));
@@ -162,8 +171,12 @@ mod tests {
         assert!(found.expected);
         let others = foreign(&places, &healthy_host());
         assert_eq!(others.known().unwrap().iter().map(|object| object.program.as_str()).collect::<Vec<_>>(), ["Calico"]);
+        put("30-chained.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#);
+        assert_eq!(foreign(&places, &healthy_host()).known().unwrap().len(), 1);
         put("10-canal.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         assert_eq!(foreign(&places, &healthy_host()), Fact::Known(Vec::new()));
+        let found = configurations(&places).known().unwrap().clone();
+        assert!(found.files.iter().any(|file| file.name == "10-canal.conflist" && file.flannel), "{found:?}");
     }
 
     #[test]

@@ -2,11 +2,15 @@
 
 use super::places::Places;
 use crate::facts::daemon::Launch;
+use std::fs::DirEntry;
+use std::path::{Path, PathBuf};
 
 /// The namespace that the manifest has.
 const USUAL: &str = "kube-flannel";
 /// What the names of flannel's pods begin with.
 const PODS: &str = "kube-flannel-ds-";
+/// The container of the daemon in them.
+const CONTAINER: &str = "kube-flannel";
 
 /// The namespace of the pod that this process runs in; none outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
@@ -28,6 +32,16 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
         Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
         None => Launch::Kubernetes { namespace: USUAL.to_owned(), assumed: true },
     }
+}
+
+/// The newest log of the daemon in a pod of this node, as kubelet keeps it.
+pub fn daemon_log(places: &Places) -> Option<PathBuf> {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_flannels =
+        |entry: &DirEntry| entry.file_name().to_str().and_then(|name| name.split_once('_')).is_some_and(|(_, pod)| pod.starts_with(PODS));
+    let logs = entries(&places.pod_logs).filter(is_flannels).flat_map(|pod| entries(&pod.path().join(CONTAINER)));
+    let logs = logs.filter(|log| log.path().extension().is_some_and(|extension| extension == "log"));
+    logs.max_by_key(|log| log.metadata().and_then(|metadata| metadata.modified()).ok()).map(|log| log.path())
 }
 
 /// Whether it may be the name of a namespace.
@@ -56,5 +70,20 @@ mod tests {
             std::fs::create_dir_all(of("pods").join(name)).unwrap();
         }
         assert_eq!(daemon_set(&places), launch("net", false));
+        assert_eq!(daemon_log(&places), None);
+        let put = |name: &str, age: u64| {
+            let path = of("pods").join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+            path
+        };
+        for (name, age) in [("default_p1_1/kube-flannel/0.log", 1), ("net_kube-flannel-ds-abcde_0f/install-cni/0.log", 2)] {
+            put(name, age);
+        }
+        let newest = put("net_kube-flannel-ds-abcde_0f/kube-flannel/1.log", 10);
+        put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log", 20);
+        put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log.gz", 5);
+        assert_eq!(daemon_log(&places), Some(newest));
     }
 }

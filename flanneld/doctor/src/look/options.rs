@@ -1,7 +1,7 @@
 //! How the daemon is told what to do, read without it: the file of its options, and its unit.
 
 use super::places::Places;
-use crate::facts::argument::{Argument, is_edited};
+use crate::facts::argument::{Argument, on_command_line};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ impl Options {
         // A flag wins over a variable.
         let command = unit.replace("\\\n", " ");
         let start = || command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).flat_map(str::split_whitespace);
-        let arguments = Argument::find(start().map(str::to_owned), is_edited);
+        let arguments = on_command_line(start().map(str::to_owned));
         let mut words = start().peekable();
         while let Some(word) = words.next() {
             let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };

@@ -2,6 +2,7 @@
 
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -38,7 +39,7 @@ pub fn sysctls(underlay: &str) -> Sysctls {
         underlay: underlay.to_owned(),
         ip_forward: sysctl("net/ipv4/ip_forward"),
         v6_forwarding: sysctl("net/ipv6/conf/all/forwarding"),
-        accept_ra: sysctl(&format!("net/ipv6/conf/{underlay}/accept_ra")).filter(|_| !underlay.is_empty()),
+        announced: announced(underlay),
         br_netfilter: has_br_netfilter(),
         module: None,
         call_iptables: sysctl("net/bridge/bridge-nf-call-iptables"),
@@ -48,10 +49,33 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
-/// The program that manages networks on this host, as its runtime folder tells: what changes others' objects most often.
-pub fn network_manager() -> Option<String> {
+/// The devices that a node which begins to forward IPv6 has to set accept_ra on: the underlay, where a router may announce itself at any time,
+/// and those that a router announced something on. The kernel removes such routes at once where accept_ra is 1.
+fn announced(underlay: &str) -> Vec<String> {
+    let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
+    let mut devices = learned(&routes);
+    devices.insert(underlay.to_owned());
+    let accepts = |device: &String| !device.is_empty() && sysctl(&format!("net/ipv6/conf/{device}/accept_ra")) == Some(1);
+    devices.into_iter().filter(accepts).collect()
+}
+
+/// The devices with a route by a router that announced it, of /proc/net/ipv6_route: the last two columns are the flags and the device.
+fn learned(routes: &str) -> BTreeSet<String> {
+    // linux/ipv6_route.h and linux/route.h
+    const RTF_GATEWAY: u32 = 0x0002;
+    const RTF_ADDRCONF: u32 = 0x0004_0000;
+    let device = |line: &str| {
+        let (device, rest) = line.trim_end().rsplit_once(char::is_whitespace).map(|(rest, device)| (device, rest))?;
+        let flags = u32::from_str_radix(rest.split_whitespace().next_back()?, 16).ok()?;
+        (flags & RTF_GATEWAY != 0 && flags & RTF_ADDRCONF != 0).then(|| device.to_owned())
+    };
+    routes.lines().filter_map(device).collect()
+}
+
+/// The programs that manage networks on this host, as their runtime folders tell: what changes others' objects most often.
+pub fn network_managers() -> Vec<String> {
     let known = [("/run/NetworkManager", "NetworkManager"), ("/run/systemd/netif", "systemd-networkd")];
-    known.into_iter().find(|(folder, _)| Path::new(folder).is_dir()).map(|(_, name)| name.to_owned())
+    known.into_iter().filter(|(folder, _)| Path::new(folder).is_dir()).map(|(_, name)| name.to_owned()).collect()
 }
 
 /// This host's name.
@@ -108,6 +132,16 @@ mod tests {
         let text = "Ip: a b\nIp: 1 2\nUdp: InDatagrams NoPorts InCsumErrors\nUdp: 7 8 9\n";
         assert_eq!((counter(text, "Udp:", "InCsumErrors"), counter(text, "Tcp:", "InCsumErrors")), (9, 0));
         assert!(checksums().is_ok());
+    }
+
+    #[test]
+    fn routes_of_routers_are_told_by_their_flags() {
+        let none = "00000000000000000000000000000000";
+        let line = |flags: &str, device: &str| {
+            format!("{none} 00 {none} 00 fe80000000000000fc00fffe00000001 00000400 00000001 00000000 {flags} {device:>8}\n")
+        };
+        let routes = [line("00450003", "eth0"), line("00000003", "eth1"), line("00040001", "eth2"), line("00450003", "enp0s8"), "junk\n".to_owned()];
+        assert_eq!(learned(&routes.concat()), BTreeSet::from(["eth0".to_owned(), "enp0s8".to_owned()]));
     }
 
     #[test]

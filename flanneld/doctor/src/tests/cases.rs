@@ -4,8 +4,8 @@ use super::healthy::{interface, peer};
 use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
-use crate::facts::daemon::{Drift, LastWords};
-use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, Way, WayKind};
+use crate::facts::daemon::{Drift, Drifting, LastWords};
+use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, TUNNEL, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
@@ -164,6 +164,11 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("not-running", |facts| stopped(facts, "the network is another one now")),
     ("hangs", |facts| inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())),
     ("port-taken", |facts| {
+        let (purpose, flag, owner) = (TUNNEL.to_owned(), String::new(), None);
+        inside(&mut facts.host.ports).push(Port { number: 8472, udp: true, purpose, flag, owner });
+        all(facts, &State::OverlayCut, true);
+    }),
+    ("port-taken", |facts| {
         inside(&mut facts.host.ports).push(Port {
             number: 8473,
             udp: true,
@@ -177,7 +182,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("config", |facts| facts.store.config = Fact::Known("SubnetLen must be less than /31".to_owned())),
     ("lease", |facts| {
-        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some("no answer".to_owned()), ..Own::default() });
+        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some("no answer".to_owned()) });
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Absent;
@@ -232,7 +237,12 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("firewalld", |facts| firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))),
     ("module", |facts| inside(&mut facts.host.modules).push(Module { name: "vxlan".to_owned(), why: "not found".to_owned() })),
     ("drift-war", |facts| {
-        inside(&mut facts.daemon.drift).push(Drift { object: "route to 10.244.2.0/24".to_owned(), times: 4, by: Some("NetworkManager".to_owned()) });
+        inside(&mut facts.daemon.drift).push(Drift {
+            object: "route to 10.244.2.0/24".to_owned(),
+            kind: Drifting::Route,
+            times: 4,
+            by: vec!["NetworkManager".to_owned()],
+        });
     }),
     ("foreign-route", |facts| {
         let route = Route { to: "10.244.2.0/24".parse().unwrap(), via: Some("192.0.2.77".parse().unwrap()), index: Some(2), protocol: 4, metric: 0 };
@@ -254,6 +264,11 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
+    ("network-overlap", |facts| {
+        let to = "10.244.2.128/25".parse().unwrap();
+        inside(&mut facts.host.routes).push(Route { to, via: Some("192.0.2.1".parse().unwrap()), index: Some(2), protocol: 4, metric: 0 });
+    }),
+    ("network-overlap", |facts| inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap())),
     ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
@@ -337,6 +352,7 @@ pub fn withhold(facts: &mut Facts, need: Need) {
         Need::Store => store.trouble = Fact::unavailable(WHY),
         Need::Config => store.config = Fact::unavailable(WHY),
         Need::OwnLease => leases.own = Fact::unavailable(WHY),
+        Need::Vtep => leases.vtep = Fact::unavailable(WHY),
         Need::Peers => leases.peers = Fact::unavailable(WHY),
         Need::Refused => leases.refused = Fact::unavailable(WHY),
         Need::Mesh => facts.mesh = Fact::unavailable(WHY),

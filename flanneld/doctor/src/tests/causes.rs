@@ -5,8 +5,10 @@ use super::healthy::{healthy, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
+use crate::facts::argument::on_command_line;
 use crate::facts::daemon::LastWords;
-use crate::facts::host::{Module, Port, Route};
+use crate::facts::host::{Module, Port, Route, TUNNEL};
+use crate::facts::mesh::State;
 use crate::facts::store::{Trouble, TroubleKind};
 use subnet_lease::Subnets;
 
@@ -85,6 +87,15 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
     facts.leases.own = Fact::Absent;
     let commands = only(&facts, "lease").remedy.commands;
     assert_eq!(commands, ["systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"]);
+    // A unit of Go flannel's names the store on its command line. A password in it is told nowhere.
+    let words = ["-etcd-endpoints=https://192.0.2.1:2379", "--etcd-prefix", "/n", "--etcd-password=secret", "--etcd-keyfile=/etc/a b"];
+    facts.daemon.arguments = on_command_line(words.map(str::to_owned));
+    let command = only(&facts, "lease").remedy.commands.concat();
+    assert!(
+        command.ends_with("flannelctl leases --long --etcd-endpoints=https://192.0.2.1:2379 --etcd-prefix=/n '--etcd-keyfile=/etc/a b'"),
+        "{command}"
+    );
+    assert!(on_command_line(["--etcd-endpoints=https://root:secret@192.0.2.1:2379".to_owned()]).is_empty());
     let mut facts = healthy();
     CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
     let command = only(&facts, "ipam-full").remedy.commands.concat();
@@ -99,7 +110,7 @@ fn a_clone_gets_an_identity_where_it_has_it_from() {
     let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
     assert!(commands(&facts)[0].contains("/etc/machine-id") && commands(&facts).len() == 2, "{:?}", commands(&facts));
     facts.daemon.id_given = true;
-    assert!(commands(&facts)[0].starts_with("echo FLANNELD_NODE_ID=$(") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
+    assert!(commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
 }
 
 #[test]
@@ -107,7 +118,7 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::NoRoute, text: "no route to host".to_owned() });
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (crate::facts::mesh::State::Cut, false, true));
+        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (State::Cut, false, true));
     }
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
@@ -136,4 +147,18 @@ fn ten_thousand_routes_are_looked_through_once() {
     let found = report(&facts);
     let found: Vec<&str> = found.findings.iter().filter(|finding| finding.check == "foreign-route").map(|finding| finding.about.as_str()).collect();
     assert_eq!(found, [net(9_999).to_string()]);
+}
+
+#[test]
+fn a_taken_port_explains_what_needs_it() {
+    let taken = |number, purpose: &str, flag: &str| {
+        let mut facts = healthy();
+        let (purpose, flag) = (purpose.to_owned(), flag.to_owned());
+        facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, flag, owner: None }]);
+        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+        mesh.paths.iter_mut().for_each(|path| path.state = State::OverlayCut);
+        causes(&facts)
+    };
+    assert_eq!(taken(8472, TUNNEL, ""), ["port-taken"]);
+    assert_eq!(taken(8473, "probes", "probe-port"), ["encap-blocked", "port-taken"]);
 }

@@ -1,12 +1,13 @@
 //! Listings of firewalls in, findings out; sysctls by family; what is corrected.
 
 use super::healthy::healthy;
-use super::{only, report};
+use super::{causes, only, report};
 use crate::carrier::Carrier;
 use crate::correct::corrections;
 use crate::fact::Fact;
-use crate::facts::host::Sysctls;
+use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
+use crate::finding::Severity;
 use crate::firewalls::{Firewalls, Table, table};
 use crate::nftables;
 use proptest::prelude::*;
@@ -69,6 +70,12 @@ fn sysctls_are_named_for_the_families_in_use() {
         only(&facts, "ipv6-forwarding").remedy.commands,
         ["sysctl -w net/ipv6/conf/eth0/accept_ra=2", "sysctl -w net.ipv6.conf.all.forwarding=1"]
     );
+    // So is that of another interface than the underlay.
+    let nat = Sysctls { announced: vec!["enp0s3".to_owned(), "eth0".to_owned()], ..bad.clone() };
+    assert_eq!(
+        only(&with(&network(), &nat, Firewalls::default()), "ipv6-forwarding").remedy.commands,
+        ["sysctl -w net/ipv6/conf/enp0s3/accept_ra=2", "sysctl -w net/ipv6/conf/eth0/accept_ra=2", "sysctl -w net.ipv6.conf.all.forwarding=1"]
+    );
     // A file that is not there is no finding.
     let none = Sysctls { br_netfilter: true, ..Sysctls::default() };
     assert_eq!((checks(&network(), &none), corrections(&network(), &none)), (vec![], vec![]));
@@ -91,10 +98,8 @@ fn corrections_keep_router_advertisements() {
             "/proc/sys/net/bridge/bridge-nf-call-ip6tables 0 -> 1",
         ]
     );
-    for accept_ra in [Some(0), Some(2), None] {
-        assert!(!list(&Sysctls { accept_ra, ..bad.clone() }).iter().any(|line| line.contains("accept_ra")), "{accept_ra:?}");
-    }
-    let vlan = Sysctls { underlay: "eth0.7".to_owned(), ..bad };
+    assert!(!list(&Sysctls { announced: Vec::new(), ..bad.clone() }).iter().any(|line| line.contains("accept_ra")));
+    let vlan = Sysctls { announced: vec!["eth0.7".to_owned()], ..bad };
     assert!(list(&vlan)[1].starts_with("/proc/sys/net/ipv6/conf/eth0.7/accept_ra"), "{:?}", list(&vlan));
 }
 
@@ -129,6 +134,10 @@ fn a_reject_rule_counts_if_it_comes_first() {
     assert_eq!(seen(&network(), &listing(&[JUMP, REJECT])), [""; 0]);
     assert_eq!(seen(&nft, &listing(&[REJECT])), ["forward-reject"]);
     assert_eq!(seen(&nft, &listing(&["-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT])), [""; 0]);
+    for (rule, is) in [("-i cni0", true), ("-o flannel+", true), ("! -i eth0", true), ("-i eth0", false), ("! -i cni0", false)] {
+        let wanted: &[&str] = if is { &[] } else { &["forward-reject"] };
+        assert_eq!(seen(&nft, &listing(&[&format!("-A FORWARD {rule} -j ACCEPT"), REJECT])), wanted, "{rule}");
+    }
     assert_eq!(seen(&network(), &listing(&["-A FORWARD -i eth9 -j REJECT", "-A FORWARD -m conntrack --ctstate INVALID -j DROP", JUMP])), [""; 0]);
 }
 
@@ -153,6 +162,9 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
     }
     assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
     assert_eq!(seen(&Network { carrier: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    // Tunnels of all families travel in one: the other family's firewall has nothing to let in.
+    let of = |outer_ipv6| seen(&Network { outer_ipv6, ..network() }, &ufw("DROP", ""));
+    assert_eq!((of(Some(false)), of(Some(true))), (vec!["ufw".to_owned()], Vec::new()));
     let ipip = Network { carrier: Some(Carrier::Ipip), ..network() };
     for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.168.56.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
         let wanted: &[&str] = if is { &[] } else { &["ufw"] };
@@ -228,6 +240,14 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         ("meta nfproto ipv6 accept", 1),
         ("iifname \"flannel*\" accept; oifname \"flannel*\" accept", 0),
         ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
+        ("iifname != \"eth0\" accept", 0),
+        ("iifname != \"flannel.1\" accept", 2),
+        ("ct state != new accept", 2),
+        ("iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }", 0),
+        ("iifname vmap { \"lo\" : accept, \"cni0\" : jump inner }", 1),
+        ("ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }", 1),
+        ("ct state vmap { established : accept, invalid : drop }", 2),
+        ("tcp dport 22 iifname vmap { \"cni0\" : accept }", 2),
         ("accept", 0),
     ] {
         assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
@@ -250,4 +270,49 @@ proptest! {
     fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
         let _ = table(&text, &NET.parse().unwrap(), Some(&Carrier::port(8472)), "iptables");
     }
+}
+
+#[test]
+fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
+    let of = |udp, tcp, refuses| {
+        let mut facts = healthy();
+        facts.host.checksums = Fact::Known(Checksums { udp, tcp });
+        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+        (mesh.paths[0].ping_only, mesh.paths[0].refuses) = (true, refuses);
+        causes(&facts)
+    };
+    assert_eq!(of(3, 0, false), ["checksum"]);
+    // A segment from the Internet, and a peer whose daemon starts anew.
+    for (udp, tcp, refuses) in [(2, 0, false), (0, 50, false), (50, 50, true)] {
+        assert_eq!(of(udp, tcp, refuses), ["probe-filtered"], "{udp} {tcp} {refuses}");
+    }
+}
+
+#[test]
+fn routes_inside_the_network_matter_where_they_win() {
+    let of = |to: &str, protocol, index| {
+        let mut facts = healthy();
+        let Fact::Known(routes) = &mut facts.host.routes else { panic!("no routes") };
+        routes.push(Route { to: to.parse().unwrap(), via: None, index: Some(index), protocol, metric: 0 });
+        report(&facts).findings.iter().map(|finding| (finding.check.clone(), finding.severity)).collect::<Vec<_>>()
+    };
+    let found = |severity| vec![("network-overlap".to_owned(), severity)];
+    assert_eq!(of("10.244.2.0/25", 4, 2), found(Severity::Broken), "a part of a peer's subnet");
+    assert_eq!(of("10.244.2.0/23", 4, 2), found(Severity::Risk), "flannel's own route is longer");
+    assert_eq!(of("10.244.128.0/17", 4, 5), found(Severity::Risk), "nobody has it yet");
+    assert_eq!(of("10.244.128.7/32", 4, 2), [], "a node inside the network");
+    assert_eq!(of("10.0.0.0/8", 4, 5), [], "flannel's are longer, whoever has a subnet");
+    assert_eq!(of("10.244.128.0/17", 2, 5), [], "an address is told by itself");
+    assert_eq!(of("10.244.1.7/32", 3, 5), [], "a pod of this node");
+    assert_eq!(of("172.31.0.0/16", 4, 5), []);
+}
+
+#[test]
+fn dockers_own_network_is_an_overlap_and_no_stale_bridge() {
+    let mut facts = healthy();
+    let own = subnet_lease::Subnets::V4("172.20.1.0/24".parse().unwrap());
+    facts.network = Fact::Known(Network { networks: subnet_lease::Subnets::V4("172.16.0.0/12".parse().unwrap()), own, ..network() });
+    let found = report(&facts).findings;
+    assert!(found.iter().all(|finding| finding.check != "stale-bridge"), "{found:#?}");
+    assert!(found.iter().any(|finding| finding.check == "network-overlap" && finding.about == "docker0 172.17.0.0/16"), "{found:#?}");
 }

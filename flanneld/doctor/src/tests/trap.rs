@@ -30,7 +30,7 @@ fn it_is_named_with_the_way_out() {
     let facts = trap(&State::Cut, false);
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
-    assert_eq!(finding.remedy.commands, ["echo FLANNELD_IFACE=eth1 >> /etc/default/flanneld", "systemctl restart flanneld"]);
+    assert_eq!(finding.remedy.commands, [r"printf '\n%s\n' FLANNELD_IFACE=eth1 >> /etc/default/flanneld", "systemctl restart flanneld"]);
     assert_eq!(finding.remedy.on, "every node");
     let seen: Vec<&str> = finding.evidence.iter().map(|seen| seen.text.as_str()).collect();
     assert_eq!(

@@ -78,6 +78,7 @@ impl Node {
             state: peer.shown,
             state_age_ms: age(now, peer.since),
             ping_only: peer.standing.present.ping_only,
+            refuses: peer.refuses,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked: peer.history.asked(),
