@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(500);
 /// A visit that is so late is entered again.
 const OVERDUE: Duration = Duration::from_secs(2);
-/// The bytes of all packets that wait for sessions. A node whose peers are all dead does not fill its memory with packets for them.
+/// The bytes of all packets that wait for sessions, beside the first of each peer. A node whose peers are all dead does not fill its memory with
+/// packets for them.
 const PARKED: usize = 16 << 20;
 /// The bits of a peer's index.
 const INDEX: u32 = 0x00ff_ffff;
@@ -143,15 +144,16 @@ impl Device {
 
     /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
     pub(super) fn park(&self, peer: &Peer, link: &mut Link, plain: &[u8], now: Instant) -> usize {
-        if self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED {
-            self.parked.fetch_sub(plain.len(), Ordering::Relaxed);
-            return 1;
-        }
-        let gone = link.park(plain);
         if link.initiated.is_none() {
             self.visit_by(peer, link, now);
         }
-        gone.map_or(0, |gone| {
+        let full = self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED;
+        // The first is kept in any case: without one nobody asks for a session, and the room may be full of packets for peers that are dead.
+        if full && !link.parked.is_empty() {
+            self.parked.fetch_sub(plain.len(), Ordering::Relaxed);
+            return 1;
+        }
+        link.park(plain).map_or(0, |gone| {
             self.unparked(&gone);
             1
         })

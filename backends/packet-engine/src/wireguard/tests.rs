@@ -424,6 +424,41 @@ fn what_waits_is_bounded() {
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
 }
 
+/// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.
+#[test]
+fn dead_peers_keep_nobody_from_a_session() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.device.change().set_mtu(u16::MAX);
+    // Neither knows the other's endpoint when it is to be greeted, so that nothing but a packet asks for a session.
+    for (node, peer, allowed) in [(&a, b.key, "10.5.2.0/24"), (&b, a.key, "10.5.1.0/24")] {
+        let mut change = node.device.change();
+        change.set_peer(peer, None, None, 0).unwrap();
+        change.set_allowed_ip(net(allowed), peer).unwrap();
+    }
+    b.work();
+    for number in 3..6 {
+        a.add(&Node::new(number), &[&format!("10.5.{number}.0/24")]);
+    }
+    a.work();
+    a.sent.clear();
+    let snapshot = a.device.snapshot().clone();
+    let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
+    let mut dropped = 0;
+    for number in 3..6 {
+        let large = packet(ip("10.5.1.9"), Ipv4Addr::new(10, 5, number, 9).into(), &[0; 60_000]);
+        let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
+        assert_eq!(sealer.hold(slot), Ok(Way::Parked));
+        dropped += (0..128).map(|_| sealer.park(&large)).sum::<usize>();
+    }
+    drop(sealer);
+    assert!(dropped > 0, "there is room left");
+    a.device.change().set_peer(b.key, Some(b.address), None, 0).unwrap();
+    let found = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[1; 60_000]);
+    assert_eq!(a.pod_sends(&found), Ok(None));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.delivered, [found]);
+}
+
 /// A subnet moves between two nodes while packets are sealed for it: each goes to who had it at some moment between before and after.
 #[test]
 fn a_subnet_moves_under_packets() {
