@@ -123,8 +123,8 @@ impl Device {
         link.initiated = None;
         link.sent += length as u64;
         link.received += message.bytes().len() as u64;
-        link.shaken(now);
-        self.unpark(peer, link, snapshot, buffer, send);
+        link.shaken(now, now);
+        self.unpark(peer, link, snapshot, now, buffer, send);
         self.used(peer, link, now);
         Ok(())
     }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 const PARKED: usize = 128;
 /// How long packets of the former tunnel are still accepted once the new one has a session.
 const LINGER: Duration = Duration::from_secs(10);
+/// How long packets are sent in a session (REJECT_AFTER_TIME). The other end silently drops what comes later.
+const LASTS: Duration = Duration::from_secs(180);
 
 /// A peer's state, behind its lock.
 pub(super) struct Link {
@@ -28,6 +30,8 @@ pub(super) struct Link {
     pub(super) removed: bool,
     /// The tunnel with our present keys, which makes the handshakes. Made when it is needed first.
     tunn: Option<Box<Tunn>>,
+    /// When its session ends. None before it has one that the peer is known to have, too.
+    ends: Option<Instant>,
     /// The tunnel with the keys before.
     old: Option<Old>,
     /// Which of its two indices the present tunnel uses, so that a datagram's index tells the tunnel.
@@ -57,6 +61,8 @@ pub(super) struct Link {
 /// The tunnel of former keys.
 struct Old {
     tunn: Box<Tunn>,
+    /// When its session ends.
+    ends: Option<Instant>,
     /// Whether it may still send. After a change of the private key it may not; a new preshared key counts from the next handshake.
     sends: bool,
     /// When it ends, once the present one has a session.
@@ -85,6 +91,7 @@ impl Link {
             keepalive,
             removed: false,
             tunn: None,
+            ends: None,
             old: None,
             parity: 0,
             parked: VecDeque::new(),
@@ -142,8 +149,9 @@ impl Link {
         let Some(tunn) = self.tunn.take() else {
             return self.old.iter_mut().for_each(|old| old.sends &= sends);
         };
-        if has_session(&tunn) {
-            self.old = Some(Old { tunn, sends, until: None });
+        let ends = self.ends.take();
+        if ends.is_some() && has_session(&tunn) {
+            self.old = Some(Old { tunn, ends, sends, until: None });
             self.parity ^= 1;
         } else if let Some(old) = &mut self.old {
             // What has no session is worth less than what packets may still come in with.
@@ -153,11 +161,13 @@ impl Link {
     }
 
     /// The tunnel whose session packets are sent in.
-    pub(super) fn sending(&self) -> Option<Which> {
-        if self.tunn.as_deref().is_some_and(has_session) {
+    pub(super) fn sending(&self, now: Instant) -> Option<Which> {
+        // The library ends sessions at visits, which are seconds apart, or when it gives up.
+        let lasts = |tunn: &Tunn, ends: Option<Instant>| ends.is_some_and(|ends| now < ends) && has_session(tunn);
+        if self.tunn.as_deref().is_some_and(|tunn| lasts(tunn, self.ends)) {
             return Some(Which::Present);
         }
-        self.old.as_ref().filter(|old| old.sends && has_session(&old.tunn)).map(|_| Which::Old)
+        self.old.as_ref().filter(|old| old.sends && lasts(&old.tunn, old.ends)).map(|_| Which::Old)
     }
 
     /// Seals a packet, which is padded, in the session of a tunnel that has one. Returns the length of the message.
@@ -196,12 +206,28 @@ impl Link {
         if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
 
-    /// A handshake was completed.
-    pub(super) fn shaken(&mut self, now: Instant) {
+    /// A handshake was completed, whose session is as old as `since`.
+    pub(super) fn shaken(&mut self, since: Instant, now: Instant) {
         self.handshake = Some(SystemTime::now());
+        self.ends = self.ends.max(Some(since + LASTS));
         if let Some(old) = &mut self.old {
             old.until = Some(now + LINGER);
         }
+    }
+
+    /// A packet was opened by the tunnel of this parity: the peer has that session.
+    #[inline]
+    pub(super) fn heard(&mut self, parity: u32, now: Instant) {
+        if parity == self.parity && self.ends.is_none_or(|ends| ends <= now) {
+            self.heard_first(now);
+        }
+    }
+
+    /// The peer used the answer before our last one. The library tells how old the youngest session is.
+    #[cold]
+    fn heard_first(&mut self, now: Instant) {
+        let age = self.tunn.as_deref().and_then(Tunn::time_since_last_handshake);
+        self.ends = age.and_then(|age| now.checked_sub(age)).map(|since| since + LASTS);
     }
 
     /// Ends the former tunnel when its time has come or its session is over.
@@ -215,12 +241,13 @@ impl Link {
     pub(super) fn remove(&mut self) {
         self.removed = true;
         self.tunn = None;
+        self.ends = None;
         self.old = None;
         self.due = None;
     }
 }
 
-/// Whether a tunnel has a session that packets can be sent in.
+/// Whether a tunnel has a session. It may be one that the peer has not confirmed, and it may be over.
 #[inline]
 fn has_session(tunn: &Tunn) -> bool {
     tunn.time_since_last_handshake().is_some()

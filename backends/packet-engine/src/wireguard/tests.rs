@@ -51,6 +51,8 @@ struct Node {
     delivered: Vec<Vec<u8>>,
     /// Datagrams that it sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// How far its clock is ahead. The library has another clock.
+    ahead: Duration,
 }
 
 impl Node {
@@ -65,6 +67,7 @@ impl Node {
             key: [0; 32],
             delivered: Vec::new(),
             sent: VecDeque::new(),
+            ahead: Duration::ZERO,
         };
         node.rekey(number);
         node
@@ -83,16 +86,26 @@ impl Node {
         allowed.iter().for_each(|allowed| change.set_allowed_ip(net(allowed), peer.key).unwrap());
     }
 
+    fn now(&self) -> Instant {
+        Instant::now() + self.ahead
+    }
+
     /// Does all work that is due.
     fn work(&mut self) {
-        let Self { device, worker, sent, .. } = self;
-        while device.work(worker, &mut |to, datagram| sent.push_back((to, datagram.to_vec()))).is_some_and(|next| next <= Instant::now()) {}
+        loop {
+            let now = self.now();
+            let Self { device, worker, sent, .. } = self;
+            let next = device.work_at(now, worker, &mut |to, datagram| sent.push_back((to, datagram.to_vec())));
+            if next.is_none_or(|next| next > self.now()) {
+                return;
+            }
+        }
     }
 
     /// Sends a packet of a pod. Returns the sealed datagram, or nothing if it waits for a session.
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
-        let mut sealer = Sealer::new(&self.device, &snapshot, Instant::now());
+        let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
         let slot = sealer.route(&Header::parse(packet).unwrap(), packet.len()).map_err(|(_, reason)| reason)?;
         let mut plain = packet.to_vec();
         plain.resize(sealer.padded(packet.len()), 0);
@@ -114,7 +127,7 @@ impl Node {
     /// Receives a datagram.
     fn receives(&mut self, from: SocketAddr, datagram: &[u8]) -> Result<(), Reason> {
         let snapshot = self.device.snapshot();
-        let mut opener = Opener::new(&self.device, &snapshot, Instant::now());
+        let mut opener = Opener::new(&self.device, &snapshot, self.now());
         let mut datagram = datagram.to_vec();
         if let Some(header) = opener.open(&mut datagram, from, &mut Vec::new())? {
             self.delivered.push(datagram[..header.total_len].to_vec());
@@ -422,6 +435,45 @@ fn what_waits_is_bounded() {
     assert_eq!(left, 1024);
     a.device.change().remove_peer(&b.key);
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
+}
+
+/// A kernel drops what comes in a session after that, and says nothing.
+#[test]
+fn a_session_is_not_sent_in_beyond_its_time() {
+    let (mut a, mut b) = pair();
+    let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
+    let back = packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back");
+    (a.ahead, b.ahead) = (Duration::from_secs(170), Duration::from_secs(170));
+    assert!(a.pod_sends(&there).unwrap().is_some() && b.pod_sends(&back).unwrap().is_some());
+    (a.ahead, b.ahead) = (Duration::from_secs(181), Duration::from_secs(181));
+    assert_eq!((a.pod_sends(&there), b.pod_sends(&back)), (Ok(None), Ok(None)));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!((&a.delivered, &b.delivered), (&vec![back], &vec![there]), "each is sent in a new session");
+}
+
+/// An answer makes a session that the peer may never use: with another preshared key it cannot.
+#[test]
+fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
+    let (mut a, b) = (Node::new(1), Node::new(2));
+    b.add(&a, &["10.5.1.0/24"]);
+    a.device.change().set_peer(b.key, Some(b.address), Some(Secret::new([5; 32])), 0).unwrap();
+    // More than the library has places for sessions.
+    for _ in 0..9 {
+        a.work();
+        a.sent.clear();
+        let snapshot = b.device.snapshot().clone();
+        let peer = snapshot.peers.get(&a.key).unwrap();
+        let mut link = peer.lock();
+        let mut initiation = [0; 148];
+        let tunn = link.tunn(&a.key, b.device.index(peer.slot)).unwrap();
+        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        drop(link);
+        pause();
+        a.receives(b.address, &initiation).unwrap();
+        a.work();
+        assert!(a.sent.iter().any(|(_, answer)| answer.len() == 92), "it answers");
+        assert_eq!(a.device.snapshot().peers.get(&b.key).unwrap().lock().sending(a.now()), None);
+    }
 }
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.

@@ -36,10 +36,10 @@ impl Device {
         self.tick(link, now, buffer, send);
         let kept = self.keep_alive(link, now, buffer, send);
         let wanted = greet || !kept || !link.parked.is_empty();
-        if link.sending().is_none() && wanted || link.rekeys {
+        if link.sending(now).is_none() && wanted || link.rekeys {
             self.initiate(peer, link, now, buffer, send);
         }
-        self.unpark(peer, link, snapshot, buffer, send);
+        self.unpark(peer, link, snapshot, now, buffer, send);
         if let Some(next) = next_visit(link, now) {
             self.visit_by(peer, link, next);
         }
@@ -92,7 +92,7 @@ impl Device {
             return true;
         }
         link.kept = Some(now);
-        let (Some(to), Some(which)) = (link.endpoint, link.sending()) else { return false };
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return false };
         if let Some(message) = link.seal(which, &[], buffer).and_then(|length| buffer.get(..length)) {
             send(to, message);
         }
@@ -115,8 +115,8 @@ impl Device {
     }
 
     /// Sends what waited for a session, if there is one.
-    pub(super) fn unpark(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), Some(which)) = (link.endpoint, link.sending()) else { return };
+    pub(super) fn unpark(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) {
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return };
         while let Some(plain) = link.parked.pop_front() {
             self.unparked(&plain);
             // Its subnet may have moved to another peer meanwhile.

@@ -33,13 +33,17 @@ pub(super) type Send<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]);
 impl Device {
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
     pub fn work(&self, worker: &mut Worker, send: &mut dyn FnMut(SocketAddr, &[u8])) -> Option<Instant> {
-        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
-        tracing::dispatcher::with_default(&tracing::Dispatch::none(), || self.round(worker, send))
+        self.work_at(Instant::now(), worker, send)
     }
 
-    fn round(&self, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
+    /// The round of a moment.
+    pub(super) fn work_at(&self, now: Instant, worker: &mut Worker, send: &mut dyn FnMut(SocketAddr, &[u8])) -> Option<Instant> {
+        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
+        tracing::dispatcher::with_default(&tracing::Dispatch::none(), || self.round(now, worker, send))
+    }
+
+    fn round(&self, now: Instant, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
         let snapshot = self.snapshot();
-        let now = Instant::now();
         let mut messages = std::mem::take(&mut worker.messages);
         self.pending.take(&mut messages);
         for message in messages.drain(..) {
