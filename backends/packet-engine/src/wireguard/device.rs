@@ -129,14 +129,14 @@ impl Device {
     #[inline]
     pub(super) fn used(&self, peer: &Peer, link: &mut Link, now: Instant) {
         link.used = now;
-        self.visit_by(peer, link, now + BUSY);
+        self.visit_by(peer, link, now + BUSY, now);
     }
 
     /// Has a peer visited by a time.
     #[inline]
-    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant) {
+    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant, now: Instant) {
         // A visit that is long overdue was lost: its peer had not been published yet, or its slot was another's.
-        if link.due.is_none_or(|due| due > at || due + OVERDUE < at) {
+        if link.due.is_none_or(|due| due > at || due + OVERDUE < now) {
             link.due = Some(at);
             self.pending.schedule(at, peer.slot);
         }
@@ -144,8 +144,9 @@ impl Device {
 
     /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
     pub(super) fn park(&self, peer: &Peer, link: &mut Link, plain: &[u8], now: Instant) -> usize {
-        if link.initiated.is_none() {
-            self.visit_by(peer, link, now);
+        if !link.initiated {
+            let at = link.again.map_or(now, |again| again.max(now));
+            self.visit_by(peer, link, at, now);
         }
         let full = self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED;
         // The first is kept in any case: without one nobody asks for a session, and the room may be full of packets for peers that are dead.
@@ -176,7 +177,7 @@ impl Device {
     pub(super) fn confirmed(&self, peer: &Peer, link: &mut Link, now: Instant) {
         crate::counters::add(&self.counters.handshakes.completed, 1);
         if !link.parked.is_empty() {
-            self.visit_by(peer, link, now);
+            self.visit_by(peer, link, now, now);
         }
     }
 
@@ -244,7 +245,7 @@ impl Change<'_> {
         if link.keepalive != keepalive {
             link.keepalive = keepalive;
             link.kept = None;
-            self.device.visit_by(peer, &mut link, self.now);
+            self.device.visit_by(peer, &mut link, self.now, self.now);
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Device {
         add(&self.counters.handshakes.answered, 1);
         link.answered = Some(now);
         link.unconfirmed = session;
-        link.initiated = None;
+        link.initiated = false;
         link.sent += length as u64;
         link.received += message.bytes().len() as u64;
         if link.endpoint.is_none() {
@@ -120,7 +120,7 @@ impl Device {
         let length = keepalive.len();
         add(&self.counters.handshakes.completed, 1);
         link.endpoint = Some(message.from);
-        link.initiated = None;
+        link.initiated = false;
         link.sent += length as u64;
         link.received += message.bytes().len() as u64;
         link.shaken(now, now);

@@ -14,6 +14,11 @@ use std::time::{Duration, Instant, SystemTime};
 const PARKED: usize = 128;
 /// How long packets of the former tunnel are still accepted once the new one has a session.
 const LINGER: Duration = Duration::from_secs(10);
+/// Initiations to one peer are at least this far apart (REKEY_TIMEOUT), and a little more so that two nodes do not keep step.
+const RETRY: Duration = Duration::from_secs(5);
+const JITTER: u64 = 333;
+/// How long initiations are sent that lead to no session (REKEY_ATTEMPT_TIME).
+const GIVE_UP: Duration = Duration::from_secs(90);
 /// How long packets are sent in a session (REJECT_AFTER_TIME). The other end silently drops what comes later.
 const LASTS: Duration = Duration::from_secs(180);
 
@@ -38,8 +43,12 @@ pub(super) struct Link {
     parity: u32,
     /// Plain packets that wait for a session, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
-    /// When the initiation was sent that has no answer yet.
-    pub(super) initiated: Option<Instant>,
+    /// Whether an initiation was sent that has no answer yet.
+    pub(super) initiated: bool,
+    /// The earliest time of the next initiation, whatever becomes of the last.
+    pub(super) again: Option<Instant>,
+    /// Since when initiations are sent without a session coming of them.
+    tries: Option<Instant>,
     /// When an initiation of the peer was answered last.
     pub(super) answered: Option<Instant>,
     /// The index of the session that the peer has to confirm with its first packet.
@@ -95,7 +104,9 @@ impl Link {
             old: None,
             parity: 0,
             parked: VecDeque::new(),
-            initiated: None,
+            initiated: false,
+            again: None,
+            tries: None,
             answered: None,
             unconfirmed: None,
             used: now,
@@ -144,7 +155,9 @@ impl Link {
 
     /// The keys changed: the present tunnel becomes the former one.
     pub(super) fn renew(&mut self, sends: bool) {
-        self.initiated = None;
+        self.initiated = false;
+        self.again = None;
+        self.tries = None;
         self.unconfirmed = None;
         let Some(tunn) = self.tunn.take() else {
             return self.old.iter_mut().for_each(|old| old.sends &= sends);
@@ -158,6 +171,30 @@ impl Link {
             old.sends &= sends;
             old.until = None;
         }
+    }
+
+    /// An initiation was sent.
+    pub(super) fn begun(&mut self, now: Instant) {
+        self.initiated = true;
+        self.again = Some(now + RETRY + Duration::from_millis(rand::random_range(0..JITTER)));
+        self.tries.get_or_insert(now);
+    }
+
+    /// Whether an initiation may be sent: none waits for its answer, and the last was long enough ago. An answer to the peer's own initiation ends
+    /// the waiting, so that with different preshared keys two nodes would provoke each other without end.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        !self.initiated && self.again.is_none_or(|again| again <= now)
+    }
+
+    /// Whether initiations have been sent in vain for too long.
+    pub(super) fn is_tired(&self, now: Instant) -> bool {
+        self.tries.is_some_and(|since| now.saturating_duration_since(since) >= GIVE_UP)
+    }
+
+    /// No session comes of the initiations sent so far.
+    pub(super) fn given_up(&mut self) {
+        self.initiated = false;
+        self.tries = None;
     }
 
     /// The tunnel whose session packets are sent in.
@@ -202,6 +239,10 @@ impl Link {
 
     /// Keeps a packet until there is a session. Returns the packet that had to go for it.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
+        if self.parked.is_empty() && !self.initiated {
+            // What was tried before somebody wanted it, perhaps long ago, does not count against this packet.
+            self.tries = None;
+        }
         self.parked.push_back(plain.to_vec());
         if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
@@ -209,6 +250,7 @@ impl Link {
     /// A handshake was completed, whose session is as old as `since`.
     pub(super) fn shaken(&mut self, since: Instant, now: Instant) {
         self.handshake = Some(SystemTime::now());
+        self.tries = None;
         self.ends = self.ends.max(Some(since + LASTS));
         if let Some(old) = &mut self.old {
             old.until = Some(now + LINGER);

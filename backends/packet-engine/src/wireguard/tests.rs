@@ -102,6 +102,13 @@ impl Node {
         }
     }
 
+    /// Adds a peer with a preshared key.
+    fn shares(&self, peer: &Node, allowed: &str, preshared: u8) {
+        let mut change = self.device.change();
+        change.set_peer(peer.key, Some(peer.address), Some(Secret::new([preshared; 32])), 0).unwrap();
+        change.set_allowed_ip(net(allowed), peer.key).unwrap();
+    }
+
     /// Sends a packet of a pod. Returns the sealed datagram, or nothing if it waits for a session.
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
@@ -474,6 +481,36 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
         assert!(a.sent.iter().any(|(_, answer)| answer.len() == 92), "it answers");
         assert_eq!(a.device.snapshot().peers.get(&b.key).unwrap().lock().sending(a.now()), None);
     }
+}
+
+/// Both ends have packets for each other and another preshared key. Each answers the other's initiations and can use no answer.
+#[test]
+fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.shares(&b, "10.5.2.0/24", 1);
+    b.shares(&a, "10.5.1.0/24", 2);
+    for second in 0..120 {
+        a.ahead = Duration::from_secs(second);
+        b.ahead = a.ahead;
+        assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+        assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"y")), Ok(None));
+        settle(&mut [&mut a, &mut b]);
+    }
+    for node in [&a, &b] {
+        let handshakes = &node.device.counters.handshakes;
+        assert!((10..=25).contains(&count(&handshakes.initiated)), "{handshakes:?}");
+        assert!(count(&handshakes.answered) >= 10, "{handshakes:?}");
+        assert_eq!((count(&handshakes.failed), count(&handshakes.completed)), (1, 0));
+        let dropped = node.device.counters.sent.drops(Reason::NoSession);
+        assert!((88..=100).contains(&dropped), "{dropped} packets waited for a session in vain");
+    }
+    // With one key, what waits is not older than that.
+    let lost = [&a, &b].map(|node| node.device.counters.sent.drops(Reason::NoSession) as usize);
+    (a.ahead, b.ahead) = (Duration::from_secs(130), Duration::from_secs(130));
+    b.device.change().set_peer(a.key, None, Some(Secret::new([1; 32])), 0).unwrap();
+    assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"z")), Ok(None));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
 }
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.

@@ -11,17 +11,15 @@ use crate::reason::Reason;
 use boringtun::noise::TunnResult;
 use std::time::{Duration, Instant};
 
-/// An initiation without an answer is repeated after this, and a little more so that two nodes do not keep step.
-const RETRY: Duration = Duration::from_secs(5);
-const JITTER: u64 = 333;
 /// How often a peer with a session is visited, by how long nothing was sent or received.
 const VISITS: [(Duration, Duration); 3] = [
     (Duration::from_secs(1), Duration::from_millis(500)),
     // Until then keepalives and handshakes may become due that answer what was received or sent.
     (Duration::from_secs(16), Duration::from_secs(1)),
     // What is left are the ends of sessions, after two and three minutes.
-    (Duration::MAX, Duration::from_secs(5)),
+    (Duration::MAX, SELDOM),
 ];
+const SELDOM: Duration = Duration::from_secs(5);
 /// The types of messages.
 const INITIATION: u8 = 1;
 const DATA: u8 = 4;
@@ -41,7 +39,7 @@ impl Device {
         }
         self.unpark(peer, link, snapshot, now, buffer, send);
         if let Some(next) = next_visit(link, now) {
-            self.visit_by(peer, link, next);
+            self.visit_by(peer, link, next, now);
         }
     }
 
@@ -57,14 +55,16 @@ impl Device {
                 emit(message);
                 if message.first() == Some(&INITIATION) {
                     add(&self.counters.handshakes.initiated, 1);
-                    link.initiated = Some(now);
+                    link.begun(now);
                 }
             }
             // It stays in that state until the next initiation.
-            Some(TunnResult::Err(_)) => given_up = link.initiated.take().is_some(),
+            Some(TunnResult::Err(_)) => given_up = link.initiated,
             _ => {}
         }
-        if given_up {
+        // The library counts anew after each answer to the peer.
+        if given_up || link.is_tired(now) {
+            link.given_up();
             add(&self.counters.handshakes.failed, 1);
             self.give_up(link);
         }
@@ -99,9 +99,9 @@ impl Device {
         true
     }
 
-    /// Initiates a handshake, unless one waits for its answer.
+    /// Initiates a handshake, unless one waits for its answer or the last was initiated a moment ago.
     fn initiate(&self, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), None) = (link.endpoint, link.initiated) else { return };
+        let (Some(to), true) = (link.endpoint, link.may_begin(now)) else { return };
         let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else { return };
         let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
             return;
@@ -109,7 +109,7 @@ impl Device {
         send(to, message);
         let length = message.len();
         add(&self.counters.handshakes.initiated, 1);
-        link.initiated = Some(now);
+        link.begun(now);
         link.rekeys = false;
         link.sent += length as u64;
     }
@@ -144,10 +144,11 @@ fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
 
 /// When a peer has to be visited again. None if nothing can become due before its packets flow again or it sends a message.
 fn next_visit(link: &Link, now: Instant) -> Option<Instant> {
-    let retry = link.initiated.map(|at| at + RETRY + Duration::from_millis(rand::random_range(0..JITTER)));
+    // Packets that wait although it is time wait for something else, such as a key.
+    let retry = link.again.filter(|again| link.initiated || !link.parked.is_empty() && *again > now);
     let session = link.has_session().then(|| {
         let quiet = now.saturating_duration_since(link.used);
-        now + VISITS.iter().find(|(limit, _)| quiet < *limit).map_or(RETRY, |(_, pause)| *pause)
+        now + VISITS.iter().find(|(limit, _)| quiet < *limit).map_or(SELDOM, |(_, pause)| *pause)
     });
     let keepalive = link.kept.filter(|_| link.keepalive > 0).map(|kept| kept + Duration::from_secs(link.keepalive.into()));
     // Never in the past, whatever the clock did: a peer must not be visited over and over.
