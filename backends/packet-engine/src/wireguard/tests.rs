@@ -95,7 +95,10 @@ impl Node {
         loop {
             let now = self.now();
             let Self { device, worker, sent, .. } = self;
-            let next = device.work_at(now, worker, &mut |to, datagram| sent.push_back((to, datagram.to_vec())));
+            let next = device.work_at(now, worker, &mut |to, datagram| {
+                sent.push_back((to, datagram.to_vec()));
+                Ok(())
+            });
             if next.is_none_or(|next| next > self.now()) {
                 return;
             }
@@ -511,6 +514,24 @@ fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
     assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"z")), Ok(None));
     settle(&mut [&mut a, &mut b]);
     assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
+}
+
+#[test]
+fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24"]);
+    b.device.change().set_peer(a.key, None, None, 0).unwrap();
+    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    a.work();
+    let (_, initiation) = a.sent.pop_front().unwrap();
+    b.receives(a.address, &initiation).unwrap();
+    b.work();
+    let (_, answer) = b.sent.pop_front().unwrap();
+    a.receives(b.address, &answer).unwrap();
+    a.device.work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
+    let sent = &a.device.counters.sent;
+    // The keepalive that confirms the session, and the packet.
+    assert_eq!((count(&sent.packets), sent.drops(Reason::SendFailed)), (0, 2));
 }
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.

@@ -46,15 +46,15 @@ impl Device {
     /// Runs the timers of both tunnels. To be called before a tunnel handles a handshake: it takes the time of its last tick for the present.
     pub(super) fn tick(&self, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
         let endpoint = link.endpoint;
-        let mut emit = |message: &[u8]| endpoint.into_iter().for_each(|to| send(to, message));
+        let mut emit = |message: &[u8]| endpoint.is_some_and(|to| send(to, message));
         let mut sent = 0;
         let mut given_up = false;
         match link.present().map(|tunn| tunn.update_timers(buffer)) {
             Some(TunnResult::WriteToNetwork(message)) => {
-                sent += message.len();
-                emit(message);
+                let went = emit(message);
+                sent += if went { message.len() } else { 0 };
                 if message.first() == Some(&INITIATION) {
-                    add(&self.counters.handshakes.initiated, 1);
+                    add(&self.counters.handshakes.initiated, usize::from(went));
                     link.begun(now);
                 }
             }
@@ -74,8 +74,7 @@ impl Device {
             && sends
         {
             if message.first() == Some(&DATA) {
-                sent += message.len();
-                emit(message);
+                sent += if emit(message) { message.len() } else { 0 };
             } else {
                 // Its next handshake is the first under the new preshared key.
                 link.rekeys = true;
@@ -106,12 +105,13 @@ impl Device {
         let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
             return;
         };
-        send(to, message);
         let length = message.len();
-        add(&self.counters.handshakes.initiated, 1);
+        if send(to, message) {
+            add(&self.counters.handshakes.initiated, 1);
+            link.sent += length as u64;
+        }
         link.begun(now);
         link.rekeys = false;
-        link.sent += length as u64;
     }
 
     /// Sends what waited for a session, if there is one.
@@ -128,10 +128,11 @@ impl Device {
                 self.counters.sent.dropped(Reason::NoSession);
                 continue;
             };
-            send(to, message);
-            add(&self.counters.sent.packets, 1);
-            add(&self.counters.sent.bytes, length);
-            add(&self.counters.sent.units, 1);
+            if send(to, message) {
+                add(&self.counters.sent.packets, 1);
+                add(&self.counters.sent.bytes, length);
+                add(&self.counters.sent.units, 1);
+            }
         }
     }
 }
