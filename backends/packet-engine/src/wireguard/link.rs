@@ -19,6 +19,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
 /// How long initiations are sent that lead to no session (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
+/// So far ahead of a tunnel's the clock is when the tunnel is made anew.
+const BEHIND: Duration = Duration::from_secs(5);
 /// How long packets are sent in a session (REJECT_AFTER_TIME). The other end silently drops what comes later.
 const LASTS: Duration = Duration::from_secs(180);
 
@@ -35,6 +37,8 @@ pub(super) struct Link {
     pub(super) removed: bool,
     /// The tunnel with our present keys, which makes the handshakes. Made when it is needed first.
     tunn: Option<Box<Tunn>>,
+    /// When it was made, by the clock and by what has passed.
+    made: (SystemTime, Instant),
     /// When its session ends. None before it has one that the peer is known to have, too.
     ends: Option<Instant>,
     /// The tunnel with the keys before.
@@ -100,6 +104,7 @@ impl Link {
             keepalive,
             removed: false,
             tunn: None,
+            made: (SystemTime::UNIX_EPOCH, now),
             ends: None,
             old: None,
             parity: 0,
@@ -124,12 +129,30 @@ impl Link {
         let identity = self.identity.as_ref()?;
         let parity = self.parity;
         let preshared = &self.preshared;
+        let made = &mut self.made;
         let tunn = self.tunn.get_or_insert_with(|| {
+            *made = (SystemTime::now(), Instant::now());
             let preshared = preshared.as_ref().map(|secret| *secret.bytes());
             let peer = x25519::PublicKey::from(*key);
             Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
         });
         Some(tunn)
+    }
+
+    /// Drops a tunnel without a session when the clock was set forward since it was made. The library stamps initiations with the clock of then and
+    /// what has passed since; after a boot with a clock that is behind, peers would take them for copies until the end. Returns whether an
+    /// initiation of it waits for its answer.
+    pub(super) fn follow_clock(&mut self, clock: SystemTime, now: Instant) -> bool {
+        let (then, at) = self.made;
+        let stamp = then + now.saturating_duration_since(at);
+        let behind = clock.duration_since(stamp).is_ok_and(|behind| behind > BEHIND);
+        if !behind || self.tunn.as_deref().is_none_or(has_session) {
+            return false;
+        }
+        self.tunn = None;
+        self.unconfirmed = None;
+        self.again = None;
+        std::mem::take(&mut self.initiated)
     }
 
     /// The present tunnel, if it was needed yet.

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 mod laws;
 
@@ -532,6 +532,35 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     let sent = &a.device.counters.sent;
     // The keepalive that confirms the session, and the packet.
     assert_eq!((count(&sent.packets), sent.drops(Reason::SendFailed)), (0, 2));
+}
+
+/// The clock is set when the network is there. Without a session a tunnel follows it, and goes on with what it had begun.
+#[test]
+fn a_clock_that_is_set_forward_is_followed_without_a_session() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let hour = Duration::from_secs(3600);
+    // Of a tunnel that initiated once, the next initiation has the second index, and of a new one the first.
+    let next = |a: &Node, b: &Node, clock: SystemTime| {
+        let (snapshot, now) = (a.device.snapshot().clone(), a.now());
+        let peer = snapshot.peers.get(&b.key).unwrap();
+        let mut link = peer.lock();
+        let restarts = link.follow_clock(clock, now);
+        let tunn = link.tunn(&b.key, a.device.index(peer.slot)).unwrap();
+        let mut initiation = [0; 148];
+        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        (restarts, initiation[4])
+    };
+    a.add(&b, &["10.5.2.0/24"]);
+    a.work();
+    for clock in [SystemTime::now(), SystemTime::now() + Duration::from_secs(3), SystemTime::now() - hour] {
+        assert!(!next(&a, &b, clock).0, "too little, or back");
+    }
+    assert_eq!(next(&a, &b, SystemTime::now() + hour), (true, 1));
+    b.add(&a, &["10.5.1.0/24"]);
+    settle(&mut [&mut a, &mut b]);
+    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there"));
+    let (restarts, index) = next(&a, &b, SystemTime::now() + hour);
+    assert!(!restarts && index > 1, "a session is not given up for it");
 }
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.

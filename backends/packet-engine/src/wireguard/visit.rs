@@ -9,7 +9,7 @@ use crate::counters::add;
 use crate::packet::{Header, told_length};
 use crate::reason::Reason;
 use boringtun::noise::TunnResult;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a peer with a session is visited, by how long nothing was sent or received.
 const VISITS: [(Duration, Duration); 3] = [
@@ -31,9 +31,10 @@ impl Device {
         if link.removed {
             return;
         }
+        let restarts = link.follow_clock(SystemTime::now(), now);
         self.tick(link, now, buffer, send);
         let kept = self.keep_alive(link, now, buffer, send);
-        let wanted = greet || !kept || !link.parked.is_empty();
+        let wanted = greet || restarts || !kept || !link.parked.is_empty();
         if link.sending(now).is_none() && wanted || link.rekeys {
             self.initiate(peer, link, now, buffer, send);
         }
