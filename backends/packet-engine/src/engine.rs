@@ -197,7 +197,8 @@ impl Engine {
         let mut receive = Vec::new();
         for address in listen.addresses() {
             for _ in 0..self.config.features.queues {
-                let socket = Socket::bind(address, port, &self.config.features).map_err(|error| refused(SocketAddr::new(address, port), &error))?;
+                let socket = Socket::bind(address, port, &self.config.features)
+                    .map_err(|error| refused(SocketAddr::new(address, port), &self.config.framing, &error))?;
                 receive.push(Arc::new(socket));
             }
         }
@@ -318,11 +319,12 @@ impl Engine {
 }
 
 /// Why a socket cannot be bound.
-fn refused(what: SocketAddr, error: &std::io::Error) -> String {
-    let port = what.port();
+fn refused(what: SocketAddr, framing: &Framing, error: &std::io::Error) -> String {
+    let (port, rival) = (what.port(), framing.rival());
     match error.raw_os_error() {
         Some(libc::EADDRINUSE) => format!(
-            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
+            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or {}; stop or delete it, or set another {} in the Backend of the network configuration",
+            rival.interface, rival.key
         ),
         _ => format!("cannot bind UDP {what}: {error}"),
     }

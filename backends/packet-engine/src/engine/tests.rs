@@ -384,6 +384,22 @@ fn refused_merged_packets_are_written_one_by_one() {
     assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
 }
 
+#[test]
+fn who_may_hold_a_port_depends_on_the_framing() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let refused = |framing| {
+        let config = EngineConfig { framing, port, ..EngineConfig::clone(&config()) };
+        Engine::new(config, table(true), Inheritance::default()).open(taken.local_addr().unwrap().ip()).unwrap_err()
+    };
+    let of_vxlan = refused(Framing::Vxlan { vni: 1, mac: [0; 6] });
+    assert!(of_vxlan.contains("is taken") && of_vxlan.contains("type vxlan") && of_vxlan.contains("another Port in"), "{of_vxlan}");
+    assert_eq!(refused(Framing::Udp), of_vxlan);
+    let of_wireguard = refused(Framing::WireGuard);
+    assert!(of_wireguard.contains("type wireguard") && of_wireguard.contains("another ListenPort"), "{of_wireguard}");
+    assert!(!of_wireguard.contains("vxlan") && !of_wireguard.contains("another Port"), "{of_wireguard}");
+}
+
 /// A lasting error: each attempt is counted, and the pauses grow, here up to 32 ms.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
