@@ -21,7 +21,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -382,6 +382,32 @@ fn refused_merged_packets_are_written_one_by_one() {
     assert_eq!(written, sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(), "all of them, in order");
     assert!(!state.merging);
     assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
+}
+
+/// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
+#[test]
+fn inherited_sockets_are_known_by_their_addresses() {
+    let features = Features { queues: 2, ..Features::offload() };
+    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = first.local_addr().unwrap().port();
+    drop(first);
+    let listen = Listen { v4: Some(Ipv4Addr::LOCALHOST), v6: Some(Ipv6Addr::LOCALHOST) };
+    let stored: Vec<_> = listen.addresses().flat_map(|address| [address; 2]).map(|address| Socket::bind(address, port, &features).unwrap()).collect();
+    let copies = || stored.iter().map(|socket| socket.as_fd().try_clone_to_owned().unwrap());
+    let orders: [Vec<OwnedFd>; 3] = [copies().collect(), copies().rev().collect(), copies().skip(1).chain(copies().take(1)).collect()];
+    for sockets in orders {
+        let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+        let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+        engine.adopt(listen);
+        let families: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
+        assert_eq!(families, [false, false, true, true]);
+    }
+    // What is bound to another address is not taken for ours.
+    let sockets = copies().take(3).chain([UdpSocket::bind("127.0.0.1:0").unwrap().into()]).collect();
+    let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+    let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+    engine.adopt(listen);
+    assert!(engine.files().1.is_empty());
 }
 
 #[test]
