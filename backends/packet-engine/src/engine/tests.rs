@@ -97,6 +97,8 @@ struct FakeSocket {
     faults: Script,
     /// Packets, bytes.
     taken: Mutex<(usize, usize)>,
+    /// The packets of each call.
+    runs: Mutex<Vec<usize>>,
 }
 
 impl AsFd for FakeSocket {
@@ -116,6 +118,7 @@ impl Port for FakeSocket {
     }
 
     fn send(&self, _: &mut Sender, messages: &[Message], pieces: &[Piece], _: &[u8], _: &[u8]) -> (usize, Option<io::Error>) {
+        self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
             if let Err(error) = next(&self.faults) {
                 return (done, Some(error));
@@ -155,7 +158,12 @@ fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
 }
 
 fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
-    let line = Arc::new(FakeSocket { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
+    let line = Arc::new(FakeSocket {
+        event: EventFd::from_value(1).unwrap(),
+        faults: Mutex::new(faults.into()),
+        taken: Mutex::default(),
+        runs: Mutex::default(),
+    });
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
     (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
 }
@@ -449,7 +457,7 @@ fn an_unreadable_device_causes_no_busy_loop() {
 #[test]
 fn an_unreadable_socket_causes_no_busy_loop() {
     let faults = Mutex::new(vec![libc::ENETDOWN; TRIES].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
+    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
     let inward = inward(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
     let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
     let thread = std::thread::spawn(move || inward.run());

@@ -157,6 +157,30 @@ fn a_stream_stays_together() {
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
 }
 
+/// What one thread has sealed and not sent is little when other threads may overtake it.
+#[test]
+fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
+    let (a, _b) = pair();
+    let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
+    for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
+        let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
+        let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults: Mutex::default(), taken: Mutex::default(), runs: Mutex::default() });
+        let outward = Outward {
+            config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
+            tun: FakeTun::new(ALL, reads, Vec::new()),
+            sockets: vec![line.clone()],
+            table: Arc::new(ArcSwap::from_pointee(table(true))),
+            wireguard: Some(a.device.clone()),
+            counters: Arc::default(),
+            wake: Arc::new(Wake::new().unwrap()),
+        };
+        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
+        outward.read(64, &mut buffer, &mut lengths);
+        outward.batch(&mut buffer, &lengths, &outward.table.load(), &mut outward::State::new(&outward.config));
+        assert_eq!(*line.runs.lock().unwrap(), runs);
+    }
+}
+
 /// Keeps the texts of what is logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -203,7 +227,7 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
     }
     drop(change);
     let faults = Mutex::new(vec![libc::EPERM; 4].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
+    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
     let handshakes = Handshakes { device, name: "flannel-wg".to_owned(), sockets: vec![line], wake: Arc::new(Wake::new().unwrap()) };
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), || handshakes.round(&mut handshakes::State::default()));
