@@ -516,6 +516,24 @@ fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
     assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
 }
 
+/// The answer to the peer's initiation ends the waiting for one's own. A packet goes on waiting, though no other asks for a session.
+#[test]
+fn a_single_packet_is_tried_for_until_it_is_given_up() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.shares(&b, "10.5.2.0/24", 1);
+    b.shares(&a, "10.5.1.0/24", 2);
+    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    let seen = |a: &Node| {
+        let counters = &a.device.counters;
+        (count(&counters.handshakes.initiated) > 1, count(&counters.handshakes.failed), counters.sent.drops(Reason::NoSession))
+    };
+    for (second, wanted) in [(0, (false, 0, 0)), (4, (false, 0, 0)), (6, (true, 0, 0)), (89, (true, 0, 0)), (96, (true, 1, 1))] {
+        a.ahead = Duration::from_secs(second);
+        settle(&mut [&mut a, &mut b]);
+        assert_eq!(seen(&a), wanted, "after {second} s");
+    }
+}
+
 #[test]
 fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
