@@ -66,7 +66,7 @@ pub struct Handshakes {
     pub answered: AtomicU64,
     /// Completed handshakes, of either side.
     pub completed: AtomicU64,
-    /// Handshakes given up because nobody answered.
+    /// Handshakes given up after 90 s without a session.
     pub failed: AtomicU64,
     /// Messages answered with a cookie because there were too many.
     pub cookies: AtomicU64,

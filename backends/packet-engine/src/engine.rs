@@ -39,7 +39,7 @@ const SPREAD: usize = 16;
 pub struct Inheritance {
     /// Queues of the TUN device.
     pub queues: Vec<OwnedFd>,
-    /// Receiving sockets: for each address one for each queue.
+    /// Receiving sockets: for each address one for each queue, in any order.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -123,12 +123,17 @@ impl Engine {
     /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
     pub fn adopt(&mut self, listen: impl Into<Listen>) -> bool {
         let listen = listen.into();
-        let Inheritance { queues, sockets } = std::mem::take(&mut self.inherited);
+        let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
         let mut problem = None;
         let addresses: Vec<_> = listen.addresses().flat_map(|address| std::iter::repeat_n(address, features.queues)).collect();
         let all = sockets.len() == addresses.len();
+        // systemd returns files in another order than they were stored in: the last comes first.
+        sockets.sort_by_cached_key(|fd| {
+            let bound = Socket::bound(fd).map(|bound| bound.ip());
+            addresses.iter().position(|address| Some(*address) == bound).unwrap_or(usize::MAX)
+        });
         let sockets: Vec<_> = (sockets.into_iter().zip(&addresses))
             .filter_map(|(fd, address)| Socket::inherit(fd, *address, port, &features).map(Arc::new).map_err(|why| problem = Some(why)).ok())
             .collect();
@@ -197,7 +202,8 @@ impl Engine {
         let mut receive = Vec::new();
         for address in listen.addresses() {
             for _ in 0..self.config.features.queues {
-                let socket = Socket::bind(address, port, &self.config.features).map_err(|error| refused(SocketAddr::new(address, port), &error))?;
+                let socket = Socket::bind(address, port, &self.config.features)
+                    .map_err(|error| refused(SocketAddr::new(address, port), &self.config.framing, &error))?;
                 receive.push(Arc::new(socket));
             }
         }
@@ -318,11 +324,12 @@ impl Engine {
 }
 
 /// Why a socket cannot be bound.
-fn refused(what: SocketAddr, error: &std::io::Error) -> String {
-    let port = what.port();
+fn refused(what: SocketAddr, framing: &Framing, error: &std::io::Error) -> String {
+    let (port, rival) = (what.port(), framing.rival());
     match error.raw_os_error() {
         Some(libc::EADDRINUSE) => format!(
-            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or a vxlan interface (`ip -d link show type vxlan`); stop or delete it, or set another Port in the Backend of the network configuration"
+            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or {}; stop or delete it, or set another {} in the Backend of the network configuration",
+            rival.interface, rival.key
         ),
         _ => format!("cannot bind UDP {what}: {error}"),
     }

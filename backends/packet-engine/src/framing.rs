@@ -23,7 +23,27 @@ pub enum Framing {
     WireGuard,
 }
 
+/// Who else may hold the port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rival {
+    /// The kernel's interfaces that hold such a port, and how to list them. To `ss` such a port belongs to no program.
+    pub interface: &'static str,
+    /// The key of the network configuration that sets another port.
+    pub key: &'static str,
+}
+
 impl Framing {
+    /// Who else may hold the port.
+    pub fn rival(&self) -> Rival {
+        match self {
+            Framing::Udp | Framing::Vxlan { .. } => Rival { interface: "a vxlan interface (`ip -d link show type vxlan`)", key: "Port" },
+            Framing::WireGuard => Rival {
+                interface: "a WireGuard interface of the kernel (`ip link show type wireguard`)",
+                key: "ListenPort (ListenPortV6 for flannel-wg-v6)",
+            },
+        }
+    }
+
     /// The length of the headers before each packet.
     pub fn overhead(&self) -> usize {
         match self {

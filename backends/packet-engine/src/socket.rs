@@ -50,6 +50,11 @@ impl Socket {
         Ok(socket)
     }
 
+    /// The address that an inherited socket is bound to. None if it is no IP socket.
+    pub fn bound(fd: &OwnedFd) -> Option<SocketAddr> {
+        socket2::SockRef::from(fd).local_addr().ok()?.as_socket()
+    }
+
     /// Adopts a socket that a previous process bound to this address.
     ///
     /// # Errors

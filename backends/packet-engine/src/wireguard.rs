@@ -25,7 +25,7 @@ pub use open::Opener;
 pub use peer::{PeerState, PeerStatus};
 pub use seal::{Sealer, Way};
 pub use snapshot::Snapshot;
-pub use work::Worker;
+pub use work::{Transmit, Worker};
 
 #[cfg(test)]
 mod tests;

@@ -270,7 +270,8 @@ fn with_another_preshared_key_nothing_passes() -> Result<()> {
     Lab::run("wireguard preshared", |lab| {
         let (daemons, pods, hosts) = two_secrets(lab, "userspace")?;
         let capture = Capture::start(hosts[0].netns())?;
-        throughout(Duration::from_secs(2), "nothing passes", || {
+        // Initiations are five seconds apart.
+        throughout(Duration::from_secs(7), "nothing passes", || {
             ensure!(both_ways(&pods)? == 0, "packets pass with two preshared keys");
             Ok(())
         })?;

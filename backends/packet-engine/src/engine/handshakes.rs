@@ -4,10 +4,12 @@ use super::io::Port;
 use super::log_limit::LogLimit;
 use super::send_error::{hint, kind};
 use super::wake::Wake;
+use crate::reason::Reason;
 use crate::socket::{Message, Piece, Sender, Socket};
 use crate::wireguard::{Device, Worker};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What the thread needs.
 pub struct Handshakes<P = Socket> {
@@ -18,31 +20,44 @@ pub struct Handshakes<P = Socket> {
     pub wake: Arc<Wake>,
 }
 
+/// What the thread keeps between rounds.
+#[derive(Default)]
+pub(super) struct State {
+    worker: Worker,
+    sender: Sender,
+    log: LogLimit,
+}
+
 impl<P: Port> Handshakes<P> {
     /// Runs until the wake, which has to be followed by [`Device::ring`].
     pub fn run(self) {
-        let mut worker = Worker::default();
-        let mut sender = Sender::default();
-        let mut log = LogLimit::default();
+        let mut state = State::default();
         while !self.wake.called() {
-            let next = self.device.work(&mut worker, &mut |to, datagram| self.send(to, datagram, &mut sender, &mut log));
+            let next = self.round(&mut state);
             self.device.wait(next);
         }
     }
 
+    /// Does a round of work. Returns the time of the next one, unless something new comes before.
+    pub(super) fn round(&self, state: &mut State) -> Option<Instant> {
+        let State { worker, sender, log } = state;
+        self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log))
+    }
+
     /// Sends a datagram. One that is lost is repeated by the protocol, so nothing waits for room.
-    fn send(&self, to: SocketAddr, datagram: &[u8], sender: &mut Sender, log: &mut LogLimit) {
-        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.is_ipv6()) else { return };
+    fn send(&self, to: SocketAddr, datagram: &[u8], sender: &mut Sender, log: &mut LogLimit) -> Result<(), Reason> {
+        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.is_ipv6()) else { return Err(Reason::NoEndpoint) };
         let len = datagram.len();
         let message = Message { to, pieces: 0..1, segment: len, count: 1, bytes: len, ecn: 0, socket: 0 };
         let piece = Piece { made: true, at: 0, len: u32::try_from(len).unwrap_or(0) };
         for last in [false, true] {
             let (_, error) = socket.send(sender, std::slice::from_ref(&message), &[piece], datagram, &[]);
-            let Some(error) = error else { return };
+            let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
             if last && let Some(times) = log.count(kind(&error), 1) {
                 tracing::warn!("{}: cannot send a handshake to {to}: {error}: {} ({times} messages)", self.name, hint(&error));
             }
         }
+        Err(Reason::SendFailed)
     }
 }

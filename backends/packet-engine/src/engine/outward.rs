@@ -39,6 +39,9 @@ const SEGMENTS: usize = 64;
 const MADE: usize = HEADERS + framing::VXLAN;
 /// A batch is sent before it has more pieces than this.
 const PIECES: usize = 4096;
+/// With WireGuard and several queues a batch is sent before it has more. A thread that loses its processor before it has sent what it sealed is
+/// overtaken by those of the other queues, and a peer's window reaches back over 1024 datagrams only: what comes later is lost.
+const SEALED: usize = 64;
 /// How long a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
 /// After this many refused segmented sends that succeed one by one, the kernel or driver is taken not to support them.
@@ -157,6 +160,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         self.arrange(buffer, lengths, &mut state.schedule);
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut sealer = published.as_ref().map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
+        let most = if self.wireguard.is_some() && self.config.features.queues > 1 { SEALED } else { PIECES };
         for position in 0..lengths.len() {
             let index = state.schedule.unit_at(position);
             let length = lengths.get(index).copied().unwrap_or(0);
@@ -165,7 +169,7 @@ impl<D: Device, P: Port> Outward<D, P> {
                 None => self.packet(&unpacked, buffer, table, state),
                 Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
             }
-            if state.gathered.pieces.len() >= PIECES {
+            if state.gathered.pieces.len() >= most {
                 // Other threads must not wait for the peer while the kernel sends.
                 sealer.iter_mut().for_each(Sealer::release);
                 self.flush(buffer, state);

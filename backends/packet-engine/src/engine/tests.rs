@@ -21,7 +21,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -97,6 +97,8 @@ struct FakeSocket {
     faults: Script,
     /// Packets, bytes.
     taken: Mutex<(usize, usize)>,
+    /// The packets of each call.
+    runs: Mutex<Vec<usize>>,
 }
 
 impl AsFd for FakeSocket {
@@ -116,6 +118,7 @@ impl Port for FakeSocket {
     }
 
     fn send(&self, _: &mut Sender, messages: &[Message], pieces: &[Piece], _: &[u8], _: &[u8]) -> (usize, Option<io::Error>) {
+        self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
             if let Err(error) = next(&self.faults) {
                 return (done, Some(error));
@@ -155,7 +158,12 @@ fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
 }
 
 fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
-    let line = Arc::new(FakeSocket { event: EventFd::from_value(1).unwrap(), faults: Mutex::new(faults.into()), taken: Mutex::default() });
+    let line = Arc::new(FakeSocket {
+        event: EventFd::from_value(1).unwrap(),
+        faults: Mutex::new(faults.into()),
+        taken: Mutex::default(),
+        runs: Mutex::default(),
+    });
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
     (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
 }
@@ -384,6 +392,48 @@ fn refused_merged_packets_are_written_one_by_one() {
     assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
 }
 
+/// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
+#[test]
+fn inherited_sockets_are_known_by_their_addresses() {
+    let features = Features { queues: 2, ..Features::offload() };
+    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = first.local_addr().unwrap().port();
+    drop(first);
+    let listen = Listen { v4: Some(Ipv4Addr::LOCALHOST), v6: Some(Ipv6Addr::LOCALHOST) };
+    let stored: Vec<_> = listen.addresses().flat_map(|address| [address; 2]).map(|address| Socket::bind(address, port, &features).unwrap()).collect();
+    let copies = || stored.iter().map(|socket| socket.as_fd().try_clone_to_owned().unwrap());
+    let orders: [Vec<OwnedFd>; 3] = [copies().collect(), copies().rev().collect(), copies().skip(1).chain(copies().take(1)).collect()];
+    for sockets in orders {
+        let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+        let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+        engine.adopt(listen);
+        let families: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
+        assert_eq!(families, [false, false, true, true]);
+    }
+    // What is bound to another address is not taken for ours.
+    let sockets = copies().take(3).chain([UdpSocket::bind("127.0.0.1:0").unwrap().into()]).collect();
+    let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+    let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+    engine.adopt(listen);
+    assert!(engine.files().1.is_empty());
+}
+
+#[test]
+fn who_may_hold_a_port_depends_on_the_framing() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let refused = |framing| {
+        let config = EngineConfig { framing, port, ..EngineConfig::clone(&config()) };
+        Engine::new(config, table(true), Inheritance::default()).open(taken.local_addr().unwrap().ip()).unwrap_err()
+    };
+    let of_vxlan = refused(Framing::Vxlan { vni: 1, mac: [0; 6] });
+    assert!(of_vxlan.contains("is taken") && of_vxlan.contains("type vxlan") && of_vxlan.contains("another Port in"), "{of_vxlan}");
+    assert_eq!(refused(Framing::Udp), of_vxlan);
+    let of_wireguard = refused(Framing::WireGuard);
+    assert!(of_wireguard.contains("type wireguard") && of_wireguard.contains("another ListenPort"), "{of_wireguard}");
+    assert!(!of_wireguard.contains("vxlan") && !of_wireguard.contains("another Port"), "{of_wireguard}");
+}
+
 /// A lasting error: each attempt is counted, and the pauses grow, here up to 32 ms.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
@@ -407,7 +457,7 @@ fn an_unreadable_device_causes_no_busy_loop() {
 #[test]
 fn an_unreadable_socket_causes_no_busy_loop() {
     let faults = Mutex::new(vec![libc::ENETDOWN; TRIES].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default() });
+    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
     let inward = inward(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
     let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
     let thread = std::thread::spawn(move || inward.run());

@@ -18,6 +18,9 @@ pub struct Snapshot(());
 #[derive(Default)]
 pub struct Worker(());
 
+/// How datagrams would be sent.
+pub type Transmit<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> Result<(), Reason>;
+
 /// How packets would leave.
 pub enum Way {
     /// Sealed.
@@ -42,7 +45,7 @@ impl Device {
         match *self {}
     }
 
-    pub fn work(&self, _: &mut Worker, _: &mut dyn FnMut(SocketAddr, &[u8])) -> Option<Instant> {
+    pub fn work(&self, _: &mut Worker, _: Transmit<'_>) -> Option<Instant> {
         match *self {}
     }
 

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(500);
 /// A visit that is so late is entered again.
 const OVERDUE: Duration = Duration::from_secs(2);
-/// The bytes of all packets that wait for sessions. A node whose peers are all dead does not fill its memory with packets for them.
+/// The bytes of all packets that wait for sessions, beside the first of each peer. A node whose peers are all dead does not fill its memory with
+/// packets for them.
 const PARKED: usize = 16 << 20;
 /// The bits of a peer's index.
 const INDEX: u32 = 0x00ff_ffff;
@@ -128,14 +129,14 @@ impl Device {
     #[inline]
     pub(super) fn used(&self, peer: &Peer, link: &mut Link, now: Instant) {
         link.used = now;
-        self.visit_by(peer, link, now + BUSY);
+        self.visit_by(peer, link, now + BUSY, now);
     }
 
     /// Has a peer visited by a time.
     #[inline]
-    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant) {
+    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant, now: Instant) {
         // A visit that is long overdue was lost: its peer had not been published yet, or its slot was another's.
-        if link.due.is_none_or(|due| due > at || due + OVERDUE < at) {
+        if link.due.is_none_or(|due| due > at || due + OVERDUE < now) {
             link.due = Some(at);
             self.pending.schedule(at, peer.slot);
         }
@@ -143,15 +144,17 @@ impl Device {
 
     /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
     pub(super) fn park(&self, peer: &Peer, link: &mut Link, plain: &[u8], now: Instant) -> usize {
-        if self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED {
+        if !link.initiated {
+            let at = link.again.map_or(now, |again| again.max(now));
+            self.visit_by(peer, link, at, now);
+        }
+        let full = self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED;
+        // The first is kept in any case: without one nobody asks for a session, and the room may be full of packets for peers that are dead.
+        if full && !link.parked.is_empty() {
             self.parked.fetch_sub(plain.len(), Ordering::Relaxed);
             return 1;
         }
-        let gone = link.park(plain);
-        if link.initiated.is_none() {
-            self.visit_by(peer, link, now);
-        }
-        gone.map_or(0, |gone| {
+        link.park(plain).map_or(0, |gone| {
             self.unparked(&gone);
             1
         })
@@ -174,7 +177,7 @@ impl Device {
     pub(super) fn confirmed(&self, peer: &Peer, link: &mut Link, now: Instant) {
         crate::counters::add(&self.counters.handshakes.completed, 1);
         if !link.parked.is_empty() {
-            self.visit_by(peer, link, now);
+            self.visit_by(peer, link, now, now);
         }
     }
 
@@ -242,7 +245,7 @@ impl Change<'_> {
         if link.keepalive != keepalive {
             link.keepalive = keepalive;
             link.kept = None;
-            self.device.visit_by(peer, &mut link, self.now);
+            self.device.visit_by(peer, &mut link, self.now, self.now);
         }
         Ok(())
     }

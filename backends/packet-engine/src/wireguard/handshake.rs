@@ -40,8 +40,7 @@ impl Device {
         let packet = match identity.limiter.verify_packet(Some(from.ip()), message.bytes(), buffer) {
             Ok(packet) => packet,
             Err(TunnResult::WriteToNetwork(cookie)) => {
-                send(from, cookie);
-                add(&self.counters.handshakes.cookies, 1);
+                add(&self.counters.handshakes.cookies, usize::from(send(from, cookie)));
                 return Ok(());
             }
             Err(_) => return Err(Reason::BadHandshake),
@@ -80,15 +79,14 @@ impl Device {
             TunnResult::Err(error) => return Err(reason(&error)),
             _ => return Err(Reason::BadHandshake),
         };
-        send(message.from, reply);
-        let length = reply.len();
+        let sent = if send(message.from, reply) { reply.len() } else { 0 };
         // The response begins with its type and our index of the session.
         let session = reply.get(4..).and_then(|rest| rest.first_chunk::<4>()).map(|index| u32::from_le_bytes(*index));
-        add(&self.counters.handshakes.answered, 1);
+        add(&self.counters.handshakes.answered, usize::from(sent > 0));
         link.answered = Some(now);
         link.unconfirmed = session;
-        link.initiated = None;
-        link.sent += length as u64;
+        link.initiated = false;
+        link.sent += sent as u64;
         link.received += message.bytes().len() as u64;
         if link.endpoint.is_none() {
             link.endpoint = Some(message.from);
@@ -116,15 +114,14 @@ impl Device {
             TunnResult::Err(error) => return Err(reason(&error)),
             _ => return Err(Reason::BadHandshake),
         };
-        send(message.from, keepalive);
-        let length = keepalive.len();
+        let sent = if send(message.from, keepalive) { keepalive.len() } else { 0 };
         add(&self.counters.handshakes.completed, 1);
         link.endpoint = Some(message.from);
-        link.initiated = None;
-        link.sent += length as u64;
+        link.initiated = false;
+        link.sent += sent as u64;
         link.received += message.bytes().len() as u64;
-        link.shaken(now);
-        self.unpark(peer, link, snapshot, buffer, send);
+        link.shaken(now, now);
+        self.unpark(peer, link, snapshot, now, buffer, send);
         self.used(peer, link, now);
         Ok(())
     }

@@ -14,6 +14,15 @@ use std::time::{Duration, Instant, SystemTime};
 const PARKED: usize = 128;
 /// How long packets of the former tunnel are still accepted once the new one has a session.
 const LINGER: Duration = Duration::from_secs(10);
+/// Initiations to one peer are at least this far apart (REKEY_TIMEOUT), and a little more so that two nodes do not keep step.
+const RETRY: Duration = Duration::from_secs(5);
+const JITTER: u64 = 333;
+/// How long initiations are sent that lead to no session (REKEY_ATTEMPT_TIME).
+const GIVE_UP: Duration = Duration::from_secs(90);
+/// So far ahead of a tunnel's the clock is when the tunnel is made anew.
+const BEHIND: Duration = Duration::from_secs(5);
+/// How long packets are sent in a session (REJECT_AFTER_TIME). The other end silently drops what comes later.
+const LASTS: Duration = Duration::from_secs(180);
 
 /// A peer's state, behind its lock.
 pub(super) struct Link {
@@ -28,14 +37,22 @@ pub(super) struct Link {
     pub(super) removed: bool,
     /// The tunnel with our present keys, which makes the handshakes. Made when it is needed first.
     tunn: Option<Box<Tunn>>,
+    /// When it was made, by the clock and by what has passed.
+    made: (SystemTime, Instant),
+    /// When its session ends. None before it has one that the peer is known to have, too.
+    ends: Option<Instant>,
     /// The tunnel with the keys before.
     old: Option<Old>,
     /// Which of its two indices the present tunnel uses, so that a datagram's index tells the tunnel.
     parity: u32,
     /// Plain packets that wait for a session, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
-    /// When the initiation was sent that has no answer yet.
-    pub(super) initiated: Option<Instant>,
+    /// Whether an initiation was sent that has no answer yet.
+    pub(super) initiated: bool,
+    /// The earliest time of the next initiation, whatever becomes of the last.
+    pub(super) again: Option<Instant>,
+    /// Since when initiations are sent without a session coming of them.
+    tries: Option<Instant>,
     /// When an initiation of the peer was answered last.
     pub(super) answered: Option<Instant>,
     /// The index of the session that the peer has to confirm with its first packet.
@@ -57,6 +74,8 @@ pub(super) struct Link {
 /// The tunnel of former keys.
 struct Old {
     tunn: Box<Tunn>,
+    /// When its session ends.
+    ends: Option<Instant>,
     /// Whether it may still send. After a change of the private key it may not; a new preshared key counts from the next handshake.
     sends: bool,
     /// When it ends, once the present one has a session.
@@ -85,10 +104,14 @@ impl Link {
             keepalive,
             removed: false,
             tunn: None,
+            made: (SystemTime::UNIX_EPOCH, now),
+            ends: None,
             old: None,
             parity: 0,
             parked: VecDeque::new(),
-            initiated: None,
+            initiated: false,
+            again: None,
+            tries: None,
             answered: None,
             unconfirmed: None,
             used: now,
@@ -106,12 +129,30 @@ impl Link {
         let identity = self.identity.as_ref()?;
         let parity = self.parity;
         let preshared = &self.preshared;
+        let made = &mut self.made;
         let tunn = self.tunn.get_or_insert_with(|| {
+            *made = (SystemTime::now(), Instant::now());
             let preshared = preshared.as_ref().map(|secret| *secret.bytes());
             let peer = x25519::PublicKey::from(*key);
             Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
         });
         Some(tunn)
+    }
+
+    /// Drops a tunnel without a session when the clock was set forward since it was made. The library stamps initiations with the clock of then and
+    /// what has passed since; after a boot with a clock that is behind, peers would take them for copies until the end. Returns whether an
+    /// initiation of it waits for its answer.
+    pub(super) fn follow_clock(&mut self, clock: SystemTime, now: Instant) -> bool {
+        let (then, at) = self.made;
+        let stamp = then + now.saturating_duration_since(at);
+        let behind = clock.duration_since(stamp).is_ok_and(|behind| behind > BEHIND);
+        if !behind || self.tunn.as_deref().is_none_or(has_session) {
+            return false;
+        }
+        self.tunn = None;
+        self.unconfirmed = None;
+        self.again = None;
+        std::mem::take(&mut self.initiated)
     }
 
     /// The present tunnel, if it was needed yet.
@@ -137,13 +178,16 @@ impl Link {
 
     /// The keys changed: the present tunnel becomes the former one.
     pub(super) fn renew(&mut self, sends: bool) {
-        self.initiated = None;
+        self.initiated = false;
+        self.again = None;
+        self.tries = None;
         self.unconfirmed = None;
         let Some(tunn) = self.tunn.take() else {
             return self.old.iter_mut().for_each(|old| old.sends &= sends);
         };
-        if has_session(&tunn) {
-            self.old = Some(Old { tunn, sends, until: None });
+        let ends = self.ends.take();
+        if ends.is_some() && has_session(&tunn) {
+            self.old = Some(Old { tunn, ends, sends, until: None });
             self.parity ^= 1;
         } else if let Some(old) = &mut self.old {
             // What has no session is worth less than what packets may still come in with.
@@ -152,12 +196,38 @@ impl Link {
         }
     }
 
+    /// An initiation was sent.
+    pub(super) fn begun(&mut self, now: Instant) {
+        self.initiated = true;
+        self.again = Some(now + RETRY + Duration::from_millis(rand::random_range(0..JITTER)));
+        self.tries.get_or_insert(now);
+    }
+
+    /// Whether an initiation may be sent: none waits for its answer, and the last was long enough ago. An answer to the peer's own initiation ends
+    /// the waiting, so that with different preshared keys two nodes would provoke each other without end.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        !self.initiated && self.again.is_none_or(|again| again <= now)
+    }
+
+    /// Whether initiations have been sent in vain for too long.
+    pub(super) fn is_tired(&self, now: Instant) -> bool {
+        self.tries.is_some_and(|since| now.saturating_duration_since(since) >= GIVE_UP)
+    }
+
+    /// No session comes of the initiations sent so far.
+    pub(super) fn given_up(&mut self) {
+        self.initiated = false;
+        self.tries = None;
+    }
+
     /// The tunnel whose session packets are sent in.
-    pub(super) fn sending(&self) -> Option<Which> {
-        if self.tunn.as_deref().is_some_and(has_session) {
+    pub(super) fn sending(&self, now: Instant) -> Option<Which> {
+        // The library ends sessions at visits, which are seconds apart, or when it gives up.
+        let lasts = |tunn: &Tunn, ends: Option<Instant>| ends.is_some_and(|ends| now < ends) && has_session(tunn);
+        if self.tunn.as_deref().is_some_and(|tunn| lasts(tunn, self.ends)) {
             return Some(Which::Present);
         }
-        self.old.as_ref().filter(|old| old.sends && has_session(&old.tunn)).map(|_| Which::Old)
+        self.old.as_ref().filter(|old| old.sends && lasts(&old.tunn, old.ends)).map(|_| Which::Old)
     }
 
     /// Seals a packet, which is padded, in the session of a tunnel that has one. Returns the length of the message.
@@ -192,16 +262,37 @@ impl Link {
 
     /// Keeps a packet until there is a session. Returns the packet that had to go for it.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
+        if self.parked.is_empty() && !self.initiated {
+            // What was tried before somebody wanted it, perhaps long ago, does not count against this packet.
+            self.tries = None;
+        }
         self.parked.push_back(plain.to_vec());
         if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
 
-    /// A handshake was completed.
-    pub(super) fn shaken(&mut self, now: Instant) {
+    /// A handshake was completed, whose session is as old as `since`.
+    pub(super) fn shaken(&mut self, since: Instant, now: Instant) {
         self.handshake = Some(SystemTime::now());
+        self.tries = None;
+        self.ends = self.ends.max(Some(since + LASTS));
         if let Some(old) = &mut self.old {
             old.until = Some(now + LINGER);
         }
+    }
+
+    /// A packet was opened by the tunnel of this parity: the peer has that session.
+    #[inline]
+    pub(super) fn heard(&mut self, parity: u32, now: Instant) {
+        if parity == self.parity && self.ends.is_none_or(|ends| ends <= now) {
+            self.heard_first(now);
+        }
+    }
+
+    /// The peer used the answer before our last one. The library tells how old the youngest session is.
+    #[cold]
+    fn heard_first(&mut self, now: Instant) {
+        let age = self.tunn.as_deref().and_then(Tunn::time_since_last_handshake);
+        self.ends = age.and_then(|age| now.checked_sub(age)).map(|since| since + LASTS);
     }
 
     /// Ends the former tunnel when its time has come or its session is over.
@@ -215,12 +306,13 @@ impl Link {
     pub(super) fn remove(&mut self) {
         self.removed = true;
         self.tunn = None;
+        self.ends = None;
         self.old = None;
         self.due = None;
     }
 }
 
-/// Whether a tunnel has a session that packets can be sent in.
+/// Whether a tunnel has a session. It may be one that the peer has not confirmed, and it may be over.
 #[inline]
 fn has_session(tunn: &Tunn) -> bool {
     tunn.time_since_last_handshake().is_some()

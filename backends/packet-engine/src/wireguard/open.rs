@@ -91,9 +91,11 @@ impl<'s> Opener<'s> {
         }
         if link.unconfirmed == Some(index) {
             link.unconfirmed = None;
-            link.shaken(self.now);
+            let since = link.answered.unwrap_or(self.now);
+            link.shaken(since, self.now);
             self.device.confirmed(peer, link, self.now);
         }
+        link.heard(parity, self.now);
         self.device.used(peer, link, self.now);
         if length == 0 {
             return Ok(None);

@@ -82,7 +82,7 @@ impl<'s> Sealer<'s> {
             self.release();
             let peer = self.snapshot.peer(slot).ok_or(Reason::NoRoute)?;
             let mut link = peer.lock();
-            let which = link.sending();
+            let which = link.sending(self.now);
             if !link.removed && which.is_some() {
                 self.device.used(peer, &mut link, self.now);
             }

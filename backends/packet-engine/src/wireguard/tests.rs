@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 mod laws;
 
@@ -51,6 +51,8 @@ struct Node {
     delivered: Vec<Vec<u8>>,
     /// Datagrams that it sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// How far its clock is ahead. The library has another clock.
+    ahead: Duration,
 }
 
 impl Node {
@@ -65,6 +67,7 @@ impl Node {
             key: [0; 32],
             delivered: Vec::new(),
             sent: VecDeque::new(),
+            ahead: Duration::ZERO,
         };
         node.rekey(number);
         node
@@ -83,16 +86,36 @@ impl Node {
         allowed.iter().for_each(|allowed| change.set_allowed_ip(net(allowed), peer.key).unwrap());
     }
 
+    fn now(&self) -> Instant {
+        Instant::now() + self.ahead
+    }
+
     /// Does all work that is due.
     fn work(&mut self) {
-        let Self { device, worker, sent, .. } = self;
-        while device.work(worker, &mut |to, datagram| sent.push_back((to, datagram.to_vec()))).is_some_and(|next| next <= Instant::now()) {}
+        loop {
+            let now = self.now();
+            let Self { device, worker, sent, .. } = self;
+            let next = device.work_at(now, worker, &mut |to, datagram| {
+                sent.push_back((to, datagram.to_vec()));
+                Ok(())
+            });
+            if next.is_none_or(|next| next > self.now()) {
+                return;
+            }
+        }
+    }
+
+    /// Adds a peer with a preshared key.
+    fn shares(&self, peer: &Node, allowed: &str, preshared: u8) {
+        let mut change = self.device.change();
+        change.set_peer(peer.key, Some(peer.address), Some(Secret::new([preshared; 32])), 0).unwrap();
+        change.set_allowed_ip(net(allowed), peer.key).unwrap();
     }
 
     /// Sends a packet of a pod. Returns the sealed datagram, or nothing if it waits for a session.
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
-        let mut sealer = Sealer::new(&self.device, &snapshot, Instant::now());
+        let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
         let slot = sealer.route(&Header::parse(packet).unwrap(), packet.len()).map_err(|(_, reason)| reason)?;
         let mut plain = packet.to_vec();
         plain.resize(sealer.padded(packet.len()), 0);
@@ -114,7 +137,7 @@ impl Node {
     /// Receives a datagram.
     fn receives(&mut self, from: SocketAddr, datagram: &[u8]) -> Result<(), Reason> {
         let snapshot = self.device.snapshot();
-        let mut opener = Opener::new(&self.device, &snapshot, Instant::now());
+        let mut opener = Opener::new(&self.device, &snapshot, self.now());
         let mut datagram = datagram.to_vec();
         if let Some(header) = opener.open(&mut datagram, from, &mut Vec::new())? {
             self.delivered.push(datagram[..header.total_len].to_vec());
@@ -422,6 +445,175 @@ fn what_waits_is_bounded() {
     assert_eq!(left, 1024);
     a.device.change().remove_peer(&b.key);
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
+}
+
+/// A kernel drops what comes in a session after that, and says nothing.
+#[test]
+fn a_session_is_not_sent_in_beyond_its_time() {
+    let (mut a, mut b) = pair();
+    let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
+    let back = packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back");
+    (a.ahead, b.ahead) = (Duration::from_secs(170), Duration::from_secs(170));
+    assert!(a.pod_sends(&there).unwrap().is_some() && b.pod_sends(&back).unwrap().is_some());
+    (a.ahead, b.ahead) = (Duration::from_secs(181), Duration::from_secs(181));
+    assert_eq!((a.pod_sends(&there), b.pod_sends(&back)), (Ok(None), Ok(None)));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!((&a.delivered, &b.delivered), (&vec![back], &vec![there]), "each is sent in a new session");
+}
+
+/// An answer makes a session that the peer may never use: with another preshared key it cannot.
+#[test]
+fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
+    let (mut a, b) = (Node::new(1), Node::new(2));
+    b.add(&a, &["10.5.1.0/24"]);
+    a.device.change().set_peer(b.key, Some(b.address), Some(Secret::new([5; 32])), 0).unwrap();
+    // More than the library has places for sessions.
+    for _ in 0..9 {
+        a.work();
+        a.sent.clear();
+        let snapshot = b.device.snapshot().clone();
+        let peer = snapshot.peers.get(&a.key).unwrap();
+        let mut link = peer.lock();
+        let mut initiation = [0; 148];
+        let tunn = link.tunn(&a.key, b.device.index(peer.slot)).unwrap();
+        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        drop(link);
+        pause();
+        a.receives(b.address, &initiation).unwrap();
+        a.work();
+        assert!(a.sent.iter().any(|(_, answer)| answer.len() == 92), "it answers");
+        assert_eq!(a.device.snapshot().peers.get(&b.key).unwrap().lock().sending(a.now()), None);
+    }
+}
+
+/// Both ends have packets for each other and another preshared key. Each answers the other's initiations and can use no answer.
+#[test]
+fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.shares(&b, "10.5.2.0/24", 1);
+    b.shares(&a, "10.5.1.0/24", 2);
+    for second in 0..120 {
+        a.ahead = Duration::from_secs(second);
+        b.ahead = a.ahead;
+        assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+        assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"y")), Ok(None));
+        settle(&mut [&mut a, &mut b]);
+    }
+    for node in [&a, &b] {
+        let handshakes = &node.device.counters.handshakes;
+        assert!((10..=25).contains(&count(&handshakes.initiated)), "{handshakes:?}");
+        assert!(count(&handshakes.answered) >= 10, "{handshakes:?}");
+        assert_eq!((count(&handshakes.failed), count(&handshakes.completed)), (1, 0));
+        let dropped = node.device.counters.sent.drops(Reason::NoSession);
+        assert!((88..=100).contains(&dropped), "{dropped} packets waited for a session in vain");
+    }
+    // With one key, what waits is not older than that.
+    let lost = [&a, &b].map(|node| node.device.counters.sent.drops(Reason::NoSession) as usize);
+    (a.ahead, b.ahead) = (Duration::from_secs(130), Duration::from_secs(130));
+    b.device.change().set_peer(a.key, None, Some(Secret::new([1; 32])), 0).unwrap();
+    assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"z")), Ok(None));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
+}
+
+/// The answer to the peer's initiation ends the waiting for one's own. A packet goes on waiting, though no other asks for a session.
+#[test]
+fn a_single_packet_is_tried_for_until_it_is_given_up() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.shares(&b, "10.5.2.0/24", 1);
+    b.shares(&a, "10.5.1.0/24", 2);
+    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    let seen = |a: &Node| {
+        let counters = &a.device.counters;
+        (count(&counters.handshakes.initiated) > 1, count(&counters.handshakes.failed), counters.sent.drops(Reason::NoSession))
+    };
+    for (second, wanted) in [(0, (false, 0, 0)), (4, (false, 0, 0)), (6, (true, 0, 0)), (89, (true, 0, 0)), (96, (true, 1, 1))] {
+        a.ahead = Duration::from_secs(second);
+        settle(&mut [&mut a, &mut b]);
+        assert_eq!(seen(&a), wanted, "after {second} s");
+    }
+}
+
+#[test]
+fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24"]);
+    b.device.change().set_peer(a.key, None, None, 0).unwrap();
+    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    a.work();
+    let (_, initiation) = a.sent.pop_front().unwrap();
+    b.receives(a.address, &initiation).unwrap();
+    b.work();
+    let (_, answer) = b.sent.pop_front().unwrap();
+    a.receives(b.address, &answer).unwrap();
+    a.device.work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
+    let sent = &a.device.counters.sent;
+    // The keepalive that confirms the session, and the packet.
+    assert_eq!((count(&sent.packets), sent.drops(Reason::SendFailed)), (0, 2));
+}
+
+/// The clock is set when the network is there. Without a session a tunnel follows it, and goes on with what it had begun.
+#[test]
+fn a_clock_that_is_set_forward_is_followed_without_a_session() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let hour = Duration::from_secs(3600);
+    // Of a tunnel that initiated once, the next initiation has the second index, and of a new one the first.
+    let next = |a: &Node, b: &Node, clock: SystemTime| {
+        let (snapshot, now) = (a.device.snapshot().clone(), a.now());
+        let peer = snapshot.peers.get(&b.key).unwrap();
+        let mut link = peer.lock();
+        let restarts = link.follow_clock(clock, now);
+        let tunn = link.tunn(&b.key, a.device.index(peer.slot)).unwrap();
+        let mut initiation = [0; 148];
+        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        (restarts, initiation[4])
+    };
+    a.add(&b, &["10.5.2.0/24"]);
+    a.work();
+    for clock in [SystemTime::now(), SystemTime::now() + Duration::from_secs(3), SystemTime::now() - hour] {
+        assert!(!next(&a, &b, clock).0, "too little, or back");
+    }
+    assert_eq!(next(&a, &b, SystemTime::now() + hour), (true, 1));
+    b.add(&a, &["10.5.1.0/24"]);
+    settle(&mut [&mut a, &mut b]);
+    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there"));
+    let (restarts, index) = next(&a, &b, SystemTime::now() + hour);
+    assert!(!restarts && index > 1, "a session is not given up for it");
+}
+
+/// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.
+#[test]
+fn dead_peers_keep_nobody_from_a_session() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.device.change().set_mtu(u16::MAX);
+    // Neither knows the other's endpoint when it is to be greeted, so that nothing but a packet asks for a session.
+    for (node, peer, allowed) in [(&a, b.key, "10.5.2.0/24"), (&b, a.key, "10.5.1.0/24")] {
+        let mut change = node.device.change();
+        change.set_peer(peer, None, None, 0).unwrap();
+        change.set_allowed_ip(net(allowed), peer).unwrap();
+    }
+    b.work();
+    for number in 3..6 {
+        a.add(&Node::new(number), &[&format!("10.5.{number}.0/24")]);
+    }
+    a.work();
+    a.sent.clear();
+    let snapshot = a.device.snapshot().clone();
+    let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
+    let mut dropped = 0;
+    for number in 3..6 {
+        let large = packet(ip("10.5.1.9"), Ipv4Addr::new(10, 5, number, 9).into(), &[0; 60_000]);
+        let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
+        assert_eq!(sealer.hold(slot), Ok(Way::Parked));
+        dropped += (0..128).map(|_| sealer.park(&large)).sum::<usize>();
+    }
+    drop(sealer);
+    assert!(dropped > 0, "there is room left");
+    a.device.change().set_peer(b.key, Some(b.address), None, 0).unwrap();
+    let found = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[1; 60_000]);
+    assert_eq!(a.pod_sends(&found), Ok(None));
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.delivered, [found]);
 }
 
 /// A subnet moves between two nodes while packets are sealed for it: each goes to who had it at some moment between before and after.

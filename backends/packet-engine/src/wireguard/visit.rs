@@ -9,19 +9,17 @@ use crate::counters::add;
 use crate::packet::{Header, told_length};
 use crate::reason::Reason;
 use boringtun::noise::TunnResult;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-/// An initiation without an answer is repeated after this, and a little more so that two nodes do not keep step.
-const RETRY: Duration = Duration::from_secs(5);
-const JITTER: u64 = 333;
 /// How often a peer with a session is visited, by how long nothing was sent or received.
 const VISITS: [(Duration, Duration); 3] = [
     (Duration::from_secs(1), Duration::from_millis(500)),
     // Until then keepalives and handshakes may become due that answer what was received or sent.
     (Duration::from_secs(16), Duration::from_secs(1)),
     // What is left are the ends of sessions, after two and three minutes.
-    (Duration::MAX, Duration::from_secs(5)),
+    (Duration::MAX, SELDOM),
 ];
+const SELDOM: Duration = Duration::from_secs(5);
 /// The types of messages.
 const INITIATION: u8 = 1;
 const DATA: u8 = 4;
@@ -33,38 +31,41 @@ impl Device {
         if link.removed {
             return;
         }
+        let restarts = link.follow_clock(SystemTime::now(), now);
         self.tick(link, now, buffer, send);
         let kept = self.keep_alive(link, now, buffer, send);
-        let wanted = greet || !kept || !link.parked.is_empty();
-        if link.sending().is_none() && wanted || link.rekeys {
+        let wanted = greet || restarts || !kept || !link.parked.is_empty();
+        if link.sending(now).is_none() && wanted || link.rekeys {
             self.initiate(peer, link, now, buffer, send);
         }
-        self.unpark(peer, link, snapshot, buffer, send);
+        self.unpark(peer, link, snapshot, now, buffer, send);
         if let Some(next) = next_visit(link, now) {
-            self.visit_by(peer, link, next);
+            self.visit_by(peer, link, next, now);
         }
     }
 
     /// Runs the timers of both tunnels. To be called before a tunnel handles a handshake: it takes the time of its last tick for the present.
     pub(super) fn tick(&self, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
         let endpoint = link.endpoint;
-        let mut emit = |message: &[u8]| endpoint.into_iter().for_each(|to| send(to, message));
+        let mut emit = |message: &[u8]| endpoint.is_some_and(|to| send(to, message));
         let mut sent = 0;
         let mut given_up = false;
         match link.present().map(|tunn| tunn.update_timers(buffer)) {
             Some(TunnResult::WriteToNetwork(message)) => {
-                sent += message.len();
-                emit(message);
+                let went = emit(message);
+                sent += if went { message.len() } else { 0 };
                 if message.first() == Some(&INITIATION) {
-                    add(&self.counters.handshakes.initiated, 1);
-                    link.initiated = Some(now);
+                    add(&self.counters.handshakes.initiated, usize::from(went));
+                    link.begun(now);
                 }
             }
             // It stays in that state until the next initiation.
-            Some(TunnResult::Err(_)) => given_up = link.initiated.take().is_some(),
+            Some(TunnResult::Err(_)) => given_up = link.initiated,
             _ => {}
         }
-        if given_up {
+        // The library counts anew after each answer to the peer.
+        if given_up || link.is_tired(now) {
+            link.given_up();
             add(&self.counters.handshakes.failed, 1);
             self.give_up(link);
         }
@@ -74,8 +75,7 @@ impl Device {
             && sends
         {
             if message.first() == Some(&DATA) {
-                sent += message.len();
-                emit(message);
+                sent += if emit(message) { message.len() } else { 0 };
             } else {
                 // Its next handshake is the first under the new preshared key.
                 link.rekeys = true;
@@ -92,31 +92,32 @@ impl Device {
             return true;
         }
         link.kept = Some(now);
-        let (Some(to), Some(which)) = (link.endpoint, link.sending()) else { return false };
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return false };
         if let Some(message) = link.seal(which, &[], buffer).and_then(|length| buffer.get(..length)) {
             send(to, message);
         }
         true
     }
 
-    /// Initiates a handshake, unless one waits for its answer.
+    /// Initiates a handshake, unless one waits for its answer or the last was initiated a moment ago.
     fn initiate(&self, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), None) = (link.endpoint, link.initiated) else { return };
+        let (Some(to), true) = (link.endpoint, link.may_begin(now)) else { return };
         let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else { return };
         let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
             return;
         };
-        send(to, message);
         let length = message.len();
-        add(&self.counters.handshakes.initiated, 1);
-        link.initiated = Some(now);
+        if send(to, message) {
+            add(&self.counters.handshakes.initiated, 1);
+            link.sent += length as u64;
+        }
+        link.begun(now);
         link.rekeys = false;
-        link.sent += length as u64;
     }
 
     /// Sends what waited for a session, if there is one.
-    pub(super) fn unpark(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), Some(which)) = (link.endpoint, link.sending()) else { return };
+    pub(super) fn unpark(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) {
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return };
         while let Some(plain) = link.parked.pop_front() {
             self.unparked(&plain);
             // Its subnet may have moved to another peer meanwhile.
@@ -128,10 +129,11 @@ impl Device {
                 self.counters.sent.dropped(Reason::NoSession);
                 continue;
             };
-            send(to, message);
-            add(&self.counters.sent.packets, 1);
-            add(&self.counters.sent.bytes, length);
-            add(&self.counters.sent.units, 1);
+            if send(to, message) {
+                add(&self.counters.sent.packets, 1);
+                add(&self.counters.sent.bytes, length);
+                add(&self.counters.sent.units, 1);
+            }
         }
     }
 }
@@ -144,10 +146,11 @@ fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
 
 /// When a peer has to be visited again. None if nothing can become due before its packets flow again or it sends a message.
 fn next_visit(link: &Link, now: Instant) -> Option<Instant> {
-    let retry = link.initiated.map(|at| at + RETRY + Duration::from_millis(rand::random_range(0..JITTER)));
+    // Packets that wait although it is time wait for something else, such as a key.
+    let retry = link.again.filter(|again| link.initiated || !link.parked.is_empty() && *again > now);
     let session = link.has_session().then(|| {
         let quiet = now.saturating_duration_since(link.used);
-        now + VISITS.iter().find(|(limit, _)| quiet < *limit).map_or(RETRY, |(_, pause)| *pause)
+        now + VISITS.iter().find(|(limit, _)| quiet < *limit).map_or(SELDOM, |(_, pause)| *pause)
     });
     let keepalive = link.kept.filter(|_| link.keepalive > 0).map(|kept| kept + Duration::from_secs(link.keepalive.into()));
     // Never in the past, whatever the clock did: a peer must not be visited over and over.

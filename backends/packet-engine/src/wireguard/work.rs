@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::message::OVERHEAD;
 use super::pending::Message;
+use crate::reason::Reason;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -27,19 +28,32 @@ impl Default for Worker {
     }
 }
 
-/// Takes datagrams to be sent.
-pub(super) type Send<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]);
+/// Sends a datagram, or says why it cannot.
+pub type Transmit<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> Result<(), Reason>;
+
+/// Sends a datagram. Returns whether it was sent; if not, that is counted already.
+pub(super) type Send<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> bool;
 
 impl Device {
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
-    pub fn work(&self, worker: &mut Worker, send: &mut dyn FnMut(SocketAddr, &[u8])) -> Option<Instant> {
-        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
-        tracing::dispatcher::with_default(&tracing::Dispatch::none(), || self.round(worker, send))
+    pub fn work(&self, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
+        self.work_at(Instant::now(), worker, send)
     }
 
-    fn round(&self, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
+    /// The round of a moment.
+    pub(super) fn work_at(&self, now: Instant, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
+        use tracing::dispatcher::{Dispatch, get_default, with_default};
+        let log = get_default(Dispatch::clone);
+        let mut send = |to: SocketAddr, datagram: &[u8]| {
+            let sent = with_default(&log, || send(to, datagram));
+            sent.inspect_err(|reason| self.counters.sent.dropped(*reason)).is_ok()
+        };
+        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
+        with_default(&Dispatch::none(), || self.round(now, worker, &mut send))
+    }
+
+    fn round(&self, now: Instant, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
         let snapshot = self.snapshot();
-        let now = Instant::now();
         let mut messages = std::mem::take(&mut worker.messages);
         self.pending.take(&mut messages);
         for message in messages.drain(..) {

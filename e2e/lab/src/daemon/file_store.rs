@@ -111,6 +111,7 @@ fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
         files.retain(|(kept, _)| kept != name);
     }
     if has("FDSTORE=1") {
-        files.extend(sent.into_iter().map(|file| (name.to_owned(), Arc::new(file))));
+        // systemd puts each before those that it has, and so returns the last first.
+        sent.into_iter().for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
     }
 }

@@ -1,7 +1,9 @@
 //! The engine with WireGuard: super-packets go in at one node and come out at another, over real sockets.
 
 use super::*;
-use crate::wireguard::{Device as WireGuard, Secret, Worker};
+use crate::engine::handshakes::{self, Handshakes};
+use crate::reason::Reason;
+use crate::wireguard::{Device as WireGuard, Secret, Worker, public_key};
 use std::net::SocketAddr;
 
 /// One end: what the threads of an engine have, run by hand.
@@ -61,6 +63,7 @@ impl End {
         device.work(worker, &mut |to, datagram| {
             let message = Message { to, pieces: 0..1, segment: datagram.len(), count: 1, bytes: datagram.len(), ecn: 0, socket: 0 };
             sender.send(socket, &[message], &[Piece { made: true, at: 0, len: datagram.len() as u32 }], datagram, &[]);
+            Ok(())
         });
         let inward = Inward {
             config: self.config.clone(),
@@ -152,4 +155,84 @@ fn a_stream_stays_together() {
     let vnet = VnetHeader::parse(&written[0]).unwrap();
     assert_eq!((written.len(), vnet.gso, vnet.gso_size), (1, Gso::Tcp4, 1368));
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
+}
+
+/// What one thread has sealed and not sent is little when other threads may overtake it.
+#[test]
+fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
+    let (a, _b) = pair();
+    let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
+    for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
+        let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
+        let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults: Mutex::default(), taken: Mutex::default(), runs: Mutex::default() });
+        let outward = Outward {
+            config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
+            tun: FakeTun::new(ALL, reads, Vec::new()),
+            sockets: vec![line.clone()],
+            table: Arc::new(ArcSwap::from_pointee(table(true))),
+            wireguard: Some(a.device.clone()),
+            counters: Arc::default(),
+            wake: Arc::new(Wake::new().unwrap()),
+        };
+        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
+        outward.read(64, &mut buffer, &mut lengths);
+        outward.batch(&mut buffer, &lengths, &outward.table.load(), &mut outward::State::new(&outward.config));
+        assert_eq!(*line.runs.lock().unwrap(), runs);
+    }
+}
+
+/// Keeps the texts of what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field} {value:?} ");
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A firewall of this host refuses what the device sends. It is told once, without what the library says of its own, and counted.
+#[test]
+fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
+    let counters = Arc::<Counters>::default();
+    let device = WireGuard::create(&counters).unwrap();
+    let mut change = device.change();
+    change.set_private_key(Secret::new([1; 32]));
+    for (seed, endpoint) in [(2, "192.0.2.2:51820"), (3, "192.0.2.3:51820"), (4, "[2001:db8::4]:51820")] {
+        change.set_peer(public_key(&Secret::new([seed; 32])), Some(endpoint.parse().unwrap()), None, 0).unwrap();
+    }
+    drop(change);
+    let faults = Mutex::new(vec![libc::EPERM; 4].into());
+    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
+    let handshakes = Handshakes { device, name: "flannel-wg".to_owned(), sockets: vec![line], wake: Arc::new(Wake::new().unwrap()) };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || handshakes.round(&mut handshakes::State::default()));
+    let log = log.0.lock().unwrap();
+    assert!(log.len() == 1 && log[0].contains("cannot send a handshake to 192.0.2.2:51820: Operation not permitted"), "{log:?}");
+    let drops = |reason| counters.sent.drops(reason);
+    assert_eq!((drops(Reason::SendFailed), drops(Reason::NoEndpoint), count(&counters.handshakes.initiated)), (2, 1, 0));
 }
