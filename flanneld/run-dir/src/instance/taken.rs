@@ -42,7 +42,7 @@ pub struct GuardSlot {
 /// Names the process that holds one of them, and its network.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     const CHANGE: &str = "set another VNI in the Backend of one network configuration";
-    const PORT: &str = "set another Port in the Backend of one network configuration";
+    const PORT: &str = "set another Port (ListenPort with wireguard) in the Backend of one network configuration";
     let mut sockets = Vec::new();
     let mut bind = |what: String, name: String, remedy| {
         let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {what}"), why };
