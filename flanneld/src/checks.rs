@@ -22,7 +22,7 @@ use doctor::ledger::Ledger;
 use doctor::look::Look;
 use doctor::table::judge;
 use doctor::{Finding, Severity};
-pub use gather::network;
+pub use gather::{network, vtep};
 use known::{Known, Serving};
 use std::path::PathBuf;
 use std::sync::Arc;

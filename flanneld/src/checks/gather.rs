@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
-use subnet_lease::{Kinds, Lease, LeaseAttrs};
+use subnet_lease::{Kinds, Lease, RawJson};
 
 /// How long after the start only what is true without waiting is told.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -198,7 +198,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
         };
     };
     let held = serving.held.borrow().clone();
-    let vtep = held.lease.as_ref().and_then(|lease| vtep(&lease.attrs));
+    let vtep = held.lease.as_ref().and_then(|lease| vtep(lease.attrs.data.as_ref())).map(|(vni, mac)| (format!("flannel.{vni}"), mac));
     health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = serving.leases.borrow().clone();
@@ -226,8 +226,8 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     }
 }
 
-/// The vxlan device that a lease publishes: its name, and the hardware address that peers use for it.
-fn vtep(attrs: &LeaseAttrs) -> Option<(String, String)> {
+/// The vxlan device in what a backend publishes: its VNI, and the hardware address that peers use for it.
+pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
     #[derive(serde::Deserialize)]
     struct Vtep {
         #[serde(rename = "VNI")]
@@ -235,8 +235,8 @@ fn vtep(attrs: &LeaseAttrs) -> Option<(String, String)> {
         #[serde(rename = "VtepMAC")]
         mac: String,
     }
-    let Vtep { vni, mac } = serde_json::from_str(attrs.data.as_ref()?.as_str()).ok()?;
-    Some((format!("flannel.{vni}"), mac))
+    let Vtep { vni, mac } = serde_json::from_str(data?.as_str()).ok()?;
+    Some((vni, mac))
 }
 
 /// The network of a node, for the doctor.

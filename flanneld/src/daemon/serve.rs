@@ -7,7 +7,7 @@ use super::node_info::Reconsider;
 use super::{Daemon, vitals};
 use crate::api::node::{Live, MeshView};
 use crate::checks::known::Serving;
-use crate::checks::{network, silence};
+use crate::checks::{network, silence, vtep};
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
@@ -15,7 +15,7 @@ use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Announced, Backend, Guarded, Inputs, Network, Renewal, Underlay};
+use backends::{Backend, Guarded, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
@@ -122,7 +122,7 @@ impl Daemon {
                 passes,
                 (ports.get(1).copied(), outer_ipv6),
                 env.borrow().mtu,
-                vni_of(&announced),
+                vtep(announced.data.as_ref()).map(|(vni, _)| vni),
                 self.settings.rules.forward,
             ),
             underlay: underlay.clone(),
@@ -282,17 +282,6 @@ impl Daemon {
         let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
     }
-}
-
-/// The VNI of the vxlan device that a node announces.
-fn vni_of(announced: &Announced) -> Option<u32> {
-    #[derive(serde::Deserialize)]
-    struct Device {
-        #[serde(rename = "VNI")]
-        vni: u32,
-    }
-    let device: Device = serde_json::from_str(announced.data.as_ref()?.as_str()).ok()?;
-    Some(device.vni)
 }
 
 /// Asks for another identity when an older node has this one's: all peers refuse the later.
