@@ -3,9 +3,9 @@
 use super::daemon_set;
 use super::way_out::{restart, set_option};
 use crate::check::Check;
-use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{Port, TUNNEL};
+use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 
@@ -95,7 +95,7 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
     ports
         .map(|port| {
             if port.purpose == TUNNEL {
-                return tunnel_taken(port);
+                return tunnel_taken(facts, port);
             }
             let (kind, list) = if port.udp { ("UDP", "ss -ulpn") } else { ("TCP", "ss -ltnp") };
             let what = format!("{kind} port {}, which flanneld wants for its {}, is taken", port.number, port.purpose);
@@ -122,19 +122,25 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-fn tunnel_taken(port: &Port) -> Finding {
+fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     let number = port.number;
+    let (key, kind) = match facts.network.known().is_some_and(Network::is_encrypted) {
+        true => ("ListenPort (ListenPortV6)", "wireguard"),
+        false => ("Port", "vxlan"),
+    };
     let (list, owner) = (format!("ss -ulpn sport = :{number}"), port.owner.as_deref().unwrap_or("another program"));
     Finding::new(
         PORT_TAKEN,
         Severity::Broken,
         format!("udp {number}"),
         format!("UDP port {number}, by which packets of pods travel between nodes, is taken on this node"),
-        "no packets of pods leave this node or arrive here until that program ends; another port is for all nodes: Port in the Backend of the network configuration",
+        format!(
+            "no packets of pods leave this node or arrive here until that program ends; to use another port, set {key} in the Backend of the network configuration, for all nodes"
+        ),
     )
     .seen(format!("{owner} has it"), &list)
     .run(list)
-    .run("ip -details link show type vxlan")
+    .run(format!("ip -details link show type {kind}"))
 }
 
 /// Whether a taken port explains another finding: only the tunnel's, which is the gravest, explains what happens between nodes.

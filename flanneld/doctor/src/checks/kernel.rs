@@ -5,6 +5,7 @@ use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
+use crate::facts::host::FLANNELD;
 use crate::facts::leases::Peer;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
@@ -14,8 +15,6 @@ use std::collections::BTreeMap;
 
 /// How often an object has to be put back before somebody else is suspected.
 const WAR: u32 = 3;
-/// flanneld's routing protocol.
-const OURS: u8 = 241;
 /// The metric with which a route that is in the way is kept as a second choice.
 const SECOND_CHOICE: u32 = 4096;
 
@@ -111,11 +110,11 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     // Where each of ours leads, and the best metric.
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
-    for route in routes.iter().filter(|route| route.protocol == OURS) {
+    for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
         ours.entry(route.to).and_modify(|metric| *metric = route.metric.min(*metric)).or_insert(route.metric);
     }
     let mut findings = Vec::new();
-    for route in routes.iter().filter(|route| route.protocol != OURS) {
+    for route in routes.iter().filter(|route| route.protocol != FLANNELD) {
         let Some(peer) = peers.get(&route.to) else { continue };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.

@@ -1,7 +1,7 @@
 //! Addresses and MTUs that do not fit the network.
 
 use crate::check::Check;
-use crate::facts::host::Interface;
+use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
 use crate::finding::{EVERYWHERE, Finding, Severity};
@@ -49,8 +49,6 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// flanneld's routing protocol.
-const OURS: u8 = 241;
 /// Routes that came with an address (RTPROT_KERNEL): the address is looked at.
 const KERNELS: u8 = 2;
 
@@ -135,9 +133,9 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
 /// the network is a second choice behind flannel's.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    let ours: Vec<IpNet> = routes.iter().filter(|route| route.protocol == OURS).map(|route| route.to).collect();
+    let ours: Vec<IpNet> = routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.to).collect();
     let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
-    let foreign = routes.iter().filter(|route| !matches!(route.protocol, OURS | KERNELS) && network.contains(&route.to));
+    let foreign = routes.iter().filter(|route| !matches!(route.protocol, FLANNELD | KERNELS) && network.contains(&route.to));
     let mut findings = Vec::new();
     for route in foreign {
         let to = route.to;

@@ -156,6 +156,9 @@ pub struct Sysctls {
     pub astray: Vec<IpAddr>,
 }
 
+/// flanneld's routing protocol, as in `ip route`.
+pub const FLANNELD: u8 = 241;
+
 /// The purpose of the port that packets of pods travel by. It is in the network configuration, and no flag names it.
 pub const TUNNEL: &str = "tunnel";
 

@@ -6,7 +6,7 @@ use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::on_command_line;
-use crate::facts::daemon::LastWords;
+use crate::facts::daemon::{Drift, Drifting, LastWords};
 use crate::facts::host::{Module, Port, Route, TUNNEL};
 use crate::facts::mesh::State;
 use crate::facts::store::{Trouble, TroubleKind};
@@ -161,4 +161,53 @@ fn a_taken_port_explains_what_needs_it() {
     };
     assert_eq!(taken(8472, TUNNEL, ""), ["port-taken"]);
     assert_eq!(taken(8473, "probes", "probe-port"), ["encap-blocked", "port-taken"]);
+}
+
+#[test]
+fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
+    let mut facts = healthy();
+    facts.host.ports = Fact::Known(vec![Port { number: 51820, udp: true, purpose: TUNNEL.to_owned(), flag: String::new(), owner: None }]);
+    let found = |facts: &Facts| only(facts, "port-taken");
+    assert!(found(&facts).why.contains(" set Port in the Backend") && found(&facts).remedy.commands.concat().ends_with("type vxlan"));
+    let Fact::Known(network) = &mut facts.network else { panic!("no network") };
+    network.backend = Some("wireguard".to_owned());
+    assert!(found(&facts).why.contains(" set ListenPort ") && found(&facts).remedy.commands.concat().ends_with("type wireguard"));
+}
+
+#[test]
+fn programs_are_kept_from_what_they_change_and_from_no_more() {
+    let commands = |program: &str, kind| {
+        let mut facts = healthy();
+        let object = "x".to_owned();
+        facts.daemon.drift = Fact::Known(vec![Drift { object, kind, times: 4, by: vec![program.to_owned()] }]);
+        only(&facts, "drift-war").remedy.commands.join("\n")
+    };
+    for kind in [Drifting::Link, Drifting::Route, Drifting::Other] {
+        assert!(commands("NetworkManager", kind).contains("unmanaged-devices+="), "a list that others began stays");
+        let (text, is_route) = (commands("systemd-networkd", kind), kind == Drifting::Route);
+        assert_eq!((text.contains("ManageForeignRoutes=no"), text.contains("Unmanaged=yes")), (is_route, !is_route), "{text}");
+        assert_eq!(text.contains("MACAddressPolicy=none"), kind == Drifting::Link, "{text}");
+        assert_eq!(commands("another", kind), "");
+    }
+}
+
+#[test]
+fn a_store_that_refuses_is_told_with_what_helps() {
+    let of = |kind, text: &str| {
+        let mut facts = healthy();
+        facts.store.trouble = Fact::Known(Trouble { kind, text: text.to_owned() });
+        only(&facts, "store-unreachable")
+    };
+    let full = of(TroubleKind::NoSpace, "database space exceeded").remedy.commands;
+    assert!(full.len() == 3 && full[0].starts_with("etcdctl compact "), "what fills it goes first: {full:?}");
+    for (text, words, dated) in [
+        ("it is not valid yet (this node's clock: …)", "clock is behind", true),
+        ("it has expired (this node's clock: …)", "clock is ahead", true),
+        ("an authority in /ca.pem did not sign it", "does not trust", false),
+        ("it is issued for 192.0.2.9", "another name or address", false),
+        ("bad record", "do not fit", false),
+    ] {
+        let found = of(TroubleKind::Tls, text);
+        assert!(found.what.contains(words) && found.remedy.commands.is_empty() != dated, "{found:?}");
+    }
 }
