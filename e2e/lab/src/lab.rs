@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::host::Host;
 use crate::host::nat::NatBox;
@@ -60,7 +60,11 @@ impl Lab {
     /// Those of [`Lab::new`], and those of the work.
     pub fn run<T>(title: &str, work: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
         let lab = Lab::new(title)?;
-        work(&lab).with_context(|| format!("lab {title}; its logs end so:\n{}", lab.logs()))
+        // The cause first: whoever prints failures may cut them short.
+        work(&lab).map_err(|error| {
+            let context = format!("lab {title}: {error:#}\nIts logs end so:\n{}", lab.logs());
+            error.context(context)
+        })
     }
 
     /// What begins the names of all its namespaces.

@@ -50,8 +50,17 @@ impl Bucket {
 
     /// Takes this many tokens; false, and none taken, if there are not as many.
     pub fn take(&mut self, now: Duration, count: u32) -> bool {
+        self.take_above(now, count, 0.0)
+    }
+
+    /// Takes a token; only if half of all are left, where `spare` says so.
+    pub fn take_one(&mut self, now: Duration, spare: bool) -> bool {
+        self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
+    }
+
+    fn take_above(&mut self, now: Duration, count: u32, rest: f64) -> bool {
         self.refill(now);
-        let enough = self.tokens >= f64::from(count);
+        let enough = self.tokens >= f64::from(count) + rest;
         if enough {
             self.tokens -= f64::from(count);
         }
@@ -88,13 +97,13 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
         Self { rate, buckets: HashMap::new(), swept: Duration::ZERO }
     }
 
-    /// Takes a token of a key.
-    pub fn take(&mut self, key: K, now: Duration) -> bool {
+    /// Takes a token of a key; only if half of its tokens are left, where `spare` says so.
+    pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
         if now.saturating_sub(self.swept) >= SWEEP {
             self.swept = now;
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
-        self.buckets.entry(key).or_insert_with(|| Bucket::new(self.rate, now)).take(now, 1)
+        self.buckets.entry(key).or_insert_with(|| Bucket::new(self.rate, now)).take_one(now, spare)
     }
 
     /// How many keys are known.
@@ -117,12 +126,27 @@ mod tests {
         let mut buckets = Buckets::new(ANSWERS_AN_ADDRESS);
         let mut allowed = 0;
         for step in 0..10_000 {
-            allowed += u32::from(buckets.take(1, Duration::from_millis(step)));
+            allowed += u32::from(buckets.take(1, Duration::from_millis(step), false));
         }
         assert_eq!(allowed, 20 + 199, "the burst, and 20 a second for ten seconds");
-        assert!(buckets.take(2, Duration::from_secs(10)), "one key does not cost another its tokens");
-        assert!(buckets.take(2, Duration::from_secs(100)));
+        assert!(buckets.take(2, Duration::from_secs(10), false), "one key does not cost another its tokens");
+        assert!(buckets.take(2, Duration::from_secs(100), false));
         assert_eq!(buckets.len(), 1, "a full bucket is not kept");
+    }
+
+    #[test]
+    fn who_has_to_spare_leaves_half() {
+        let mut buckets = Buckets::new(ANSWERS_AN_ADDRESS);
+        let mut all = 0;
+        for step in 0..10_000 {
+            let now = Duration::from_millis(step);
+            all += u32::from(buckets.take(1, now, true));
+            if step % 100 == 50 {
+                assert!(buckets.take(1, now, false), "ten a second are left, whatever comes beside them");
+                all += 1;
+            }
+        }
+        assert!((205..=220).contains(&all), "{all}: the rate is that of both");
     }
 
     #[test]

@@ -33,8 +33,10 @@ const STALL: Duration = Duration::from_millis(400);
 const BREATH: Duration = Duration::from_millis(1);
 /// What comes in before a turn that is so near is read then: the kernel notes when it came. To wake for each of them would cost more than to read it.
 const NEAR: Duration = Duration::from_millis(300);
-/// Who sends more at once than this is read without a pause, lest there be no room for others.
+/// Who sends more at once than this is read without a pause, lest there be no room for others,
 const FEW: usize = 16;
+/// and for so long after that: a flood comes in waves.
+const WAVES: Duration = Duration::from_secs(2);
 /// The longest sleep: clocks may be changed meanwhile.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long asking at once may take.
@@ -184,7 +186,7 @@ impl Prober {
         let settings = self.shared.settings.clone();
         let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
         let mut log = Log::default();
-        let mut reopen = Duration::ZERO;
+        let (mut reopen, mut calm_at) = (Duration::ZERO, Duration::ZERO);
         let mut changed = true;
         let (mut peers, mut hosts) = (Vec::new(), (0, 0));
         loop {
@@ -214,6 +216,9 @@ impl Prober {
             if notices.iter().any(|notice| notice.was.harm().max(notice.is.harm()) >= Harm::Some) {
                 self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
             }
+            if read.count > FEW {
+                calm_at = now.at + WAVES;
+            }
             if read.more {
                 tokio::select! {
                     () = tokio::time::sleep(BREATH) => {}
@@ -223,7 +228,7 @@ impl Prober {
                 continue;
             }
             let present = self.now().at;
-            let waits = read.count <= FEW && next.saturating_sub(present) <= NEAR && self.inner().node.is_calm();
+            let waits = present >= calm_at && next.saturating_sub(present) <= NEAR && self.inner().node.is_calm();
             let longest = if sockets.tell(!waits) { LONGEST } else { NEAR };
             let until = next.min(reopen).min(present + longest);
             changed = tokio::select! {

@@ -14,8 +14,8 @@ pub const HEADER: usize = 32;
 pub const ECHO: usize = 72;
 /// The length of a row question, and the most that a row answer has: it fits any IPv6 path.
 pub const ROW: usize = 1232;
-/// An age that is not known.
-const NEVER: u32 = u32::MAX;
+/// An age, or a token, that is not known.
+pub const NONE: u32 = u32::MAX;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,13 @@ pub struct Header {
     pub to: u64,
 }
 
-/// What an echo carries beside the header. In a question only `wall_ms` and `answers_at` are of use.
+/// What an echo carries beside the header: the tokens in a question, the ages and `held_us` in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
+    /// What the receiver is to repeat in its questions: it shows that it gets what is sent to its address.
+    pub token: Option<u32>,
+    /// The token that the receiver gave last.
+    pub repeats: Option<u32>,
     /// Milliseconds since the last question of the receiver came in through the overlay network, this one included.
     pub heard_overlay_ms: Option<u32>,
     /// The same beside it.
@@ -94,8 +98,8 @@ impl Kind {
 /// Writes an echo of this length; questions are padded with zeros.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
-    out.extend(echo.heard_overlay_ms.unwrap_or(NEVER).to_be_bytes());
-    out.extend(echo.heard_beside_ms.unwrap_or(NEVER).to_be_bytes());
+    let words = if header.kind.asks() { [echo.token, echo.repeats] } else { [echo.heard_overlay_ms, echo.heard_beside_ms] };
+    out.extend(words.iter().flat_map(|word| word.unwrap_or(NONE).to_be_bytes()));
     out.extend(echo.held_us.to_be_bytes());
     out.extend(echo.wall_ms.to_be_bytes());
     out.extend(address_bytes(echo.answers_at));
@@ -142,10 +146,14 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     }
     match kind {
         Kind::EchoQuestion | Kind::EchoAnswer => {
-            let known = |age: u32| (age != NEVER).then_some(age);
+            let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
+            let (tokens, ages) = if kind.asks() { (words, [None; 2]) } else { ([None; 2], words) };
+            let ([token, repeats], [heard_overlay_ms, heard_beside_ms]) = (tokens, ages);
             let echo = Echo {
-                heard_overlay_ms: known(read.u32()?),
-                heard_beside_ms: known(read.u32()?),
+                token,
+                repeats,
+                heard_overlay_ms,
+                heard_beside_ms,
                 held_us: read.u32()?,
                 wall_ms: read.u64()?,
                 answers_at: address(read.take()?),
@@ -217,6 +225,7 @@ mod tests {
             wall_ms: 0x5152_5354_5556_5758,
             answers_at: Some("10.244.2.0".parse().unwrap()),
             up_ms: 0x6162_6364,
+            ..Echo::default()
         };
         let bytes = echo(&header(Kind::EchoAnswer, 0x7172), &body, ECHO);
         let want = concat!(
@@ -237,6 +246,10 @@ mod tests {
         assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), want);
         assert_eq!(bytes.len(), ECHO);
         assert_eq!(parse(&bytes), Some(Message::Echo(header(Kind::EchoAnswer, 0x7172), body)));
+        let tokens = Echo { token: Some(0x8182_8384), repeats: Some(0x9192_9394), heard_overlay_ms: None, ..body };
+        let question = echo(&header(Kind::EchoQuestion, 72), &tokens, ECHO);
+        assert_eq!(question[HEADER..HEADER + 8], [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]);
+        assert_eq!(question[HEADER + 8..], bytes[HEADER + 8..]);
     }
 
     #[test]
@@ -275,11 +288,16 @@ mod tests {
         #[test]
         fn echoes_lead_back(
             kind in kinds(), nonce: u64, from: u64, to: u64, length in 72u16..9000,
-            ages in (proptest::option::of(0..NEVER), proptest::option::of(0..NEVER)), held_us: u32, wall_ms: u64, answers_at in addresses(), up_ms: u32,
+            words in (proptest::option::of(0..NONE), proptest::option::of(0..NONE)), held_us: u32, wall_ms: u64, answers_at in addresses(), up_ms: u32,
         ) {
             prop_assume!(answers_at.is_none_or(|ip| !ip.is_unspecified() || ip.is_ipv4()));
             let header = Header { kind, length, nonce, from, to };
-            let body = Echo { heard_overlay_ms: ages.0, heard_beside_ms: ages.1, held_us, wall_ms, answers_at, up_ms };
+            let body = Echo { held_us, wall_ms, answers_at, up_ms, ..Echo::default() };
+            let body = if kind.asks() {
+                Echo { token: words.0, repeats: words.1, ..body }
+            } else {
+                Echo { heard_overlay_ms: words.0, heard_beside_ms: words.1, ..body }
+            };
             let bytes = echo(&header, &body, if kind.asks() { length.into() } else { ECHO });
             prop_assert_eq!(parse(&bytes), Some(Message::Echo(header, body)));
         }

@@ -297,6 +297,45 @@ fn hostile_messages_change_no_other_peers_verdict() {
     assert!(traffic.junk > 1000 && traffic.strangers > 1000 && traffic.limited > 1000, "{traffic:?}");
 }
 
+/// Whoever writes a peer's addresses into its questions uses up no answers of the peer's, whenever the two start.
+#[test]
+fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    let (of_0, of_1) = (world.who(0), world.who(1));
+    let flood = |world: &mut World, time: Duration, nodes: &[usize]| {
+        let (mut nonce, end) = (0u64, world.now.at + time);
+        while world.now.at < end {
+            for _ in 0..4 {
+                nonce += 1;
+                let length = u16::try_from(ECHO).unwrap();
+                let header = Header { kind: Kind::EchoQuestion, length, nonce, from: of_1, to: of_0 };
+                let guess = u32::try_from(nonce).unwrap();
+                let message = echo(&header, &Echo { token: Some(guess), repeats: Some(guess), ..Echo::default() }, ECHO);
+                for (way, from) in [(Way::Overlay, world.overlay(1)), (Way::Beside, world.address(1))] {
+                    world.deliver(0, Datagram { way, from, at: world.now.at, bytes: &message });
+                }
+            }
+            world.run(Duration::from_millis(2));
+            for node in nodes {
+                assert!(states(world, *node).iter().all(|state| *state == State::Well), "{node}: {:?}", world.view(*node).peers);
+                assert!(world.view(*node).peers.iter().all(|peer| peer.lost == 0 && !peer.ping_only), "{:?}", world.view(*node).peers);
+            }
+        }
+    };
+    flood(&mut world, 60 * S, &[0, 1, 2]);
+    assert!(world.view(0).traffic.limited > 100_000, "{:?}", world.view(0).traffic);
+    // Who starts anew knows no token; it gets one with the first question.
+    world.restart(1);
+    world.run(20 * S);
+    flood(&mut world, 30 * S, &[0, 1, 2]);
+    // Both were told other tokens in the flood: the first question of either sets it right.
+    world.restart(0);
+    flood(&mut world, 30 * S, &[]);
+    world.run(60 * S);
+    flood(&mut world, 30 * S, &[0, 1, 2]);
+}
+
 #[test]
 fn a_row_full_of_lies_is_what_one_node_says() {
     let mut world = World::new(4);

@@ -16,16 +16,18 @@ impl Node {
             self.traffic.strangers += 1;
             return None;
         };
-        if !self.answers.1.take(datagram.from, now.at) || !self.answers.0.take(now.at, 1) {
+        let peer = self.peers.get_mut(&key)?;
+        // Another node at that address is answered, but is not the peer.
+        let is_peer = !known || header.from == who;
+        // A flood in the name of a peer leaves answers for the peer itself.
+        let spare = !(is_peer && peer.tokens.take(body));
+        if !self.answers.1.take(datagram.from, now.at, spare) || !self.answers.0.take_one(now.at, spare) {
             self.traffic.limited += 1;
             return None;
         }
         let ipv6 = key.addr().is_ipv6();
         let own = self.itself.who(ipv6)?;
         self.traffic.questions += 1;
-        let peer = self.peers.get_mut(&key)?;
-        // Another node at that address is answered, but is not the peer.
-        let is_peer = !known || header.from == who;
         let mut heard = if is_peer { peer.heard_at } else { (None, None) };
         match datagram.way {
             Way::Overlay => heard.0 = Some(datagram.at),
@@ -46,6 +48,7 @@ impl Node {
             wall_ms: now.wall_ms,
             answers_at: self.itself.overlay(ipv6),
             up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
+            ..Echo::default()
         };
         let header = Header { kind: Kind::EchoAnswer, from: own, to: header.from, ..*header };
         (datagram.bytes.len() >= ECHO).then(|| echo(&header, &answer, ECHO))
@@ -56,7 +59,7 @@ impl Node {
             self.traffic.strangers += 1;
             return None;
         };
-        if !self.rows_to.take(datagram.from, now.at) || !self.rows_in_all.take(now.at, 1) {
+        if !self.rows_to.take(datagram.from, now.at, false) || !self.rows_in_all.take(now.at, 1) {
             self.traffic.limited += 1;
             return None;
         }

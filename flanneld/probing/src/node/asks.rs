@@ -34,14 +34,15 @@ impl Node {
         if what != What::Row {
             peer.asked_at = Some(now.at);
         }
-        let (meant, mtu) = (peer.who, self.itself.mtu(ipv6));
+        let (meant, mtu, tokens) = (peer.who, self.itself.mtu(ipv6), peer.tokens);
         let nonce = (self.random)();
         let headers = if ipv6 { HEADERS.1 } else { HEADERS.0 };
         let datagram = |length: u16| {
             let length = length.saturating_sub(headers).max(u16::try_from(ECHO).unwrap_or(u16::MAX));
             let header = Header { kind: Kind::EchoQuestion, length, nonce, from: own, to: meant };
             let up_ms = u32::try_from(now.at.saturating_sub(self.began).as_millis()).unwrap_or(u32::MAX);
-            let body = Echo { wall_ms: now.wall_ms, answers_at: self.itself.overlay(ipv6), up_ms, ..Echo::default() };
+            let (token, repeats) = (Some(tokens.own), tokens.given);
+            let body = Echo { token, repeats, wall_ms: now.wall_ms, answers_at: self.itself.overlay(ipv6), up_ms, ..Echo::default() };
             Send::Datagram { way, to, bytes: echo(&header, &body, length.into()) }
         };
         let ping = |length: u16| Send::Ping { way, to, nonce, length };

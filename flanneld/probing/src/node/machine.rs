@@ -118,7 +118,7 @@ impl Node {
             }
             let peer = match known {
                 Some(known) => Peer { target, ..known },
-                None => Peer::new(target, now),
+                None => Peer::new(target, now, (self.random)()),
             };
             self.peers.insert(key, peer);
         }

@@ -6,6 +6,7 @@ use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
 use crate::who::short;
+use crate::wire::{Echo, NONE};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -69,10 +70,41 @@ pub struct Peer {
     pub tunnel_only: bool,
     /// Its address in the overlay network, by its own words.
     pub answers_at: Option<IpAddr>,
+    pub tokens: Tokens,
+}
+
+/// Anybody can write a peer's address into a packet. Who repeats what was sent to that address can read it there.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// What the peer is to repeat.
+    pub own: u32,
+    /// What it gave us to repeat.
+    pub given: Option<u32>,
+    /// Whether that came with ours.
+    sure: bool,
+}
+
+impl Tokens {
+    /// `random` makes the own one: whoever can guess it can use up the peer's answers.
+    pub fn new(random: u64) -> Self {
+        // The remainder is less than the divisor, which means none.
+        Self { own: u32::try_from(random % u64::from(NONE)).unwrap_or(0), given: None, sure: false }
+    }
+
+    /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
+    pub fn take(&mut self, body: &Echo) -> bool {
+        let sure = body.repeats == Some(self.own);
+        // Until a question is sure anything may be the peer's token; then only another one that is sure replaces it.
+        if sure || !self.sure {
+            self.given = body.token;
+            self.sure = sure;
+        }
+        sure
+    }
 }
 
 impl Peer {
-    pub fn new(target: Target, now: Duration) -> Self {
+    pub fn new(target: Target, now: Duration, random: u64) -> Self {
         Self {
             who: target.who().unwrap_or(0),
             short: short(&target.subnet),
@@ -98,6 +130,7 @@ impl Peer {
             refuses: false,
             tunnel_only: false,
             answers_at: None,
+            tokens: Tokens::new(random),
         }
     }
 
