@@ -6,6 +6,7 @@
 pub mod checksum;
 pub mod counters;
 pub mod ecn;
+pub mod endpoint;
 pub mod engine;
 pub mod features;
 pub mod flow;

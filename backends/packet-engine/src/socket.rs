@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::useless_conversion, reason = "lengths of control messages are 32 bits wide in musl")]
 
+use super::endpoint::Endpoint;
 use super::features::Features;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -43,10 +44,9 @@ impl Socket {
         }
         let socket = Self { fd: socket.into(), ipv6: address.is_ipv6() };
         // The address may be assigned only later.
-        let (level, freebind) = if socket.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
-        let _ = socket.set(level, freebind, 1);
+        socket.set_free(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
-        socket.prepare(features, port != 0);
+        socket.prepare(features, port != 0, address.is_unspecified());
         Ok(socket)
     }
 
@@ -65,7 +65,7 @@ impl Socket {
             Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
                 let socket = Self { fd, ipv6: address.is_ipv6() };
                 let _ = nix::fcntl::fcntl(&socket.fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK));
-                socket.prepare(features, true);
+                socket.prepare(features, true, address.is_unspecified());
                 Ok(socket)
             }
             Ok(other) => Err(format!("the inherited socket is bound to {other:?}, not to {}", SocketAddr::new(address, port))),
@@ -73,14 +73,24 @@ impl Socket {
         }
     }
 
-    /// Sets buffer sizes and kernel features.
-    fn prepare(&self, features: &Features, receives: bool) {
+    /// Whether it may use addresses that this host does not have.
+    fn set_free(&self, free: bool) {
+        let (level, freebind) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
+        let _ = self.set(level, freebind, libc::c_int::from(free));
+    }
+
+    /// Sets buffer sizes and kernel features. `any` tells that it has all addresses of this host.
+    fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receives)];
         for (force, plain, _) in sizes.into_iter().filter(|(_, _, wanted)| *wanted) {
             if self.set(libc::SOL_SOCKET, force, BUFFER).is_err() {
                 let _ = self.set(libc::SOL_SOCKET, plain, BUFFER);
             }
+        }
+        if any {
+            // Nothing may come from an address that this host has lost.
+            self.set_free(false);
         }
         // An outer packet that is too large for a part of the path is fragmented there and not lost.
         let (level, discover) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
@@ -90,6 +100,8 @@ impl Socket {
             let _ = self.set(level, tos, 1);
             // Set in any case: an adopted socket may have it enabled.
             let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
+            let (level, info) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
+            let _ = self.set(level, info, libc::c_int::from(any));
         }
     }
 
@@ -131,8 +143,8 @@ pub struct Piece {
 /// One send: a single datagram, or several of one size to one peer.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The destination.
-    pub to: SocketAddr,
+    /// The destination, and the source if it is not the route's.
+    pub to: Endpoint,
     /// The range of its pieces.
     pub pieces: Range<usize>,
     /// The size of each datagram but the last.
@@ -150,7 +162,10 @@ pub struct Message {
 /// Room for our control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL]);
+
+/// For each family's longest: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an address of this host.
+const CONTROL: usize = 96;
 
 /// Sends messages.
 #[derive(Default)]
@@ -159,21 +174,50 @@ pub struct Sender {
     controls: Vec<Control>,
     names: Vec<socket2::SockAddr>,
     headers: Vec<libc::mmsghdr>,
+    refused: Option<IpAddr>,
 }
 
-// SAFETY: the pointers in it are written and used within one call of `send`.
+// SAFETY: the pointers in it are written and used within one call of `attempt`.
 unsafe impl Send for Sender {}
 
 impl Sender {
     /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made`
-    /// and `read`.
+    /// and `read`. What cannot leave from its source leaves from the route's.
     pub fn send(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
+        let (mut done, mut error) = self.attempt(socket, messages, pieces, made, read);
+        // From an address that is not this host's: IPv4, and IPv6.
+        let lost = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL));
+        while let (Some(failed), true) = (messages.get(done), error.as_ref().is_some_and(lost))
+            && failed.to.source.is_some()
+        {
+            self.refused = failed.to.source;
+            let plain = Message { to: failed.to.to.into(), ..failed.clone() };
+            (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
+            if error.is_some() {
+                break;
+            }
+            done += 1;
+            let rest = messages.get(done..).filter(|rest| !rest.is_empty());
+            let Some(rest) = rest else { break };
+            let more;
+            (more, error) = self.attempt(socket, rest, pieces, made, read);
+            done += more;
+        }
+        (done, error)
+    }
+
+    /// The address from which the kernel refused to send since the last call, most likely because this host has lost it.
+    pub fn refused(&mut self) -> Option<IpAddr> {
+        self.refused.take()
+    }
+
+    fn attempt(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
         self.vectors.clear();
         self.controls.clear();
         self.names.clear();
         self.headers.clear();
         // Reserved in advance, because the headers point into these.
-        self.vectors.reserve(pieces.len());
+        self.vectors.reserve(messages.iter().map(|message| message.pieces.len()).sum());
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
         self.headers.reserve(messages.len());
@@ -185,10 +229,10 @@ impl Sender {
                 self.vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
             }
             let length = self.vectors.len() - from;
-            let mut control = Control([0; 64]);
+            let mut control = Control([0; CONTROL]);
             let used = fill(&mut control, message, socket.ipv6);
             self.controls.push(control);
-            self.names.push(message.to.into());
+            self.names.push(message.to.to.into());
             // SAFETY: all zeros is a value of mmsghdr.
             let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
             if let Some(name) = self.names.last() {
@@ -233,6 +277,20 @@ fn fill(control: &mut Control, message: &Message, ipv6: bool) -> usize {
         let (level, name) = if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
         used = push(control, used, level, name, &libc::c_int::from(message.ecn).to_ne_bytes());
     }
+    // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface is the route's.
+    match message.to.source {
+        Some(IpAddr::V4(source)) if !ipv6 => {
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&source.octets());
+            used = push(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+        }
+        Some(IpAddr::V6(source)) if ipv6 => {
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&source.octets());
+            used = push(control, used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+        _ => {}
+    }
     used
 }
 
@@ -263,8 +321,8 @@ fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int,
 pub struct Receipt {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// The sender.
-    pub from: SocketAddr,
+    /// The sender, and which address of this host it knows, if the socket has several.
+    pub from: Endpoint,
     /// The size of each datagram but the last.
     pub segment: usize,
     /// The outer ECN field.
@@ -295,7 +353,7 @@ impl Receiver {
             buffer: vec![0; slots * STRIDE],
             slots,
             names: vec![name; slots],
-            controls: vec![Control([0; 64]); slots],
+            controls: vec![Control([0; CONTROL]); slots],
             vectors: Vec::with_capacity(slots),
             headers: vec![header; slots],
         }
@@ -345,7 +403,7 @@ impl Receiver {
         let start = index * STRIDE;
         let mut receipt = Receipt {
             at: start..start + length.min(SLOT),
-            from: address(self.names.get(index)?)?,
+            from: address(self.names.get(index)?)?.into(),
             segment: length,
             ecn: 0,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -366,6 +424,13 @@ impl Receiver {
                     // One byte in IPv4, an int in IPv6.
                     let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
                     receipt.ecn = byte.map_or(0, |tos| tos & 3);
+                }
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                    let own = data.get(4..).and_then(|rest| rest.first_chunk::<4>());
+                    receipt.from.source = own.map(|own| Ipv4Addr::from(*own).into());
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    receipt.from.source = data.first_chunk::<16>().map(|own| Ipv6Addr::from(*own).into());
                 }
                 _ => {}
             }

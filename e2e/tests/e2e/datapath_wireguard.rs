@@ -1,6 +1,6 @@
 //! Proves that WireGuard of the packet engine carries packets between nodes, byte by byte, and that none leaves in the clear.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -98,6 +98,45 @@ fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()
             ensure!(own == 0.0, "{own} packets of the node's own went the other way: they could have begun the session");
             ensure!(bed.daemons[0].log().contains("adopted the device and sockets"), "nothing was taken over");
         }
+        bed.require_no_errors()
+    })
+}
+
+/// A node that is known by another address than the one that its route names. A peer behind a NAT, or a strict firewall, lets in nothing but answers from
+/// the address that it sends to.
+#[test]
+fn answers_come_from_the_address_that_was_asked() -> Result<()> {
+    const PUBLIC: &str = "192.168.56.201";
+    Lab::run("wireguard source", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        hosts[0].netns().ip(&format!("address add {PUBLIC}/24 dev enp0s8"))?;
+        hosts[1].netns().feed(
+            "nft",
+            &["-f", "-"],
+            "table ip strict {\n chain in { type filter hook input priority -300;\n ct state established accept\n iifname enp0s8 udp dport 51820 drop; }\n}\n",
+        )?;
+        let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+        let mut bed = Bed::on(lab, &lan, hosts, conf, |number, options| {
+            let options = options.arg("--probe-port=0");
+            if number == 0 { options.arg(&format!("--public-ip={PUBLIC}")) } else { options }
+        })?;
+        let capture = Capture::start(bed.lan.netns())?;
+        bed.daemons[1].terminate(STOP)?;
+        bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
+        bed.reach()?;
+        // Of what it sends, only its own attempts at a handshake leave as the route says.
+        let own: Ipv4Addr = bed.hosts[0].v4()?;
+        let mut answers = 0;
+        for frame in capture.finish()? {
+            let (source, ports) = (frame.get(26..30), frame.get(34..38));
+            if ports != Some(&[0xca, 0x6c, 0xca, 0x6c]) {
+                continue;
+            }
+            ensure!(source != Some(&own.octets()) || frame.get(42) == Some(&1), "an answer, or a packet, from the other address: {frame:02x?}");
+            answers += usize::from(source == Some(&[192, 168, 56, 201]));
+        }
+        ensure!(answers > 0, "no answer was seen");
         bed.require_no_errors()
     })
 }

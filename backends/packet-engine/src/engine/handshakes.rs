@@ -4,10 +4,10 @@ use super::io::Port;
 use super::log_limit::LogLimit;
 use super::send_error::{hint, kind};
 use super::wake::Wake;
+use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use crate::socket::{Message, Piece, Sender, Socket};
 use crate::wireguard::{Device, Worker};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,12 +41,16 @@ impl<P: Port> Handshakes<P> {
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
     pub(super) fn round(&self, state: &mut State) -> Option<Instant> {
         let State { worker, sender, log } = state;
-        self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log))
+        let next = self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));
+        if let Some(source) = sender.refused() {
+            self.device.forget_source(source);
+        }
+        next
     }
 
     /// Sends a datagram. One that is lost is repeated by the protocol, so nothing waits for room.
-    fn send(&self, to: SocketAddr, datagram: &[u8], sender: &mut Sender, log: &mut LogLimit) -> Result<(), Reason> {
-        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.is_ipv6()) else { return Err(Reason::NoEndpoint) };
+    fn send(&self, to: Endpoint, datagram: &[u8], sender: &mut Sender, log: &mut LogLimit) -> Result<(), Reason> {
+        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.to.is_ipv6()) else { return Err(Reason::NoEndpoint) };
         let len = datagram.len();
         let message = Message { to, pieces: 0..1, segment: len, count: 1, bytes: len, ecn: 0, socket: 0 };
         let piece = Piece { made: true, at: 0, len: u32::try_from(len).unwrap_or(0) };
@@ -55,7 +59,7 @@ impl<P: Port> Handshakes<P> {
             let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
             if last && let Some(times) = log.count(kind(&error), 1) {
-                tracing::warn!("{}: cannot send a handshake to {to}: {error}: {} ({times} messages)", self.name, hint(&error));
+                tracing::warn!("{}: cannot send a handshake to {}: {error}: {} ({times} messages)", self.name, to.to, hint(&error));
             }
         }
         Err(Reason::SendFailed)

@@ -8,6 +8,7 @@ use super::read_backoff::ReadBackoff;
 use super::send_error::{SendAction, action_for, hint, kind};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
+use crate::endpoint::Endpoint;
 use crate::flow_schedule::{self, FlowSchedule};
 use crate::packet::{Fragment, Header, Version, decrement_ttl};
 use crate::reason::Reason;
@@ -22,7 +23,6 @@ use crate::{ecn, flow, framing};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,7 +74,7 @@ struct Gathered {
 /// A datagram to be sent.
 #[derive(Clone, Copy)]
 struct Datagram {
-    to: SocketAddr,
+    to: Endpoint,
     ecn: u8,
     socket: usize,
     /// The size of all pieces.
@@ -288,7 +288,7 @@ impl<D: Device, P: Port> Outward<D, P> {
             decrement_ttl(packet);
         }
         let datagram =
-            Datagram { to: peer.address, ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
+            Datagram { to: peer.address.into(), ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
         let gathered = &mut state.gathered;
         let bytes = packet.len();
         match unpacked.split {
@@ -369,6 +369,9 @@ impl<D: Device, P: Port> Outward<D, P> {
         }
         state.gathered.messages = messages;
         state.gathered.clear();
+        if let (Some(source), Some(device)) = (state.sender.refused(), &self.wireguard) {
+            device.forget_source(source);
+        }
     }
 
     /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next.
@@ -392,7 +395,7 @@ impl<D: Device, P: Port> Outward<D, P> {
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
         self.counters.sent.dropped_many(Reason::SendFailed, message.count);
         if let Some(times) = log.count(kind(error), message.count) {
-            tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.config.device, message.to, hint(error));
+            tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.config.device, message.to.to, hint(error));
         }
     }
 
@@ -407,7 +410,7 @@ impl<D: Device, P: Port> Outward<D, P> {
     /// Sends each datagram of a message separately.
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
-        tracing::debug!("segmented send of {} x {} bytes to {} failed: {error}", message.count, message.segment, message.to);
+        tracing::debug!("segmented send of {} x {} bytes to {} failed: {error}", message.count, message.segment, message.to.to);
         let mut lost = false;
         let mut from = message.pieces.start;
         while from < message.pieces.end {

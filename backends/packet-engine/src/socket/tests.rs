@@ -5,7 +5,7 @@ use super::*;
 fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
-    receiver.prepare(features, true);
+    receiver.prepare(features, true, address.is_unspecified());
     let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
@@ -45,8 +45,8 @@ fn messages_arrive_as_they_were_sent() {
                 piece(false, 2000, 500),
                 piece(false, 2500, 77),
             ];
-            let many = Message { to, pieces: 0..6, segment: 1010, count: 3, bytes: 2530, ecn: 0, socket: 0 };
-            let one = Message { to, pieces: 6..7, segment: 77, count: 1, bytes: 77, ecn: 1, socket: 0 };
+            let many = Message { to: to.into(), pieces: 0..6, segment: 1010, count: 3, bytes: 2530, ecn: 0, socket: 0 };
+            let one = Message { to: to.into(), pieces: 6..7, segment: 77, count: 1, bytes: 77, ecn: 1, socket: 0 };
             let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
             assert!(error.is_none() && sent == 2, "{error:?}");
@@ -70,7 +70,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let (from, socket, to) = pair(&features, "127.0.0.1");
     let read = vec![0; 100_000];
     let pieces = [Piece { made: false, at: 0, len: 10 }, Piece { made: false, at: 0, len: 70_000 }, Piece { made: false, at: 0, len: 20 }];
-    let message = |n: usize| Message { to, pieces: n..n + 1, segment: 0, count: 1, bytes: 0, ecn: 0, socket: 0 };
+    let message = |n: usize| Message { to: to.into(), pieces: n..n + 1, segment: 0, count: 1, bytes: 0, ecn: 0, socket: 0 };
     let messages = [message(0), message(1), message(2)];
     let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
@@ -83,4 +83,53 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
         lengths.extend(receive(&mut receiver, &socket).iter().map(|receipt| receipt.at.len()));
     }
     assert_eq!(lengths, [10, 20]);
+}
+
+/// A socket of all addresses tells which of them was meant, and answers from it; from one that this host has not it sends as from none.
+#[test]
+fn an_answer_comes_from_the_address_that_was_asked() {
+    for features in [Features::offload(), Features::mmsg(), Features::plain()] {
+        for (any, asked, lost) in [("0.0.0.0", "127.0.0.2", "192.0.2.1"), ("::", "::1", "2001:db8::1")] {
+            let (asked, lost): (IpAddr, IpAddr) = (asked.parse().unwrap(), lost.parse().unwrap());
+            let (_, answerer, at) = pair(&features, any);
+            let (_, asker, back) = pair(&features, any);
+            let (mut sender, mut receiver) = (Sender::default(), Receiver::new(if features.batch == 1 { 1 } else { 8 }));
+            let read = [7; 300];
+            let pieces = [0, 100, 200].map(|at| Piece { made: false, at, len: 100 });
+            let message = |to: Endpoint, pieces: Range<usize>| Message {
+                to,
+                bytes: 100 * pieces.len(),
+                count: pieces.len(),
+                pieces,
+                segment: 100,
+                ecn: 1,
+                socket: 0,
+            };
+            let mut pass = |sender: &mut Sender, from: &Socket, messages: &[Message], to: &Socket| {
+                let (sent, error) = sender.send(from, messages, &pieces, &[], &read);
+                assert!(error.is_none() && sent == messages.len(), "{} {any}: {sent} of {}: {error:?}", features.name, messages.len());
+                let mut receipts: Vec<Receipt> = Vec::new();
+                while receipts.iter().map(|receipt| receipt.at.len()).sum::<usize>() < messages.iter().map(|message| message.bytes).sum() {
+                    receipts.extend(receive(&mut receiver, to));
+                }
+                receipts
+            };
+            let questions = pass(&mut sender, &asker, &[message(SocketAddr::new(asked, at.port()).into(), 0..3)], &answerer);
+            let question = questions[0].from;
+            assert_eq!((question.source, question.to.port()), (Some(asked), back.port()), "{} {any}", features.name);
+            let answers = pass(&mut sender, &answerer, &[message(question, 0..1), message(question, 1..3)], &asker);
+            assert!(
+                answers.iter().all(|answer| answer.from.to == SocketAddr::new(asked, at.port()) && answer.ecn == 1),
+                "{} {any}: {answers:?}",
+                features.name
+            );
+            assert_eq!(sender.refused(), None);
+            // Nothing is lost, and in order, when the address is.
+            let stale = Endpoint { source: Some(lost), ..question };
+            let late = [message(question, 0..1), message(stale, 0..2), message(stale, 2..3), message(question, 0..1)];
+            let answers = pass(&mut sender, &answerer, &late, &asker);
+            assert!(answers.iter().all(|answer| answer.from.ip() != lost), "{answers:?}");
+            assert_eq!((sender.refused(), sender.refused()), (Some(lost), None));
+        }
+    }
 }

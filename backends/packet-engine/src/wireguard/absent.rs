@@ -1,10 +1,10 @@
 //! Without the feature `wireguard`: the same names, and no device can exist.
 
 use crate::counters::Counters;
+use crate::endpoint::Endpoint;
 use crate::packet::Header;
 use crate::reason::Reason;
 use crate::verdict::Icmp;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,12 +19,12 @@ pub struct Snapshot(());
 pub struct Worker(());
 
 /// How datagrams would be sent.
-pub type Transmit<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> Result<(), Reason>;
+pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
 /// How packets would leave.
 pub enum Way {
     /// Sealed.
-    Sealed(SocketAddr),
+    Sealed(Endpoint),
     /// Later.
     Parked,
 }
@@ -54,6 +54,10 @@ impl Device {
     }
 
     pub fn ring(&self) {
+        match *self {}
+    }
+
+    pub fn forget_source(&self, _: std::net::IpAddr) {
         match *self {}
     }
 }
@@ -99,7 +103,7 @@ impl<'s> Opener<'s> {
         Self(device)
     }
 
-    pub fn open(&mut self, _: &mut [u8], _: SocketAddr, _: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    pub fn open(&mut self, _: &mut [u8], _: Endpoint, _: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
         match *self.0 {}
     }
 

@@ -8,11 +8,12 @@ use super::pending::Pending;
 use super::routes::Routes;
 use super::snapshot::Snapshot;
 use crate::counters::Counters;
+use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -95,7 +96,7 @@ impl Device {
         let status = |peer: &Arc<Peer>| {
             let link = peer.lock();
             let state = PeerState {
-                endpoint: link.endpoint,
+                endpoint: link.endpoint.map(|endpoint| endpoint.to),
                 preshared: link.preshared.clone(),
                 keepalive: link.keepalive,
                 allowed: allowed.remove(&peer.key).unwrap_or_default(),
@@ -181,6 +182,16 @@ impl Device {
         }
     }
 
+    /// Sends no more from an address that this host has lost.
+    #[cold]
+    pub fn forget_source(&self, source: IpAddr) {
+        for peer in self.snapshot().peers.iter() {
+            if let Some(endpoint) = peer.lock().endpoint.as_mut().filter(|endpoint| endpoint.source == Some(source)) {
+                endpoint.source = None;
+            }
+        }
+    }
+
     /// Wakes the thread that waits in [`Device::wait`].
     pub fn ring(&self) {
         self.pending.ring();
@@ -237,7 +248,9 @@ impl Change<'_> {
             return self.add_peer(key, endpoint, preshared, keepalive);
         };
         let mut link = peer.lock();
-        link.endpoint = endpoint.or(link.endpoint);
+        if let Some(to) = endpoint.filter(|to| link.endpoint.is_none_or(|present| present.to != *to)) {
+            link.endpoint = Some(to.into());
+        }
         if link.preshared != preshared {
             link.preshared = preshared;
             link.renew(true);
@@ -257,7 +270,7 @@ impl Change<'_> {
         if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key) {
             return Err("its public key is this device's own".to_owned());
         }
-        let link = Link::new(self.next.identity.clone(), endpoint, preshared, keepalive, self.now);
+        let link = Link::new(self.next.identity.clone(), endpoint.map(Endpoint::from), preshared, keepalive, self.now);
         let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
         Arc::make_mut(&mut self.next.peers).insert(&peer);
         self.added.push(peer.slot);

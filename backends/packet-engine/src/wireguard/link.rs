@@ -2,11 +2,11 @@
 
 use super::identity::Identity;
 use super::key::{PublicKey, Secret};
+use crate::endpoint::Endpoint;
 use boringtun::noise::errors::WireGuardError;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,8 +26,8 @@ const LASTS: Duration = Duration::from_secs(180);
 
 /// A peer's state, behind its lock.
 pub(super) struct Link {
-    /// Where its datagrams go.
-    pub(super) endpoint: Option<SocketAddr>,
+    /// Where its datagrams go, and from which address of this host: the one that the peer used last.
+    pub(super) endpoint: Option<Endpoint>,
     pub(super) preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub(super) keepalive: u16,
@@ -90,13 +90,7 @@ pub(super) enum Which {
 }
 
 impl Link {
-    pub(super) fn new(
-        identity: Option<Arc<Identity>>,
-        endpoint: Option<SocketAddr>,
-        preshared: Option<Secret>,
-        keepalive: u16,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(identity: Option<Arc<Identity>>, endpoint: Option<Endpoint>, preshared: Option<Secret>, keepalive: u16, now: Instant) -> Self {
         Self {
             identity,
             endpoint,

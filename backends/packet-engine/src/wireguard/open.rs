@@ -6,10 +6,10 @@ use super::link::Link;
 use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
+use crate::endpoint::Endpoint;
 use crate::packet::Header;
 use crate::reason::Reason;
 use boringtun::noise::errors::WireGuardError;
-use std::net::SocketAddr;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ impl<'s> Opener<'s> {
     /// # Errors
     /// The reason to drop it.
     #[inline]
-    pub fn open(&mut self, datagram: &mut [u8], from: SocketAddr, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    pub fn open(&mut self, datagram: &mut [u8], from: Endpoint, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
         let kind = datagram.first_chunk::<4>().ok_or(Reason::Short)?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
             (4, 32..) => self.data(datagram, from, scratch),
@@ -53,14 +53,14 @@ impl<'s> Opener<'s> {
 
     /// Leaves a message for the thread that makes handshakes.
     #[cold]
-    fn leave(&mut self, datagram: &[u8], from: SocketAddr) -> Result<Option<Header>, Reason> {
+    fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         let message = Message::new(from, datagram).ok_or(Reason::BadHeader)?;
         if self.device.pending.leave(message) { Ok(None) } else { Err(Reason::HandshakeFlood) }
     }
 
     /// Leaves the answer to one of our messages. Its receiver, which a forger has to guess, is at `at`.
     #[cold]
-    fn response(&mut self, datagram: &[u8], at: usize, from: SocketAddr) -> Result<Option<Header>, Reason> {
+    fn response(&mut self, datagram: &[u8], at: usize, from: Endpoint) -> Result<Option<Header>, Reason> {
         let index = datagram.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Reason::Short)?;
         let (slot, _) = self.device.place(u32::from_le_bytes(*index));
         self.snapshot.peer(slot).ok_or(Reason::NoSession)?;
@@ -68,7 +68,7 @@ impl<'s> Opener<'s> {
     }
 
     #[inline]
-    fn data(&mut self, datagram: &mut [u8], from: SocketAddr, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    fn data(&mut self, datagram: &mut [u8], from: Endpoint, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
         let head = datagram.first_chunk::<HEAD>().ok_or(Reason::Short)?;
         let [_, _, _, _, i0, i1, i2, i3, counter @ ..] = *head;
         let index = u32::from_le_bytes([i0, i1, i2, i3]);

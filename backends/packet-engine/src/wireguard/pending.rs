@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::message::LONGEST;
+use crate::endpoint::Endpoint;
 
 /// The most handshake messages that wait. A flood beyond that is dropped before anything is computed for it.
 const INBOX: usize = 1024;
@@ -14,14 +14,14 @@ const INBOX: usize = 1024;
 /// A received handshake message.
 #[derive(Clone, Copy)]
 pub(super) struct Message {
-    pub(super) from: SocketAddr,
+    pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
 }
 
 impl Message {
     /// None if it is too long to be one.
-    pub(super) fn new(from: SocketAddr, message: &[u8]) -> Option<Self> {
+    pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
         Some(Self { from, bytes, length: u8::try_from(message.len()).ok()? })

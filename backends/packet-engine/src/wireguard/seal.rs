@@ -5,11 +5,11 @@ use super::link::{Link, Which};
 use super::message::{LONGEST, OVERHEAD, padded};
 use super::peer::Peer;
 use super::snapshot::Snapshot;
+use crate::endpoint::Endpoint;
 use crate::martian::martian;
 use crate::packet::Header;
 use crate::reason::Reason;
 use crate::verdict::Icmp;
-use std::net::SocketAddr;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Sealed, to this address.
-    Sealed(SocketAddr),
+    Sealed(Endpoint),
     /// Not before there is a session: they are kept for it.
     Parked,
 }

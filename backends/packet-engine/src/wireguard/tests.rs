@@ -3,6 +3,7 @@
 use super::message::{OVERHEAD, padded};
 use super::*;
 use crate::counters::Counters;
+use crate::endpoint::Endpoint;
 use crate::packet::Header;
 use crate::reason::Reason;
 use ipnet::IpNet;
@@ -39,6 +40,10 @@ fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     builder.udp(1000, 2000).write(&mut packet, payload).unwrap();
     packet
+}
+
+fn elsewhere() -> SocketAddr {
+    SocketAddr::new(ip("192.0.2.66"), 1)
 }
 
 /// A node: a device, where it is, and what came out of it.
@@ -96,7 +101,7 @@ impl Node {
             let now = self.now();
             let Self { device, worker, sent, .. } = self;
             let next = device.work_at(now, worker, &mut |to, datagram| {
-                sent.push_back((to, datagram.to_vec()));
+                sent.push_back((to.to, datagram.to_vec()));
                 Ok(())
             });
             if next.is_none_or(|next| next > self.now()) {
@@ -125,7 +130,7 @@ impl Node {
                 let length = sealer.seal(&plain, &mut out).unwrap();
                 assert_eq!(length, plain.len() + OVERHEAD);
                 out.truncate(length);
-                Ok(Some((to, out)))
+                Ok(Some((to.to, out)))
             }
             Way::Parked => {
                 assert_eq!(sealer.park(&plain), 0);
@@ -135,11 +140,11 @@ impl Node {
     }
 
     /// Receives a datagram.
-    fn receives(&mut self, from: SocketAddr, datagram: &[u8]) -> Result<(), Reason> {
+    fn receives(&mut self, from: impl Into<Endpoint>, datagram: &[u8]) -> Result<(), Reason> {
         let snapshot = self.device.snapshot();
         let mut opener = Opener::new(&self.device, &snapshot, self.now());
         let mut datagram = datagram.to_vec();
-        if let Some(header) = opener.open(&mut datagram, from, &mut Vec::new())? {
+        if let Some(header) = opener.open(&mut datagram, from.into(), &mut Vec::new())? {
             self.delivered.push(datagram[..header.total_len].to_vec());
         }
         Ok(())
@@ -283,12 +288,12 @@ fn the_endpoint_follows_what_is_authentic() {
     let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"moved")).unwrap().unwrap();
     let mut forged = datagram.clone();
     forged[40] ^= 1;
-    assert_eq!(a.receives("192.0.2.66:1".parse().unwrap(), &forged), Err(Reason::BadTag));
+    assert_eq!(a.receives(elsewhere(), &forged), Err(Reason::BadTag));
     assert_ne!(a.sees(&b.key).state.endpoint, Some(b.address));
     a.receives(b.address, &datagram).unwrap();
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
     // A copy from elsewhere moves nothing.
-    assert_eq!(a.receives("192.0.2.66:1".parse().unwrap(), &datagram), Err(Reason::Replayed));
+    assert_eq!(a.receives(elsewhere(), &datagram), Err(Reason::Replayed));
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
     passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"));
     // What is configured counts, and nothing configured leaves what was learned.
@@ -296,6 +301,55 @@ fn the_endpoint_follows_what_is_authentic() {
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
     a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
     assert_eq!(a.sees(&b.key).state.endpoint, Some("192.0.2.1:51820".parse().unwrap()));
+}
+
+/// A peer gets its answers from the address that it knows, whatever the route says: a NAT before it lets nothing else in.
+#[test]
+fn answers_come_from_the_address_that_the_peer_uses() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.add(&b, &["10.5.2.0/24"]);
+    b.add(&a, &["10.5.1.0/24"]);
+    let known = Some(ip("192.168.56.201"));
+    let sends = |node: &mut Node| -> Vec<(Endpoint, Vec<u8>)> {
+        let mut all = Vec::new();
+        let now = node.now();
+        node.device.work_at(now, &mut node.worker, &mut |to, datagram| {
+            all.push((to, datagram.to_vec()));
+            Ok(())
+        });
+        all
+    };
+    let source = |a: &Node| {
+        let snapshot = a.device.snapshot();
+        let slot = Sealer::new(&a.device, &snapshot, a.now()).route(&Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(), 28);
+        match Sealer::new(&a.device, &snapshot, a.now()).hold(slot.unwrap()).unwrap() {
+            Way::Sealed(to) => to.source,
+            Way::Parked => panic!("no session"),
+        }
+    };
+    // The response goes out from the address that the initiation came to,
+    let initiation = sends(&mut b).remove(0).1;
+    sends(&mut a);
+    a.receives(Endpoint { to: b.address, source: known }, &initiation).unwrap();
+    let (way, response) = sends(&mut a).remove(0);
+    assert_eq!(way, Endpoint { to: b.address, source: known });
+    // and packets do, once the session is confirmed.
+    b.receives(a.address, &response).unwrap();
+    let (_, confirmation) = sends(&mut b).remove(0);
+    a.receives(Endpoint { to: b.address, source: known }, &confirmation).unwrap();
+    assert_eq!(source(&a), known);
+    // What is configured anew, and the same, changes nothing.
+    a.add(&b, &[]);
+    assert_eq!(source(&a), known);
+    a.device.forget_source(ip("192.168.56.202"));
+    assert_eq!(source(&a), known);
+    a.device.forget_source(ip("192.168.56.201"));
+    assert_eq!(source(&a), None);
+    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again")).unwrap().unwrap();
+    a.receives(Endpoint { to: b.address, source: known }, &datagram).unwrap();
+    assert_eq!(source(&a), known);
+    a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
+    assert_eq!(source(&a), None, "of another endpoint nothing is known");
 }
 
 #[test]
@@ -308,7 +362,7 @@ fn an_initiation_that_is_repeated_moves_nothing_and_is_refused() {
     b.receives(a.address, &initiation).unwrap();
     b.work();
     pause();
-    b.receives("192.0.2.66:1".parse().unwrap(), &initiation).unwrap();
+    b.receives(elsewhere(), &initiation).unwrap();
     b.work();
     assert_eq!(b.device.counters.received.drops(Reason::Replayed), 1);
     assert_eq!(b.sees(&a.key).state.endpoint, Some(a.address));
@@ -371,7 +425,7 @@ fn a_removed_peer_is_gone_for_those_who_still_see_it() {
     assert_eq!(sealer.hold(slot), Err(Reason::NoRoute));
     sealer.release();
     let mut opener = Opener::new(device, &before, Instant::now());
-    assert_eq!(opener.open(&mut datagram.clone(), b.address, &mut Vec::new()), Err(Reason::NoSession));
+    assert_eq!(opener.open(&mut datagram.clone(), b.address.into(), &mut Vec::new()), Err(Reason::NoSession));
     drop(opener);
     assert_eq!(a.pod_sends(&there), Err(Reason::NoRoute));
     assert!(a.device.peers().is_empty());
@@ -420,7 +474,7 @@ fn under_load_a_sender_has_to_prove_its_address() {
     }
     for _ in 0..60 {
         for initiation in &valid {
-            assert_eq!(b.receives("192.0.2.66:1".parse().unwrap(), initiation), Ok(()));
+            assert_eq!(b.receives(elsewhere(), initiation), Ok(()));
         }
         b.work();
     }

@@ -3,8 +3,8 @@
 use super::device::Device;
 use super::message::OVERHEAD;
 use super::pending::Message;
+use crate::endpoint::Endpoint;
 use crate::reason::Reason;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Messages, visits and greetings in one round, so that none of them waits for all of another kind.
@@ -29,10 +29,10 @@ impl Default for Worker {
 }
 
 /// Sends a datagram, or says why it cannot.
-pub type Transmit<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> Result<(), Reason>;
+pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
 /// Sends a datagram. Returns whether it was sent; if not, that is counted already.
-pub(super) type Send<'s> = &'s mut dyn FnMut(SocketAddr, &[u8]) -> bool;
+pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
@@ -44,7 +44,7 @@ impl Device {
     pub(super) fn work_at(&self, now: Instant, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
         use tracing::dispatcher::{Dispatch, get_default, with_default};
         let log = get_default(Dispatch::clone);
-        let mut send = |to: SocketAddr, datagram: &[u8]| {
+        let mut send = |to: Endpoint, datagram: &[u8]| {
             let sent = with_default(&log, || send(to, datagram));
             sent.inspect_err(|reason| self.counters.sent.dropped(*reason)).is_ok()
         };

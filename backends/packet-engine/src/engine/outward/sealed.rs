@@ -24,7 +24,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         let datagram = match way {
             Way::Parked => None,
             Way::Sealed(to) => {
-                let Some(socket) = self.sockets.iter().position(|socket| socket.is_ipv6() == to.is_ipv6()) else {
+                let Some(socket) = self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6()) else {
                     return sent.dropped_many(Reason::NoEndpoint, count);
                 };
                 Some(Datagram { to, ecn: ecn::encapsulate(header.tos, true), socket, bytes: 0 })
