@@ -174,7 +174,7 @@ pub struct Sender {
     controls: Vec<Control>,
     names: Vec<socket2::SockAddr>,
     headers: Vec<libc::mmsghdr>,
-    refused: Option<IpAddr>,
+    refused: Vec<Endpoint>,
 }
 
 // SAFETY: the pointers in it are written and used within one call of `attempt`.
@@ -190,11 +190,14 @@ impl Sender {
         while let (Some(failed), true) = (messages.get(done), error.as_ref().is_some_and(lost))
             && failed.to.source.is_some()
         {
-            self.refused = failed.to.source;
             let plain = Message { to: failed.to.to.into(), ..failed.clone() };
             (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
+            // Otherwise it was not the source.
             if error.is_some() {
                 break;
+            }
+            if !self.refused.contains(&failed.to) {
+                self.refused.push(failed.to);
             }
             done += 1;
             let rest = messages.get(done..).filter(|rest| !rest.is_empty());
@@ -206,9 +209,9 @@ impl Sender {
         (done, error)
     }
 
-    /// The address from which the kernel refused to send since the last call, most likely because this host has lost it.
-    pub fn refused(&mut self) -> Option<IpAddr> {
-        self.refused.take()
+    /// The endpoints whose source the kernel refused since the last call, most likely because this host has lost the address.
+    pub fn refused(&mut self) -> Vec<Endpoint> {
+        std::mem::take(&mut self.refused)
     }
 
     fn attempt(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
@@ -430,7 +433,8 @@ impl Receiver {
                     receipt.from.source = own.map(|own| Ipv4Addr::from(*own).into());
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                    receipt.from.source = data.first_chunk::<16>().map(|own| Ipv6Addr::from(*own).into());
+                    let own = data.first_chunk::<16>().map(|own| Ipv6Addr::from(*own));
+                    receipt.from.source = own.filter(|own| !own.is_multicast()).map(IpAddr::V6);
                 }
                 _ => {}
             }

@@ -42,8 +42,9 @@ impl<P: Port> Handshakes<P> {
     pub(super) fn round(&self, state: &mut State) -> Option<Instant> {
         let State { worker, sender, log } = state;
         let next = self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));
-        if let Some(source) = sender.refused() {
-            self.device.forget_source(source);
+        let refused = sender.refused();
+        if !refused.is_empty() {
+            self.device.forget_sources(&refused);
         }
         next
     }

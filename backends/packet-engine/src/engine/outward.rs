@@ -369,8 +369,9 @@ impl<D: Device, P: Port> Outward<D, P> {
         }
         state.gathered.messages = messages;
         state.gathered.clear();
-        if let (Some(source), Some(device)) = (state.sender.refused(), &self.wireguard) {
-            device.forget_source(source);
+        let refused = state.sender.refused();
+        if let Some(device) = self.wireguard.as_ref().filter(|_| !refused.is_empty()) {
+            device.forget_sources(&refused);
         }
     }
 

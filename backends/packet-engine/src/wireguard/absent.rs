@@ -57,7 +57,7 @@ impl Device {
         match *self {}
     }
 
-    pub fn forget_source(&self, _: std::net::IpAddr) {
+    pub fn forget_sources(&self, _: &[Endpoint]) {
         match *self {}
     }
 }

@@ -13,7 +13,7 @@ use crate::reason::Reason;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -182,12 +182,13 @@ impl Device {
         }
     }
 
-    /// Sends no more from an address that this host has lost.
+    /// Sends no more to these endpoints from their sources, which the kernel refused.
     #[cold]
-    pub fn forget_source(&self, source: IpAddr) {
+    pub fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
-            if let Some(endpoint) = peer.lock().endpoint.as_mut().filter(|endpoint| endpoint.source == Some(source)) {
-                endpoint.source = None;
+            let mut link = peer.lock();
+            if link.endpoint.is_some_and(|endpoint| refused.contains(&endpoint)) {
+                link.forget_source();
             }
         }
     }

@@ -190,6 +190,21 @@ impl Link {
         }
     }
 
+    /// Sends from whichever address the route names, until the peer uses one again.
+    pub(super) fn forget_source(&mut self) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.source = None;
+        }
+    }
+
+    /// Where an initiation goes. One that had no answer is repeated without the source, in case that is the cause, as the kernel does.
+    pub(super) fn initiates_to(&mut self) -> Option<Endpoint> {
+        if self.tries.is_some() {
+            self.forget_source();
+        }
+        self.endpoint
+    }
+
     /// An initiation was sent.
     pub(super) fn begun(&mut self, now: Instant) {
         self.initiated = true;

@@ -1,5 +1,6 @@
 //! Devices that exchange datagrams in memory.
 
+use super::link::Link;
 use super::message::{OVERHEAD, padded};
 use super::*;
 use crate::counters::Counters;
@@ -341,15 +342,31 @@ fn answers_come_from_the_address_that_the_peer_uses() {
     // What is configured anew, and the same, changes nothing.
     a.add(&b, &[]);
     assert_eq!(source(&a), known);
-    a.device.forget_source(ip("192.168.56.202"));
+    let other = Endpoint { to: elsewhere(), source: known };
+    a.device.forget_sources(&[other]);
     assert_eq!(source(&a), known);
-    a.device.forget_source(ip("192.168.56.201"));
+    a.device.forget_sources(&[other, Endpoint { to: b.address, source: known }]);
     assert_eq!(source(&a), None);
     let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again")).unwrap().unwrap();
     a.receives(Endpoint { to: b.address, source: known }, &datagram).unwrap();
     assert_eq!(source(&a), known);
     a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
     assert_eq!(source(&a), None, "of another endpoint nothing is known");
+}
+
+/// A source that still is this host's may lead nowhere, when its uplink failed: no answer is known to come back to it.
+#[test]
+fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
+    let (known, now) = (Endpoint { to: elsewhere(), source: Some(ip("192.168.56.201")) }, Instant::now());
+    let plain = Endpoint::from(elsewhere());
+    let mut link = Link::new(None, Some(known), None, 0, now);
+    assert_eq!(link.initiates_to(), Some(known));
+    link.begun(now);
+    assert_eq!((link.endpoint, link.initiates_to(), link.endpoint), (Some(known), Some(plain), Some(plain)));
+    // A session, and what came in it, is the peer's word.
+    link.shaken(now, now);
+    link.endpoint = Some(known);
+    assert_eq!(link.initiates_to(), Some(known));
 }
 
 #[test]

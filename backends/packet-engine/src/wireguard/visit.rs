@@ -46,15 +46,15 @@ impl Device {
 
     /// Runs the timers of both tunnels. To be called before a tunnel handles a handshake: it takes the time of its last tick for the present.
     pub(super) fn tick(&self, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let endpoint = link.endpoint;
-        let mut emit = |message: &[u8]| endpoint.is_some_and(|to| send(to, message));
         let mut sent = 0;
         let mut given_up = false;
         match link.present().map(|tunn| tunn.update_timers(buffer)) {
             Some(TunnResult::WriteToNetwork(message)) => {
-                let went = emit(message);
+                let begins = message.first() == Some(&INITIATION);
+                let to = if begins { link.initiates_to() } else { link.endpoint };
+                let went = to.is_some_and(|to| send(to, message));
                 sent += if went { message.len() } else { 0 };
-                if message.first() == Some(&INITIATION) {
+                if begins {
                     add(&self.counters.handshakes.initiated, usize::from(went));
                     link.begun(now);
                 }
@@ -70,12 +70,13 @@ impl Device {
             self.give_up(link);
         }
         // One that may not send is run, too, so that its session ends.
+        let endpoint = link.endpoint;
         if let Some((old, sends)) = link.old()
             && let TunnResult::WriteToNetwork(message) = old.update_timers(buffer)
             && sends
         {
             if message.first() == Some(&DATA) {
-                sent += if emit(message) { message.len() } else { 0 };
+                sent += if endpoint.is_some_and(|to| send(to, message)) { message.len() } else { 0 };
             } else {
                 // Its next handshake is the first under the new preshared key.
                 link.rekeys = true;
@@ -101,7 +102,10 @@ impl Device {
 
     /// Initiates a handshake, unless one waits for its answer or the last was initiated a moment ago.
     fn initiate(&self, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), true) = (link.endpoint, link.may_begin(now)) else { return };
+        if !link.may_begin(now) {
+            return;
+        }
+        let Some(to) = link.initiates_to() else { return };
         let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else { return };
         let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
             return;

@@ -41,7 +41,7 @@ impl Node {
             let length = length.saturating_sub(headers).max(u16::try_from(ECHO).unwrap_or(u16::MAX));
             let header = Header { kind: Kind::EchoQuestion, length, nonce, from: own, to: meant };
             let up_ms = u32::try_from(now.at.saturating_sub(self.began).as_millis()).unwrap_or(u32::MAX);
-            let (token, repeats) = (Some(tokens.own), tokens.given);
+            let (token, repeats) = (Some(tokens.own), tokens.repeated(nonce));
             let body = Echo { token, repeats, wall_ms: now.wall_ms, answers_at: self.itself.overlay(ipv6), up_ms, ..Echo::default() };
             Send::Datagram { way, to, bytes: echo(&header, &body, length.into()) }
         };

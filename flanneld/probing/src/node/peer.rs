@@ -78,28 +78,32 @@ pub struct Peer {
 pub struct Tokens {
     /// What the peer is to repeat.
     pub own: u32,
-    /// What it gave us to repeat.
-    pub given: Option<u32>,
-    /// Whether that came with ours.
-    sure: bool,
+    /// What it gave us to repeat, in a question that repeated ours.
+    sure: Option<u32>,
+    /// What was given last in its name.
+    last: Option<u32>,
 }
 
 impl Tokens {
     /// `random` makes the own one: whoever can guess it can use up the peer's answers.
     pub fn new(random: u64) -> Self {
         // The remainder is less than the divisor, which means none.
-        Self { own: u32::try_from(random % u64::from(NONE)).unwrap_or(0), given: None, sure: false }
+        Self { own: u32::try_from(random % u64::from(NONE)).unwrap_or(0), sure: None, last: None }
     }
 
     /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
     pub fn take(&mut self, body: &Echo) -> bool {
         let sure = body.repeats == Some(self.own);
-        // Until a question is sure anything may be the peer's token; then only another one that is sure replaces it.
-        if sure || !self.sure {
-            self.given = body.token;
-            self.sure = sure;
+        self.last = body.token;
+        if sure {
+            self.sure = body.token;
         }
         sure
+    }
+
+    /// What a question repeats: by turns what is sure and what came last, since a peer that has started anew has another one. `random` is the nonce.
+    pub fn repeated(&self, random: u64) -> Option<u32> {
+        self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }
 }
 
