@@ -251,7 +251,16 @@ fn without_offloads(host: &Host, pod: &Pod) -> Result<()> {
 /// Packets, and in how many pieces they were moved, in one direction of a device.
 fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(f64, f64)> {
     let of = |what: &str| bed.daemons[number].metric(&format!("flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}}"));
-    Ok((of("packets")?, of("units")?))
+    // Packets of the kernel's own, such as neighbour solicitations, may pass between the two.
+    let mut packets = of("packets")?;
+    for _ in 0..100 {
+        let (pieces, still) = (of("units")?, of("packets")?);
+        if still == packets {
+            return Ok((packets, pieces));
+        }
+        packets = still;
+    }
+    anyhow::bail!("the counters of {device} never stand still")
 }
 
 /// Bulk data while tcpdump looks at every checksum that arrives in the pod.

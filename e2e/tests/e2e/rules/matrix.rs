@@ -244,9 +244,9 @@ impl Cluster {
                 let mut addresses: Vec<String> = seen.iter().map(|(_, seen)| seen.map_or("nobody".to_owned(), |seen| who(seen.ip()))).collect();
                 addresses.dedup();
                 let changed = seen.iter().filter(|(port, seen)| seen.is_some_and(|seen| seen.port() != *port)).count();
-                // One of them may get its own port by chance.
+                // By chance one of them may get its own port, or find its port taken by another one that got it.
                 let ports = match changed {
-                    0 => "",
+                    0 | 1 => "",
                     changed if changed + 1 >= usize::from(CONNECTIONS) => "*",
                     _ => "?",
                 };
