@@ -284,7 +284,7 @@ fn ipip_device(cluster: &Cluster) -> Result<()> {
     repairs("the TTL changes", "ip link change DEV type ipip local 192.168.56.101 remote any ttl 9 pmtudisc", Stays)?;
     repairs(
         "the device is renamed",
-        "until ip link set DEV name other9 2>/dev/null; do ip link set DEV down; done; ip link set other9 up || true",
+        "until ip link set DEV name other9 2>/dev/null; do ip link set DEV down || true; done; ip link set other9 up || true",
         GoesWithDevice,
     )?;
     // The daemon may put it back between the two commands.
