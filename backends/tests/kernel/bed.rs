@@ -67,7 +67,7 @@ pub fn json(command: &str) -> Vec<Value> {
 
 /// Waits until a condition holds.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(Instant::now() < end, "never came true: {what}\n{}", state().into_iter().collect::<Vec<_>>().join("\n"));
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -227,7 +227,7 @@ impl Node {
 
     /// Waits until the loop is idle: no pass for a quarter of a second.
     pub async fn idle(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(10);
         let mut last = (self.status().kernel.passes, Instant::now());
         while last.1.elapsed() < Duration::from_millis(250) {
             assert!(Instant::now() < end, "the loop never becomes idle");

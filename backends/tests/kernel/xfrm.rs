@@ -71,10 +71,10 @@ fn a_flush_is_noticed() {
         let mut policies = Policies::open().unwrap();
         policies.set(&selector(Direction::Out, "10.1.0.0/24", "10.2.0.0/24"), &tunnel("192.168.56.101", "192.168.56.102")).await.unwrap();
         // Our own is announced, too.
-        timeout(Duration::from_secs(60), policies.changed()).await.unwrap();
+        timeout(Duration::from_secs(20), policies.changed()).await.unwrap();
         assert!(timeout(Duration::from_millis(50), policies.changed()).await.is_err(), "nothing else changed");
         sh("ip xfrm policy flush");
-        timeout(Duration::from_secs(60), policies.changed()).await.unwrap();
+        timeout(Duration::from_secs(20), policies.changed()).await.unwrap();
         assert_eq!(policies.list().await.unwrap().len(), 0);
     });
 }
