@@ -116,7 +116,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	@# WireGuard with a real kernel: many restarts, a NAT without rest, a preshared key over the renewal of sessions.
 	./e2e/setup.sh vm
 	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 \
-	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::a_port vm::wireguard::keys
+	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::keys $(VM_REST)
 	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 --nocapture vm_scale::
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
@@ -149,7 +149,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 
 # With ALL=1 also what other tests show on this machine's kernel: the suites of other backends.
 VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
-# What `make test` leaves to `make test-vm`: a busy machine emulates half as fast, and twelve minutes must do all the same.
+# What `make test` leaves to `make test-vm` and `make soak`: a busy machine emulates at half the speed, and twelve minutes must still do.
 VM_REST := vm::ipip::a_firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::a_port vm::wireguard_silent::
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; most of it is a part of test [ALL=1 ARGS=name]

@@ -13,6 +13,7 @@ mod rounds;
 mod session;
 mod sessions;
 mod show;
+mod tokens;
 mod viewer;
 mod views;
 

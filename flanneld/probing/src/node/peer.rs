@@ -2,11 +2,11 @@
 
 use super::hunt::Hunt;
 use super::message::WAIT;
+use super::tokens::Tokens;
 use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
 use crate::who::short;
-use crate::wire::{Echo, NONE};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -71,40 +71,6 @@ pub struct Peer {
     /// Its address in the overlay network, by its own words.
     pub answers_at: Option<IpAddr>,
     pub tokens: Tokens,
-}
-
-/// Anybody can write a peer's address into a packet. Who repeats what was sent to that address can read it there.
-#[derive(Clone, Copy, Debug)]
-pub struct Tokens {
-    /// What the peer is to repeat.
-    pub own: u32,
-    /// What it gave us to repeat, in a question that repeated ours.
-    sure: Option<u32>,
-    /// What was given last in its name.
-    last: Option<u32>,
-}
-
-impl Tokens {
-    /// `random` makes the own one: whoever can guess it can use up the peer's answers.
-    pub fn new(random: u64) -> Self {
-        // The remainder is less than the divisor, which means none.
-        Self { own: u32::try_from(random % u64::from(NONE)).unwrap_or(0), sure: None, last: None }
-    }
-
-    /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
-    pub fn take(&mut self, body: &Echo) -> bool {
-        let sure = body.repeats == Some(self.own);
-        self.last = body.token;
-        if sure {
-            self.sure = body.token;
-        }
-        sure
-    }
-
-    /// What a question repeats: by turns what is sure and what came last, since a peer that has started anew has another one. `random` is the nonce.
-    pub fn repeated(&self, random: u64) -> Option<u32> {
-        self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
-    }
 }
 
 impl Peer {
