@@ -4,14 +4,17 @@ mod attrs;
 mod end;
 mod host;
 mod lease;
+mod left;
 mod left_behind;
 mod node;
 mod node_info;
+mod reconsider;
 mod requirement;
 mod retry;
 mod rights;
 mod run;
 mod serve;
+mod silence;
 mod vitals;
 
 use crate::api::health::Server;
@@ -26,6 +29,7 @@ use crate::health::condition::Condition;
 use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
+use left::Left;
 use options::Settings;
 use rights::Rights;
 use run::Run;
@@ -63,6 +67,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
         run: Run::until(&stop),
         stop,
         rights: Rights::default(),
+        left: Left::default(),
         tasks: JoinSet::new(),
     };
     let stop = daemon.stop.clone();
@@ -119,6 +124,8 @@ struct Daemon {
     describer: Describer,
     stop: CancellationToken,
     rights: Rights,
+    /// The addresses that this node gave up.
+    left: Left,
     /// What the doctor is told.
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,

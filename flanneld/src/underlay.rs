@@ -1,5 +1,6 @@
 //! Selection of the interface that carries packets between nodes: pure, based on facts read elsewhere.
 
+mod arp;
 mod choice;
 mod facts;
 mod follow;
@@ -11,12 +12,14 @@ mod select;
 #[cfg(test)]
 mod tests;
 mod trouble;
+mod whose;
 
 pub use choice::{Chosen, Rule, SelectError};
-pub use facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
+pub use facts::{Address, DefaultRoute, HostFacts, Interface, Kind, RouteAnswer};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
 pub use options::{Pattern, Selector};
 pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;
+pub use whose::{Doubt, doubt, needs_servers};

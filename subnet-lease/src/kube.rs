@@ -8,6 +8,7 @@ pub mod annotations;
 mod api;
 mod assigned;
 mod change;
+mod claims;
 mod crowd;
 mod failure;
 mod follow;
@@ -25,7 +26,7 @@ mod watching;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
+use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -36,12 +37,12 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
 pub use options::{Identity, KubeOptions};
 use publish::{Holding, Publisher};
-use requests::{EventReason, Extras};
+use requests::{EventReason, Extras, PostedEvents};
 use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -71,7 +72,9 @@ pub struct KubeManager {
     /// Changes with this node's Node and with all others.
     infos: watch::Sender<u64>,
     /// What was told already, so that an Event is posted once.
-    told: Mutex<BTreeSet<String>>,
+    told: Mutex<PostedEvents>,
+    /// The mistyped annotations that were logged last.
+    ignored: Mutex<String>,
     /// The lease that was acquired last, while the process runs.
     acquired: Mutex<Option<Lease>>,
     everybody: OnceLock<Task>,
@@ -129,6 +132,7 @@ impl KubeManager {
             in_use: AtomicBool::new(false),
             infos,
             told: Mutex::default(),
+            ignored: Mutex::default(),
             acquired: Mutex::default(),
             everybody: OnceLock::new(),
             _tasks: [following, merging],
@@ -222,19 +226,52 @@ impl KubeManager {
         }
     }
 
-    /// Posts an Event about something that was not told yet.
+    /// Posts an Event about something that was not told yet, at most one a minute for one reason.
     async fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
-        /// Texts are few, unless somebody makes many: then some are told again.
-        const KEPT: usize = 50;
-        let known = |told: &mut BTreeSet<String>| told.contains(text);
-        if known(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner)) || !self.extras.event(&self.api, node, reason, text).await {
+        if !self.told().is_due(reason, text, boot_time()) {
             return;
         }
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= KEPT {
-            told.clear();
+        if self.extras.event(&self.api, node, reason, text).await {
+            self.told().posted(reason, text, boot_time());
         }
-        told.insert(text.to_owned());
+    }
+
+    fn told(&self) -> MutexGuard<'_, PostedEvents> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports annotations that an operator mistyped.
+    ///
+    /// # Errors
+    /// One of them names the interface: any other would be a guess.
+    async fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
+        let typos = annotations::typos(&node.annotations);
+        let mut texts = Vec::new();
+        for typo in &typos {
+            let key = self.api.options().prefix.key(typo.name);
+            let text = format!(
+                "the annotation {key} of Node {} is {}, which is no {} address: correct it (kubectl annotate node {} --overwrite {key}=ADDRESS) or remove \
+                 it (kubectl annotate node {} {key}-)",
+                self.name,
+                crate::json::excerpt(&typo.value),
+                typo.family,
+                self.name,
+                self.name
+            );
+            self.tell_once(node, EventReason::Interface, &text).await;
+            texts.push((typo, text));
+        }
+        // Whoever waits for this node logs why.
+        if let Some((_, why)) = texts.iter().find(|(typo, _)| typo.names_interface) {
+            return Err(Reason::new(Kind::Said(why.clone()), why.clone()));
+        }
+        let ignored = texts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; ");
+        let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != ignored && !ignored.is_empty() {
+            tracing::warn!("{ignored}; until then the node publishes its own address");
+        }
+        *known = ignored;
+        Ok(())
     }
 
     /// The mounted configuration, if it is another than the one in use.
@@ -281,24 +318,36 @@ impl SubnetManager for KubeManager {
 
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
-        let taken = self.all.with(|nodes| nodes.taken(&node.internal));
-        let mut candidates = Vec::new();
-        for name in [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6] {
-            candidates.extend(node.annotations.get(name).and_then(|text| text.parse().ok()).map(|ip: IpAddr| (ip, "which this Node published last")));
-        }
-        candidates.extend(node.internal.iter().map(|ip| (*ip, "the Node's InternalIP")));
-        // The default route's address is not known here: where all is well, the InternalIP is the one.
-        let doubtful = node.internal.is_empty() || candidates.iter().any(|(ip, _)| taken.contains_key(ip));
-        let servers = if doubtful && !taken.is_empty() { self.extras.servers(&self.api).await } else { Vec::new() };
+        self.refuse_typos(&node).await.map_err(Error::Unavailable)?;
         let public = (
             annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
             annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
         );
-        Ok(Some(NodeInfo { id: self.name.clone(), subnets: Some(assigned.subnets), public, candidates, taken, servers }))
+        Ok(Some(NodeInfo {
+            id: self.name.clone(),
+            subnets: Some(assigned.subnets),
+            public,
+            published: claims::published(&node.annotations),
+            internal: node.internal.clone(),
+            overwritten: claims::is_overwritten(&node.annotations),
+            taken: self.all.with(|nodes| nodes.taken(node.boot.as_deref())),
+        }))
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         Some(self.infos.subscribe())
+    }
+
+    async fn servers(&self) -> Vec<IpAddr> {
+        self.extras.servers(&self.api).await
+    }
+
+    async fn withdraw(&self, local: &[IpAddr]) {
+        let Own::Present(node) = self.own.borrow().own.clone() else { return };
+        let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
+        if let Err(failure) = publisher.withdraw(&node, local).await {
+            tracing::debug!("cannot withdraw this node's former address: {}", failure.reason);
+        }
     }
 
     async fn tell_operator(&self, text: &str) {

@@ -83,12 +83,25 @@ pub struct NodeInfo {
     pub subnets: Option<Subnets>,
     /// The public addresses that an operator chose there; they beat the flags.
     pub public: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-    /// Addresses by which the interface can be found, the best first, each with a phrase that says whose it is.
-    pub candidates: Vec<(IpAddr, &'static str)>,
-    /// The addresses of the other nodes, each with a node that has it.
-    pub taken: BTreeMap<IpAddr, String>,
-    /// The addresses of the store's servers, where they help to find the interface.
-    pub servers: Vec<IpAddr>,
+    /// The addresses that this node published last.
+    pub published: Vec<IpAddr>,
+    /// The addresses that the store has for this node from elsewhere (a Node's InternalIPs), the preferred first.
+    pub internal: Vec<IpAddr>,
+    /// Whether an operator chose the published address, behind which the node's own is: then others may have that one too.
+    pub overwritten: bool,
+    /// The addresses that other nodes claim.
+    pub taken: BTreeMap<IpAddr, Claimant>,
+}
+
+/// Another node that claims an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Its name.
+    pub node: String,
+    /// Whether flannel serves it.
+    pub served: bool,
+    /// Whether it publishes the address to the other nodes, and flannel serves it.
+    pub publishes: bool,
 }
 
 /// Keeps leases: in etcd, in a directory, in the Kubernetes API.
@@ -112,6 +125,15 @@ pub trait SubnetManager: Send + Sync {
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
+
+    /// The addresses of the store's servers, where they help to find the interface; empty where they cannot be read.
+    async fn servers(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// Withdraws published addresses that this host no longer has: another node may be waiting for one of them. An address that an operator
+    /// chose stays. Failures are not reported: peers know the address as before.
+    async fn withdraw(&self, _local: &[IpAddr]) {}
 
     /// Tells the operators of the store what they have to do about this node's interface.
     async fn tell_operator(&self, _text: &str) {}

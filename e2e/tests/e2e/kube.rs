@@ -19,5 +19,6 @@ mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
+mod whose;
 
 pub(crate) use bed::turn;

@@ -64,15 +64,17 @@ pub struct NodeAddresses {
 
 impl From<&NodeInfo> for NodeAddresses {
     fn from(info: &NodeInfo) -> Self {
-        let internal = info.candidates.iter().filter(|(_, whose)| *whose == "the Node's InternalIP").map(|(ip, _)| *ip);
-        Self { name: info.id.clone(), internal: internal.collect(), servers: info.servers.clone() }
+        Self { name: info.id.clone(), internal: info.internal.clone(), servers: Vec::new() }
     }
 }
 
 impl NodeAddresses {
-    /// Tells what the API says now.
-    pub fn tell(self, known: &watch::Sender<Known>) {
+    /// Tells what the API says now. The servers stay where they were not asked for again.
+    pub fn tell(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
+            if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {
+                self.servers.clone_from(&before.servers);
+            }
             let news = known.node.as_ref() != Some(&self);
             known.node = Some(self);
             news

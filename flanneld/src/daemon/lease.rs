@@ -33,7 +33,8 @@ impl Daemon {
             backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
-            NodeAddresses::from(info).tell(&self.known);
+            let servers = found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
+            NodeAddresses { servers, ..NodeAddresses::from(info) }.tell(&self.known);
         }
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, &previous, &*backend).await;

@@ -2,13 +2,12 @@
 
 use super::end::End;
 use super::{Daemon, retry};
-use crate::checks::known::{Known, NodeAddresses};
 use crate::health::condition::Condition;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
-use crate::underlay::{Chosen, Found};
-use backends::Underlay;
+use crate::underlay::{Address, Families, Found, needs_servers};
 use options::Settings;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use subnet_lease::manager::{Error, NodeInfo, SubnetManager};
 use subnet_lease::reason::{Kind, Told};
 use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::warn;
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
@@ -24,9 +24,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_s
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
 /// How long changes are gathered before the interface is reconsidered.
-const SETTLE: Duration = Duration::from_millis(500);
-/// The least time between two looks, and the most.
-const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
     /// Reads the configuration, and waits until the store knows this node; `None` from a store that knows no nodes.
@@ -80,7 +78,8 @@ impl Daemon {
         let mut info = info.clone();
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
-            let wish = Wish::of(&self.settings, families(&subnets)).for_node(&info);
+            let wish = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
+            withdraw(manager, &wish, &info).await;
             let found = tokio::select! {
                 found = self.wait_for_families(manager, &wish) => found.map_err(End::failed)?,
                 now = another(manager, whole, &info, &mut changes) => {
@@ -131,8 +130,38 @@ impl Daemon {
     }
 }
 
+/// The request of a node that the store knows, with the store's servers where they can matter.
+pub(super) async fn wish_of(
+    manager: &Arc<dyn SubnetManager>,
+    settings: &Settings,
+    info: &NodeInfo,
+    families: Families,
+    left: BTreeSet<IpAddr>,
+) -> Wish {
+    let bare = Wish::of(settings, families);
+    let wish = bare.clone().for_node(info).knowing(left.clone(), Vec::new());
+    let needed = match (bare.look().await, &wish.known) {
+        (Ok((_, facts)), Some(known)) => needs_servers(known, &facts),
+        _ => false,
+    };
+    if needed { wish.knowing(left, manager.servers().await) } else { wish }
+}
+
+/// Withdraws an address that this node published and no longer has, unless flags or annotations decide what it publishes.
+async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo) {
+    if info.published.is_empty() || wish.public_ip.is_some() || wish.public_ipv6.is_some() {
+        return;
+    }
+    let bare = Wish { known: None, ..wish.clone() };
+    let Ok((_, facts)) = bare.look().await else { return };
+    let local: Vec<IpAddr> = facts.interfaces.iter().flat_map(|interface| &interface.addresses).map(Address::ip).collect();
+    if info.published.iter().any(|ip| !local.contains(ip)) {
+        manager.withdraw(&local).await;
+    }
+}
+
 /// Which families there are.
-fn families(subnets: &Subnets) -> Dual<(), ()> {
+pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
 }
 
@@ -154,82 +183,4 @@ async fn another(manager: &Arc<dyn SubnetManager>, config: &NetworkConfig, known
         }
     }
     std::future::pending().await
-}
-
-/// Looks again at the choice of the interface when other nodes come: the first node of a lab cannot know that its address is everybody's.
-pub struct Reconsider {
-    pub manager: Arc<dyn SubnetManager>,
-    pub settings: Settings,
-    /// The network's configuration, with all its families.
-    pub config: NetworkConfig,
-    /// What was chosen.
-    pub chosen: Chosen,
-    /// As it is now.
-    pub underlay: watch::Receiver<Underlay>,
-    /// What the doctor is told of this node's addresses.
-    pub known: watch::Sender<Known>,
-}
-
-impl Reconsider {
-    /// Returns when another choice is better.
-    pub async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
-        let mut told = String::new();
-        loop {
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
-                () = tokio::time::sleep(LOOK.1) => {}
-            }
-            tokio::time::sleep(SETTLE).await;
-            changes.borrow_and_update();
-            let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
-            NodeAddresses::from(&info).tell(&self.known);
-            match self.better(&info).await {
-                Better::Nothing => told.clear(),
-                Better::Choice(why) => return Err(End::StartOver(why)),
-                Better::Wanted(shared, why) => {
-                    // What works for some nodes is not given up.
-                    if shared != told {
-                        warn!("{why}");
-                        self.manager.tell_operator(&why).await;
-                        told = shared;
-                    }
-                }
-            }
-            tokio::time::sleep(LOOK.0).await;
-        }
-    }
-
-    async fn better(&self, info: &NodeInfo) -> Better {
-        let present = self.underlay.borrow().clone();
-        let Some(subnets) = info.subnets else { return Better::Nothing };
-        let all = families(&subnets);
-        let wish = Wish::of(&self.settings, all).for_node(info);
-        let lacks = !present.addresses.same_families(&all);
-        if lacks && wish.choose().await.is_ok() {
-            return Better::Choice("an address of the other family has come".to_owned());
-        }
-        if self.chosen.named {
-            return Better::Nothing;
-        }
-        let ours = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
-        let Some((ip, node)) = ours.into_iter().flatten().find_map(|ip| Some((ip, info.taken.get(&ip)?))) else { return Better::Nothing };
-        let wish = Wish { families: present.addresses.map(|_| (), |_| ()), ..wish };
-        match wish.choose().await {
-            Ok(chosen) if chosen.underlay.addresses != present.addresses => {
-                Better::Choice(format!("{ip} of {} is the Node {node}'s, too; {}: {}", present.name, chosen.underlay.name, chosen.why))
-            }
-            Ok(_) => Better::Nothing,
-            Err(error) => Better::Wanted(error.shared, error.text),
-        }
-    }
-}
-
-/// What a look brings.
-enum Better {
-    /// The choice stands.
-    Nothing,
-    /// Another one is better; this is why.
-    Choice(String),
-    /// None is right: the addresses that others have, and the whole text.
-    Wanted(String, String),
 }

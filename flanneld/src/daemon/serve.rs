@@ -3,7 +3,7 @@
 use super::attrs::{Ends, Following};
 use super::end::End;
 use super::node::Node;
-use super::node_info::Reconsider;
+use super::reconsider::Reconsider;
 use super::{Daemon, vitals};
 use crate::api::node::{Live, MeshView};
 use crate::checks::known::Serving;
@@ -74,6 +74,7 @@ impl Daemon {
         let underlay = following.underlay.clone();
         let guarded = backend.guarded();
         let takes = backend.takes(false);
+        let devices = takes.devices.clone();
         let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
         let ports = takes.ports;
         let renewal = backend.renewal();
@@ -182,6 +183,7 @@ impl Daemon {
         if let Some(inquirer) = inquirer {
             self.describer.ask_by(inquirer);
         }
+        let prober = mesh.as_ref().map(|mesh| mesh.prober.clone());
         if let Some(mesh) = mesh {
             let prober = mesh.prober.clone();
             self.health.figures(|figures| figures.prober = Some(prober.clone()));
@@ -212,6 +214,9 @@ impl Daemon {
                 config: whole,
                 chosen: found.chosen.clone(),
                 underlay: underlay.clone(),
+                prober,
+                devices,
+                left: self.left.clone(),
                 known: self.known.clone(),
             };
             let stop = self.run.stop.clone();

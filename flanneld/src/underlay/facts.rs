@@ -12,6 +12,22 @@ pub struct HostFacts {
     pub defaults: Vec<DefaultRoute>,
     /// Answers to route look-ups; an error is the kernel's text.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, String>)>,
+    /// Addresses of other hosts that answered ARP, with the index of the interface; asked only where an interface may be behind a machine's own NAT.
+    pub answering: Vec<(u32, IpAddr)>,
+}
+
+/// What an interface is, as far as the choice depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A network card, or something on top of one: VLAN, bond, macvlan.
+    #[default]
+    Link,
+    /// An end of a pair: a pod's, or a host's in a lab.
+    Veth,
+    /// A bridge.
+    Bridge,
+    /// A tunnel, a dummy, or something else that is no link to other hosts by itself.
+    Virtual,
 }
 
 /// One interface.
@@ -27,6 +43,10 @@ pub struct Interface {
     pub carrier: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
+    /// What it is.
+    pub kind: Kind,
+    /// The index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
     /// Its MTU.
     pub mtu: u32,
     /// Its addresses, in the kernel's order.
@@ -108,6 +128,8 @@ pub struct DefaultRoute {
     pub ipv6: bool,
     /// The outgoing interface, if any.
     pub index: Option<u32>,
+    /// The router, if any.
+    pub gateway: Option<IpAddr>,
     /// Its metric.
     pub metric: u32,
     /// Whether it forwards packets: false for `unreachable`, `blackhole`, `prohibit`.
@@ -129,6 +151,23 @@ impl Interface {
         let mut addresses: Vec<&Address> = self.addresses.iter().filter(|address| address.ip().is_ipv6() == ipv6 && address.usable()).collect();
         addresses.sort_by_key(|address| address.rank());
         addresses.into_iter().map(Address::ip).collect()
+    }
+
+    /// Whether it may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
+    pub fn joins_hosts(&self, facts: &HostFacts) -> bool {
+        let has_room = |address: &Address| address.net.prefix_len() < address.net.max_prefix_len() && !link_local(address.ip());
+        let is_link = match self.kind {
+            Kind::Link | Kind::Veth => true,
+            Kind::Bridge => facts.interfaces.iter().any(|port| port.master == Some(self.index) && port.kind == Kind::Link),
+            Kind::Virtual => false,
+        };
+        self.up && !self.loopback && self.master.is_none() && is_link && self.addresses.iter().any(|address| address.usable() && has_room(address))
+    }
+
+    /// Whether it is worth a place in a message: neither the loopback interface nor what belongs to pods.
+    pub fn is_shown(&self, facts: &HostFacts) -> bool {
+        let of_pods = matches!(self.kind, Kind::Veth | Kind::Bridge) && !self.joins_hosts(facts);
+        !self.loopback && self.master.is_none() && !of_pods
     }
 
     /// Whether it has an address.

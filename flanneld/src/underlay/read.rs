@@ -1,7 +1,8 @@
 //! Reads the facts from the kernel, waits for a missing interface, and follows the chosen one.
 
+use super::arp;
 use super::choice::{Chosen, SelectError};
-use super::facts::{Address, DefaultRoute, HostFacts, Interface, RouteAnswer};
+use super::facts::{Address, DefaultRoute, HostFacts, Interface, Kind, RouteAnswer};
 use super::follow::followed;
 use super::found::Found;
 use super::request::{Families, KnownAddresses, Request, StoreAt};
@@ -12,11 +13,12 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use options::Selector;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use subnet_lease::manager::NodeInfo;
@@ -72,16 +74,31 @@ fn open(groups: &[MulticastGroup]) -> Result<Socket<impl Stream<Item = RouteNetl
     Ok(Socket { handle, messages, task })
 }
 
-/// Reads everything that the choice of an interface depends on, with the routes to `targets`.
+/// Reads everything that the choice of an interface depends on.
 ///
 /// # Errors
 /// When the kernel does not answer.
-pub async fn facts(targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
+pub async fn facts(request: &Request) -> Result<HostFacts, ReadError> {
     let socket = open(&[])?;
-    read(&socket.handle, targets).await
+    read(&socket.handle, request).await
 }
 
-async fn read(handle: &Handle, targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
+/// How many packets have come in through each of these devices; a device that is not there counts as 0.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
+    let socket = open(&[])?;
+    let links: Vec<LinkMessage> = socket.handle.link().get().execute().try_collect().await.map_err(ReadError::of("interfaces"))?;
+    let named =
+        |link: &&LinkMessage| link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::IfName(name) if devices.contains(name)));
+    let packets = |link: &LinkMessage| {
+        link.attributes.iter().find_map(|attribute| if let LinkAttribute::Stats64(stats) = attribute { Some(stats.rx_packets) } else { None })
+    };
+    Ok(links.iter().filter(named).filter_map(packets).sum())
+}
+
+async fn read(handle: &Handle, request: &Request) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts { interfaces: interfaces(handle).await?, ..HostFacts::default() };
     for (ipv6, query) in [(false, RouteMessageBuilder::<Ipv4Addr>::new().build()), (true, RouteMessageBuilder::<Ipv6Addr>::new().build())] {
         let mut routes = Box::pin(handle.route().get(query).execute());
@@ -98,9 +115,13 @@ async fn read(handle: &Handle, targets: &[IpAddr]) -> Result<HostFacts, ReadErro
         }
     }
     facts.defaults.sort_by_key(|route| (route.ipv6, route.metric));
-    for target in targets {
-        let answer = look_up(handle, *target).await;
-        facts.routes.push((*target, answer));
+    for target in request.targets() {
+        let answer = look_up(handle, target).await;
+        facts.routes.push((target, answer));
+    }
+    if let Some(known) = &request.known {
+        let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
+        facts.answering = arp::answering(handle, &facts, &hosts).await;
     }
     Ok(facts)
 }
@@ -131,10 +152,23 @@ fn interface(link: &LinkMessage) -> Interface {
         match attribute {
             LinkAttribute::IfName(name) => out.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => out.mtu = *mtu,
+            LinkAttribute::Controller(index) => out.master = Some(*index),
+            LinkAttribute::LinkInfo(infos) => {
+                out.kind = infos.iter().find_map(|info| if let LinkInfo::Kind(kind) = info { Some(sort(kind)) } else { None }).unwrap_or_default();
+            }
             _ => {}
         }
     }
     out
+}
+
+fn sort(kind: &InfoKind) -> Kind {
+    match kind {
+        InfoKind::Vlan | InfoKind::Bond | InfoKind::Team | InfoKind::MacVlan | InfoKind::IpVlan | InfoKind::Ipoib | InfoKind::MacSec => Kind::Link,
+        InfoKind::Veth => Kind::Veth,
+        InfoKind::Bridge => Kind::Bridge,
+        _ => Kind::Virtual,
+    }
 }
 
 fn address(message: &AddressMessage) -> Option<Address> {
@@ -170,15 +204,27 @@ fn defaults(ipv6: bool, route: &RouteMessage) -> Vec<DefaultRoute> {
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Priority(number) => metric = *number,
             RouteAttribute::Oif(number) => index = Some(*number),
-            RouteAttribute::MultiPath(hops) => paths.extend(hops.iter().map(|hop| hop.interface_index)),
+            RouteAttribute::MultiPath(hops) => paths.extend(hops.iter().map(|hop| (hop.interface_index, gateway(&hop.attributes)))),
             _ => {}
         }
     }
     if route.header.destination_prefix_length != 0 || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return Vec::new();
     }
-    let one = |index| DefaultRoute { ipv6, index, metric, carries: route.header.kind == RouteType::Unicast };
-    if paths.is_empty() { vec![one(index)] } else { paths.into_iter().map(|index| one(Some(index))).collect() }
+    let one = |index, gateway| DefaultRoute { ipv6, index, gateway, metric, carries: route.header.kind == RouteType::Unicast };
+    if paths.is_empty() {
+        return vec![one(index, gateway(&route.attributes))];
+    }
+    paths.into_iter().map(|(index, gateway)| one(Some(index), gateway)).collect()
+}
+
+/// The router of a route, or of one of its paths.
+fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })
 }
 
 /// Where the kernel would send a packet to an address.
@@ -194,8 +240,8 @@ async fn look_up(handle: &Handle, target: IpAddr) -> Result<RouteAnswer, String>
     };
     let index = route.attributes.iter().find_map(|attribute| if let RouteAttribute::Oif(index) = attribute { Some(*index) } else { None });
     let source = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
-        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::PrefSource(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     });
     index.map(|index| RouteAnswer { index, source }).ok_or_else(|| "the route has no outgoing interface".to_owned())
@@ -239,8 +285,33 @@ impl Wish {
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
         self.public_ip = info.public.0.or(self.public_ip);
         self.public_ipv6 = info.public.1.or(self.public_ipv6);
-        self.known = Some(KnownAddresses { candidates: info.candidates.clone(), taken: info.taken.clone(), servers: info.servers.clone() });
+        self.known = Some(KnownAddresses {
+            published: info.published.clone(),
+            internal: info.internal.clone(),
+            overwritten: info.overwritten,
+            taken: info.taken.clone(),
+            ..KnownAddresses::default()
+        });
         self
+    }
+
+    /// The same for a node that gave up these addresses, and whose store has these servers.
+    #[must_use]
+    pub fn knowing(mut self, left: BTreeSet<IpAddr>, servers: Vec<IpAddr>) -> Self {
+        if let Some(known) = &mut self.known {
+            (known.left, known.servers) = (left, servers);
+        }
+        self
+    }
+
+    /// Reads what the choice depends on.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub async fn look(&self) -> Result<(Request, HostFacts), SelectError> {
+        let request = self.request().await;
+        let facts = facts(&request).await.map_err(|error| SelectError { text: error.to_string(), may_come: false, shared: String::new() })?;
+        Ok((request, facts))
     }
 
     /// Chooses among what there is now.
@@ -248,9 +319,7 @@ impl Wish {
     /// # Errors
     /// Nothing fits, or the kernel does not answer.
     pub async fn choose(&self) -> Result<Chosen, SelectError> {
-        let request = self.request().await;
-        let facts =
-            facts(&request.targets()).await.map_err(|error| SelectError { text: error.to_string(), may_come: false, shared: String::new() })?;
+        let (request, facts) = self.look().await?;
         select(&request, &facts)
     }
 
@@ -297,7 +366,7 @@ pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Resu
     let mut told = String::new();
     loop {
         let request = wish.request().await;
-        let facts = read(&socket.handle, &request.targets()).await.map_err(fatal)?;
+        let facts = read(&socket.handle, &request).await.map_err(fatal)?;
         let error = match select(&request, &facts) {
             Ok(chosen) => return Ok(Found { chosen, request, facts }),
             Err(error) if !error.may_come => return Err(error),

@@ -1,9 +1,10 @@
 //! The requirements on the interface.
 
 use options::Selector;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use subnet_lease::Dual;
+use subnet_lease::manager::Claimant;
 
 /// The address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -39,12 +40,28 @@ pub struct Request {
 /// What a store that knows its nodes says of this one's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAddresses {
-    /// Addresses that are this node's, the best first, each with a phrase that says why.
-    pub candidates: Vec<(IpAddr, &'static str)>,
-    /// Addresses of other nodes, each with a node that has it.
-    pub taken: BTreeMap<IpAddr, String>,
+    /// The addresses that this node published last.
+    pub published: Vec<IpAddr>,
+    /// The addresses that the store has for this node from elsewhere: a Node's InternalIPs.
+    pub internal: Vec<IpAddr>,
+    /// Whether an operator chose what is published: then others may have this node's own address, each in a network of its own.
+    pub overwritten: bool,
+    /// The addresses that other nodes claim.
+    pub taken: BTreeMap<IpAddr, Claimant>,
     /// Addresses of the store's servers.
     pub servers: Vec<IpAddr>,
+    /// Addresses that this node gave up a short time ago, because no peer answered there.
+    pub left: BTreeSet<IpAddr>,
+}
+
+impl KnownAddresses {
+    /// Addresses of other nodes, by which an interface can be found that reaches them: those that nodes publish first.
+    pub fn others(&self) -> impl Iterator<Item = IpAddr> {
+        /// Their routes are looked up, one after the other.
+        const LOOKED_UP: usize = 8;
+        let of = |publishes: bool| self.taken.iter().filter(move |(_, claimant)| claimant.publishes == publishes).map(|(ip, _)| *ip);
+        of(true).take(LOOKED_UP).chain(of(false).take(LOOKED_UP))
+    }
 }
 
 impl Request {
@@ -65,7 +82,7 @@ impl Request {
         if let StoreAt::There(addresses) = &self.store {
             targets.extend(addresses);
         }
-        targets.extend(self.known.iter().flat_map(|known| &known.servers));
+        targets.extend(self.known.iter().flat_map(|known| known.servers.iter().copied().chain(known.others())));
         targets
     }
 }

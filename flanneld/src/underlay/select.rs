@@ -2,23 +2,23 @@
 
 use super::choice::{Chosen, Rule, SelectError};
 use super::facts::{DefaultRoute, HostFacts, Interface};
-use super::request::{KnownAddresses, Request, StoreAt};
+use super::request::{Request, StoreAt};
+use super::whose;
 use backends::Underlay;
 use ipnet::IpNet;
 use options::{Pattern, Selector};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subnet_lease::Dual;
 
 /// Why a selector yields no interface.
-struct Failure {
-    why: String,
-    may_come: bool,
+pub(super) struct Failure {
+    pub why: String,
+    pub may_come: bool,
     /// The addresses that other nodes have.
-    shared: String,
+    pub shared: String,
 }
 
-fn absent(why: String) -> Failure {
+pub(super) fn absent(why: String) -> Failure {
     Failure { why, may_come: true, shared: String::new() }
 }
 
@@ -27,8 +27,8 @@ fn wrong(why: String) -> Failure {
 }
 
 /// A candidate interface, with its addresses if the selector fixes them.
-struct Candidate<'a> {
-    interface: &'a Interface,
+pub(super) struct Candidate<'a> {
+    pub interface: &'a Interface,
     v4: Option<(IpAddr, Rule)>,
     v6: Option<(IpAddr, Rule)>,
     why: String,
@@ -37,12 +37,12 @@ struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
+    pub fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
         Self { interface, v4: None, v6: None, why: why.into(), by_default: false, warnings: Vec::new() }
     }
 
     /// Fixes the address of a family.
-    fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
+    pub fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() { &mut self.v6 } else { &mut self.v4 }) = Some((ip, rule));
         self
     }
@@ -55,7 +55,7 @@ impl<'a> Candidate<'a> {
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     let told = request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6();
     if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && !told) {
-        return by_known_addresses(known, request, facts).map_err(|failure| SelectError {
+        return whose::choose(known, request, facts).map_err(|failure| SelectError {
             text: format!("Failed to find any valid interface to use: {}", failure.why),
             may_come: failure.may_come,
             shared: failure.shared,
@@ -117,66 +117,6 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
             Ok((candidate, false))
         }
     }
-}
-
-/// The interface if none was named and the store knows the nodes: one with an address that no other node has.
-fn by_known_addresses(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
-    let wanted = |ip: &IpAddr| if ip.is_ipv6() { request.v6() } else { request.v4() };
-    let owned = known.candidates.iter().filter(|(ip, _)| wanted(ip)).filter_map(|(ip, whose)| Some((facts.owner(*ip)?, *ip, *whose)));
-    let owned: Vec<_> = owned.filter(|(interface, ..)| !interface.loopback).collect();
-    let mut candidates: Vec<Candidate<'_>> = Vec::new();
-    for (interface, ip, whose) in &owned {
-        let candidate = Candidate::new(interface, format!("it has {ip}, {whose}")).at(*ip, Rule::Best);
-        let other = owned.iter().find(|(other, second, _)| other.index == interface.index && second.is_ipv6() != ip.is_ipv6());
-        candidates.push(other.into_iter().fold(candidate, |candidate, (_, second, _)| candidate.at(*second, Rule::Best)));
-    }
-    let mut whys = Vec::new();
-    // Where the Node has an address here, the default route's interface is another one, or the same.
-    if owned.is_empty() {
-        match default_route(request, facts) {
-            Ok(candidate) => candidates.push(candidate),
-            Err(failure) => whys.push(failure.why),
-        }
-    }
-    for server in &known.servers {
-        match facts.towards(*server) {
-            Ok((interface, source)) if !interface.loopback => {
-                let candidate = Candidate::new(interface, format!("the one that reaches the API server at {server}"));
-                candidates.push(source.filter(wanted).into_iter().fold(candidate, |candidate, source| candidate.at(source, Rule::Best)));
-            }
-            Ok(_) => {}
-            Err(why) => whys.push(format!("no route to the API server at {server}: {why}")),
-        }
-    }
-    let mut shared: BTreeMap<IpAddr, &str> = BTreeMap::new();
-    for candidate in candidates {
-        match finish(request, facts, candidate, false) {
-            Err(failure) => whys.push(failure.why),
-            Ok(chosen) => {
-                let addresses = chosen.underlay.addresses;
-                let both = [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
-                let taken: Vec<_> = both.into_iter().flatten().filter_map(|ip| Some((ip, known.taken.get(&ip)?.as_str()))).collect();
-                if taken.is_empty() {
-                    return Ok(chosen);
-                }
-                shared.extend(taken);
-            }
-        }
-    }
-    let shared: Vec<String> = shared.iter().map(|(ip, node)| format!("{ip} (Node {node})")).collect();
-    if shared.is_empty() {
-        return Err(absent(whys.join("; ")));
-    }
-    let shared = shared.join(", ");
-    let why = format!(
-        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT interface \
-         (Vagrant's 10.0.2.15), and where a Node of a machine that was renamed is still there. Name the interface that really connects the nodes: \
-         --iface or --iface-cidr in the arguments of the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete \
-         the Node that is no more; this host has {}{}",
-        names(facts),
-        if whys.is_empty() { String::new() } else { format!(" ({})", whys.join("; ")) }
-    );
-    Err(Failure { shared, ..absent(why) })
 }
 
 fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
@@ -297,7 +237,7 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Fa
 }
 
 /// The interface of the default route; with both families, that of both default routes.
-fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
     let v4 = if request.v4() { Some(default_of(false, facts)?) } else { None };
     let v6 = if request.v6() { Some(default_of(true, facts)?) } else { None };
     let first = |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
@@ -344,7 +284,7 @@ fn default_of(ipv6: bool, facts: &HostFacts) -> Result<Vec<&Interface>, Failure>
 }
 
 /// Completes the addresses, the MTU and the published addresses.
-fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Failure> {
+pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Failure> {
     let interface = candidate.interface;
     if !interface.up {
         return Err(absent(format!("interface {0} is down; bring it up with `ip link set {0} up`", interface.name)));
@@ -393,12 +333,12 @@ fn no_address(interface: &Interface, ipv6: bool) -> String {
     format!("failed to find {family} address for interface {}: {detail}", interface.name)
 }
 
-/// All interfaces with their addresses, for error messages.
-fn names(facts: &HostFacts) -> String {
+/// The interfaces with their addresses, for error messages; not the many that belong to pods, which come and go.
+pub(super) fn names(facts: &HostFacts) -> String {
     let list: Vec<String> = facts
         .interfaces
         .iter()
-        .filter(|interface| !interface.loopback)
+        .filter(|interface| interface.is_shown(facts))
         .map(|interface| {
             let down = if interface.up { "" } else { ", down" };
             format!("{}:[{}{down}]", interface.name, interface.addresses_text())

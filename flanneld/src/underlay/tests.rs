@@ -15,6 +15,8 @@ fn vagrant() -> HostFacts {
         carrier: up,
         loopback: name == "lo",
         mtu: 1500,
+        kind: Kind::Link,
+        master: None,
         addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
     };
     HostFacts {
@@ -32,11 +34,12 @@ fn vagrant() -> HostFacts {
             (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
             (ip("203.0.113.9"), Err("Network is unreachable (os error 101)".to_owned())),
         ],
+        answering: Vec::new(),
     }
 }
 
 fn default(ipv6: bool, index: u32, metric: u32) -> DefaultRoute {
-    DefaultRoute { ipv6, index: Some(index), metric, carries: true }
+    DefaultRoute { ipv6, index: Some(index), gateway: None, metric, carries: true }
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -434,57 +437,4 @@ fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
     assert_eq!(alarm.look(Some("gone".to_owned()), at(1_800)), (Some(Some("gone".to_owned())), None));
     assert_eq!(alarm.look(None, at(1_900)), (Some(None), None));
     assert_eq!(alarm.look(None, at(2_000)), (None, None));
-}
-
-/// A store that knows the nodes: their addresses decide, and none that another node has.
-#[test]
-fn the_nodes_addresses_choose_the_interface() {
-    let facts = vagrant();
-    const NAT: &str = "10.0.2.15";
-    let known = |candidates: &[&str], taken: &[&str], servers: &[&str]| KnownAddresses {
-        candidates: candidates.iter().map(|text| (ip(text), "the Node's InternalIP")).collect(),
-        taken: taken.iter().map(|text| (ip(text), "n2".to_owned())).collect(),
-        servers: servers.iter().map(|text| ip(text)).collect(),
-    };
-    let at = |families, known: &KnownAddresses| Request { known: Some(known.clone()), ..request(families, vec![]) };
-    for (families, known, want) in [
-        // The first node of a lab cannot know.
-        (V4, known(&[NAT], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, known(&[], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, known(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12"),
-        // Published last, before the InternalIP.
-        (V4, known(&["192.168.56.11", NAT], &[NAT], &[]), "enp0s8 192.168.56.11"),
-        (V4, known(&["203.0.113.1", NAT], &[], &[]), "enp0s3 10.0.2.15"),
-        (V4, known(&[NAT], &[NAT], &["192.168.56.10"]), "enp0s8 192.168.56.11"),
-        (V4, known(&[NAT], &[NAT], &[NAT, "203.0.113.9", "192.168.56.10"]), "enp0s8 192.168.56.11"),
-        // This host is the API server itself.
-        (V4, known(&[NAT], &[NAT], &["192.168.56.12"]), "enp0s8 192.168.56.12"),
-        (BOTH, known(&["192.168.56.12", "fd00:56::11"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
-        (BOTH, known(&["192.168.56.12"], &[], &[]), "enp0s8 192.168.56.12 and fd00:56::11"),
-        (V6, known(&["192.168.56.12"], &[], &[]), "enp0s3 fd17::2"),
-        (BOTH, known(&[NAT], &["fd17::2"], &["fd00:56::10"]), "enp0s8 192.168.56.11 and fd00:56::11"),
-    ] {
-        assert_eq!(chosen(&at(families, &known), &facts), want, "{known:?}");
-    }
-    let none = refused(&at(V4, &known(&[NAT], &[NAT], &["8.8.8.8"])), &facts);
-    for part in [NAT, "10.0.2.15 (Node n2)", "--iface", "node-public-ip", "enp0s8"] {
-        assert!(none.text.contains(part) && none.may_come, "{part}: {}", none.text);
-    }
-    // A Node of this machine under another name does not lead to the NAT interface.
-    let renamed = refused(&at(V4, &known(&["192.168.56.11"], &["192.168.56.11"], &["192.168.56.10"])), &facts);
-    assert_eq!(renamed.shared, "192.168.56.11 (Node n2)");
-    // An interface that lacks the second family is waited for, and then used for the first.
-    let half = known(&["198.51.100.1"], &[], &[]);
-    let lacking = refused(&at(BOTH, &half), &facts);
-    assert!(lacking.may_come && lacking.shared.is_empty(), "{lacking:?}");
-    assert_eq!(chosen(&at(V4, &half), &facts), "v4only 198.51.100.1");
-    // What an operator names counts, whoever else has it.
-    let trapped = at(V4, &known(&[NAT], &[NAT], &[]));
-    assert_eq!(chosen(&Request { selectors: vec![name("enp0s3")], ..trapped.clone() }, &facts), "enp0s3 10.0.2.15");
-    // An address of a family that is not used names nothing.
-    let other = Request { public_ipv6: Some("fd17::2".parse().unwrap()), ..at(V4, &known(&["192.168.56.12"], &[], &[])) };
-    assert_eq!(chosen(&other, &facts), "enp0s8 192.168.56.12");
-    let annotated = Request { public_ip: Some([192, 168, 56, 12].into()), ..trapped };
-    assert_eq!(chosen(&annotated, &facts), "enp0s8 192.168.56.12");
-    assert!(select(&annotated, &facts).unwrap().named);
 }

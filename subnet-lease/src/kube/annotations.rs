@@ -122,6 +122,30 @@ pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoA
     }
 }
 
+/// An operator's annotation that is no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Typo {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// The family that it should have.
+    pub family: &'static str,
+    /// Whether it names the interface, and not only what peers are told.
+    pub names_interface: bool,
+}
+
+/// The operator's annotations that are no addresses.
+pub fn typos(annotations: &Annotations) -> Vec<Typo> {
+    let of = |name, family, names_interface| {
+        let value = annotations.get(name)?;
+        let is_address = if family == "IPv4" { v4(annotations, name).is_ok() } else { v6(annotations, name).is_ok() };
+        (!is_address).then(|| Typo { name, value: value.clone(), family, names_interface })
+    };
+    let all = [(NODE_PUBLIC_IP, "IPv4", true), (NODE_PUBLIC_IPV6, "IPv6", true), (OVERWRITE, "IPv4", false), (OVERWRITE_V6, "IPv6", false)];
+    all.into_iter().filter_map(|(name, family, names_interface)| of(name, family, names_interface)).collect()
+}
+
 /// What a node has to publish: each annotation that the daemon writes, with its value, or none where it must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(data.as_ref().map_or(NO_DATA, RawJson::as_str).to_owned());
@@ -201,6 +225,14 @@ mod tests {
         assert_eq!(told(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
         assert_eq!(told(&[(OVERWRITE, "")]), "10.99.0.11");
         assert_eq!(told(&[(OVERWRITE, "node.example.org")]), "10.99.0.11");
+    }
+
+    #[test]
+    fn mistyped_addresses_are_found() {
+        let found = |list: &[(&str, &str)]| typos(&annotations(list)).into_iter().map(|typo| (typo.name, typo.names_interface)).collect::<Vec<_>>();
+        assert_eq!(found(&[(NODE_PUBLIC_IP, "10.7.7.7"), (OVERWRITE, ""), (OVERWRITE_V6, "::"), (PUBLIC_IP, "x")]), []);
+        assert_eq!(found(&[(NODE_PUBLIC_IP, "10.7.7.7/24"), (OVERWRITE, "203.0.113.5:8472")]), [(NODE_PUBLIC_IP, true), (OVERWRITE, false)]);
+        assert_eq!(found(&[(NODE_PUBLIC_IPV6, "10.7.7.7"), (OVERWRITE_V6, "fd00::1/64")]), [(NODE_PUBLIC_IPV6, true), (OVERWRITE_V6, false)]);
     }
 
     #[test]

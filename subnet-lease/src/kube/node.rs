@@ -29,6 +29,10 @@ pub struct Node {
     pub internal: Vec<IpAddr>,
     /// The status of its condition NetworkUnavailable, if there is one.
     pub unavailable: Option<String>,
+    /// Whether its kubelet reports: the condition Ready is True or False.
+    pub alive: bool,
+    /// The id of its machine's present boot.
+    pub boot: Option<String>,
 }
 
 impl Node {
@@ -55,7 +59,9 @@ impl Node {
             subnets: part("spec").map_or(Ok(None), |spec| pod_cidrs(&spec)),
             annotations: annotations.unwrap_or_default(),
             internal: status.as_ref().map(internal).unwrap_or_default(),
-            unavailable: status.as_ref().and_then(unavailable),
+            unavailable: status.as_ref().and_then(|status| condition(status, "NetworkUnavailable")),
+            alive: status.as_ref().and_then(|status| condition(status, "Ready")).is_some_and(|ready| ready == "True" || ready == "False"),
+            boot: status.as_ref().and_then(boot),
         })
     }
 }
@@ -96,13 +102,19 @@ fn internal(status: &Object<'_>) -> Vec<IpAddr> {
     addresses.into_iter().filter_map(internal).collect()
 }
 
-fn unavailable(status: &Object<'_>) -> Option<String> {
+/// The status of a condition.
+fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
     let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
     conditions.into_iter().find_map(|raw| {
         let condition = object(raw)?;
         let kind: String = condition.read("type").ok()??;
-        condition.read("status").ok()?.filter(|_| kind == "NetworkUnavailable")
+        condition.read("status").ok()?.filter(|_| kind == wanted)
     })
+}
+
+fn boot(status: &Object<'_>) -> Option<String> {
+    let info = status.get("nodeInfo").and_then(object)?;
+    info.read("bootID").ok().flatten().filter(|id: &String| !id.is_empty())
 }
 
 #[cfg(test)]
@@ -120,14 +132,15 @@ mod tests {
                 "annotations":{"a":"b","flannel.alpha.coreos.com/public-ip":"10.0.0.1","flannel.alpha.coreos.com/odd":7}},
                 "spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["fd00:1::/64","10.244.1.0/24"]},
                 "status":{"images":[{"names":["x"]}],"addresses":[{"type":"Hostname","address":"n1"},{"type":"InternalIP","address":"10.0.0.1"},7],
-                "conditions":[{"type":"Ready","status":"True"},{"type":"NetworkUnavailable","status":"False"}]}}"#,
+                "conditions":[{"type":"Ready","status":"True"},{"type":"NetworkUnavailable","status":"False"}],
+                "nodeInfo":{"bootID":"b1","kernelVersion":"7"}}}"#,
         )
         .unwrap();
         assert_eq!((node.name.as_str(), node.uid.as_str(), node.version, node.created), ("n1", "u", 17, 60));
         assert_eq!(node.subnets.unwrap().unwrap().to_string(), "10.244.1.0/24 and fd00:1::/64");
         assert_eq!(node.annotations.into_iter().collect::<Vec<_>>(), [("public-ip".to_owned(), "10.0.0.1".to_owned())]);
         assert_eq!(node.internal, [IpAddr::from([10, 0, 0, 1])]);
-        assert_eq!(node.unavailable.as_deref(), Some("False"));
+        assert_eq!((node.unavailable.as_deref(), node.alive, node.boot.as_deref()), (Some("False"), true, Some("b1")));
     }
 
     #[test]
@@ -135,6 +148,7 @@ mod tests {
         let node = read(r#"{"metadata":{"name":"n1","resourceVersion":7,"annotations":null},"spec":7,"status":{"addresses":{},"conditions":[{}]}}"#);
         let node = node.unwrap();
         assert_eq!((node.version, node.subnets, node.internal.len(), node.unavailable), (0, Ok(None), 0, None));
+        assert_eq!((node.alive, node.boot), (false, None));
         for text in ["", "7", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"name":""}}"#] {
             assert!(read(text).is_err(), "{text}");
         }

@@ -3,10 +3,12 @@
 //! A Node is no key: two may have one podCIDR. They are kept by name, and the oldest of those that claim a subnet has it.
 
 use super::annotations;
+use super::claims::Claims;
 use super::holders::{Claim, Holders};
 use super::node::Node;
 use crate::dual::{Dual, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
+use crate::manager::Claimant;
 use crate::table::{LeaseEvent, inside};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,10 +25,8 @@ struct Known {
     version: u64,
     created: i64,
     subnets: Option<Subnets>,
-    /// Its InternalIPs.
-    internal: Vec<IpAddr>,
-    /// Its published addresses.
-    published: Vec<IpAddr>,
+    /// Its addresses.
+    claims: Claims,
     lease: Published,
 }
 
@@ -120,12 +120,11 @@ impl Nodes {
         self.known.is_empty()
     }
 
-    /// The other Nodes' addresses, each with the name of a Node that has it. What one merely publishes does not take an InternalIP of ours.
-    pub fn taken(&self, ours: &[IpAddr]) -> BTreeMap<IpAddr, String> {
-        let others = || self.known.iter().filter(|(name, _)| **name != self.own);
-        let published = others().flat_map(|(name, known)| known.published.iter().map(|address| (*address, name.clone())));
-        let internal = others().flat_map(|(name, known)| known.internal.iter().map(|address| (*address, name.clone())));
-        published.filter(|(address, _)| !ours.contains(address)).chain(internal).collect()
+    /// The addresses that the other Nodes claim, but for Nodes of this machine's present boot.
+    pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
+        let mut out = BTreeMap::new();
+        self.known.iter().filter(|(name, _)| **name != self.own).for_each(|(name, known)| known.claims.add(name, boot, &mut out));
+        out
     }
 
     /// The older Node that has this Node's subnets, or a part of them.
@@ -217,6 +216,7 @@ impl Nodes {
 impl Known {
     fn of(node: Node, before: Option<&Known>, networks: Option<&Subnets>, now: Duration) -> Self {
         let managed = annotations::managed(&node.annotations);
+        let claims = Claims::of(&node);
         // The name is the identity: nothing else tells who wrote what.
         let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
@@ -224,8 +224,6 @@ impl Known {
             Ok(subnets) => (subnets.and_then(|subnets| networks.map_or(Some(subnets), |networks| trimmed(&subnets, networks))), None),
             Err(why) => (None, Some(why)),
         };
-        let names = [annotations::PUBLIC_IP, annotations::PUBLIC_IPV6];
-        let addresses = names.iter().filter_map(|name| node.annotations.get(*name)?.parse().ok()).collect();
         let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
         let published = match (managed, odd, read, subnets) {
             (false, _, _, Some(subnets)) => {
@@ -242,7 +240,7 @@ impl Known {
                 _ => Published::Lease(lease(attrs, subnets)),
             },
         };
-        Self { uid: node.uid, version: node.version, created: node.created, subnets, internal: node.internal, published: addresses, lease: published }
+        Self { uid: node.uid, version: node.version, created: node.created, subnets, claims, lease: published }
     }
 
     /// What stays of a lease whose mark is gone.
@@ -263,8 +261,8 @@ impl Known {
     }
 
     fn matters_as(&self, other: &Known) -> bool {
-        (&self.uid, self.created, &self.subnets, &self.internal, &self.published, &self.lease)
-            == (&other.uid, other.created, &other.subnets, &other.internal, &other.published, &other.lease)
+        (&self.uid, self.created, &self.subnets, &self.claims, &self.lease)
+            == (&other.uid, other.created, &other.subnets, &other.claims, &other.lease)
     }
 }
 
@@ -358,12 +356,16 @@ mod tests {
         assert!(!nodes.put(beat, NOW));
         assert_eq!(nodes.newest(), Some(("a", "a1", 99)));
         let mut moved = up("a", 1, 1);
-        moved.internal = vec![[10, 9, 9, 9].into()];
+        (moved.internal, moved.alive) = (vec![[10, 9, 9, 9].into()], true);
+        assert!(nodes.put(moved.clone(), NOW));
+        // This node's own Node claims nothing against it.
+        nodes.put(Node { name: "me".to_owned(), internal: vec![[10, 9, 9, 8].into()], ..moved.clone() }, NOW);
+        let claimed: Vec<IpAddr> = nodes.taken(None).into_keys().collect();
+        assert_eq!(claimed, [IpAddr::from([10, 0, 0, 1]), [10, 9, 9, 9].into()]);
+        // A kubelet that no longer reports is news.
+        moved.alive = false;
         assert!(nodes.put(moved, NOW));
-        let taken = |ours: &[IpAddr], ip: [u8; 4]| nodes.taken(ours).get(&ip.into()).cloned();
-        assert_eq!(taken(&[], [10, 9, 9, 9]).as_deref(), Some("a"));
-        assert_eq!(taken(&[[10, 9, 9, 9].into()], [10, 9, 9, 9]).as_deref(), Some("a"));
-        assert_eq!((taken(&[], [10, 0, 0, 1]).as_deref(), taken(&[[10, 0, 0, 1].into()], [10, 0, 0, 1])), (Some("a"), None));
+        assert!(nodes.taken(None).is_empty());
     }
 
     #[test]

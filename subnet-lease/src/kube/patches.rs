@@ -4,6 +4,7 @@ use super::annotations::{self, Prefix};
 use super::node::Node;
 use crate::lease::LeaseAttrs;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// How often annotations that somebody else changes are put back.
@@ -42,6 +43,16 @@ impl Due {
             condition: wanted.clear_condition && wanted.programmed && unavailable,
         }
     }
+}
+
+/// The published addresses to remove: those that this host does not have, unless an operator chose them.
+pub fn withdrawn(node: &Node, local: &[IpAddr], prefix: &Prefix) -> BTreeMap<String, Option<String>> {
+    let all = [(annotations::PUBLIC_IP, annotations::OVERWRITE), (annotations::PUBLIC_IPV6, annotations::OVERWRITE_V6)];
+    let gone = |(name, chosen): &(&str, &str)| {
+        let published = node.annotations.get(*name).and_then(|text| text.trim().parse().ok());
+        published.is_some_and(|ip: IpAddr| !local.contains(&ip)) && node.annotations.get(*chosen).is_none_or(|text| text.trim().is_empty())
+    };
+    all.into_iter().filter(gone).map(|(name, _)| (prefix.key(name), None)).collect()
 }
 
 /// Limits how often something that another writer undoes is put back: at once the first time, then once an interval.
@@ -228,6 +239,18 @@ mod tests {
         let due = Due::of(&view(&node), &wanted, &prefix());
         merge(&mut node, &annotations_body("u", &due.annotations));
         assert_eq!(Due::of(&view(&node), &wanted, &prefix()), Due::default());
+    }
+
+    #[test]
+    fn address_that_is_gone_is_withdrawn_unless_an_operator_chose_it() {
+        let due = |list: &[(&str, &str)]| {
+            let annotations = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let local = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+            withdrawn(&node(annotations, None), &local, &prefix()).into_keys().collect::<Vec<_>>()
+        };
+        assert!(due(&[("public-ip", "10.0.0.1"), ("public-ipv6", "fd00::1")]).is_empty());
+        assert_eq!(due(&[("public-ip", "10.0.0.2"), ("public-ipv6", "fd00::1")]), ["flannel.alpha.coreos.com/public-ip"]);
+        assert!(due(&[("public-ip", "10.0.0.2"), ("public-ip-overwrite", "10.0.0.2"), ("public-ipv6", "")]).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::api::Api;
 use super::assigned::Assigned;
 use super::failure::Failure;
 use super::node::Node;
-use super::patches::{CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
+use super::patches::{self, CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
 use super::requests;
 use super::state::{All, Own, OwnState};
 use crate::backoff::Backoff;
@@ -14,6 +14,7 @@ use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Held, Lost, NodeState, Untold, boot_time};
 use crate::reason::{Kind, Reason};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -44,6 +45,20 @@ impl Publisher {
             return Ok(());
         }
         let now = requests::annotate(&self.api, &node.name, &node.uid, &due.annotations).await?;
+        self.take(now);
+        Ok(())
+    }
+
+    /// Removes the published addresses that this host does not have, unless an operator chose them.
+    ///
+    /// # Errors
+    /// The API refuses, or does not answer.
+    pub async fn withdraw(&mut self, node: &Node, local: &[IpAddr]) -> Result<(), Failure> {
+        let due = patches::withdrawn(node, local, &self.api.options().prefix);
+        if due.is_empty() {
+            return Ok(());
+        }
+        let now = requests::annotate(&self.api, &node.name, &node.uid, &due).await?;
         self.take(now);
         Ok(())
     }

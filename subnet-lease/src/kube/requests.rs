@@ -7,14 +7,14 @@ use super::patches;
 use crate::json::Object;
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventReason {
     /// The podCIDR is missing, outside the network, or another Node's.
     PodCidr,
@@ -32,6 +32,33 @@ impl EventReason {
             EventReason::PodCidrChanged => "FlannelPodCIDRChanged",
             EventReason::Interface => "FlannelInterface",
         }
+    }
+}
+
+/// The Events that were posted.
+#[derive(Debug, Default)]
+pub struct PostedEvents {
+    texts: BTreeSet<String>,
+    /// When the last one of each reason was posted (boot-time clock).
+    last: BTreeMap<EventReason, Duration>,
+}
+
+impl PostedEvents {
+    /// Whether an Event with this text is news, and not too soon after another one of its reason.
+    pub fn is_due(&self, reason: EventReason, text: &str, now: Duration) -> bool {
+        const EVERY: Duration = Duration::from_secs(60);
+        !self.texts.contains(text) && self.last.get(&reason).is_none_or(|last| now.saturating_sub(*last) >= EVERY)
+    }
+
+    /// Notes one that was posted.
+    pub fn posted(&mut self, reason: EventReason, text: &str, now: Duration) {
+        /// Texts are few, unless somebody makes many: then some are posted again.
+        const KEPT: usize = 50;
+        if self.texts.len() >= KEPT {
+            self.texts.clear();
+        }
+        self.texts.insert(text.to_owned());
+        self.last.insert(reason, now);
     }
 }
 
@@ -191,6 +218,17 @@ pub async fn node_of_pod(api: &Api, namespace: &str, pod: &str) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn event_is_posted_once_and_one_a_minute_for_a_reason() {
+        let at = Duration::from_secs;
+        let mut posted = PostedEvents::default();
+        assert!(posted.is_due(EventReason::Interface, "a", at(5)));
+        posted.posted(EventReason::Interface, "a", at(5));
+        assert!(!posted.is_due(EventReason::Interface, "b", at(64)) && posted.is_due(EventReason::Interface, "b", at(65)));
+        assert!(posted.is_due(EventReason::PodCidr, "c", at(6)));
+        assert!(!posted.is_due(EventReason::Interface, "a", at(1000)));
+    }
 
     #[test]
     fn addresses_of_endpoint_slices() {

@@ -21,6 +21,7 @@ pub(crate) mod member;
 mod options;
 mod pods;
 
+use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
 /// The control plane's host on the nodes' network: 192.168.56.199.
@@ -63,8 +64,8 @@ impl Cluster {
     /// When something is not installed, or not up in time.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         make_room_for_watches();
-        let (lan, hosts) = if options.vagrant {
-            let vagrant = lab.vagrant(options.nodes)?;
+        let (lan, hosts) = if let Some(nat) = options.nat {
+            let vagrant = if nat == Nat::Equal { lab.vagrant(options.nodes)? } else { lab.vagrant_apart(options.nodes)? };
             (vagrant.lan, vagrant.hosts)
         } else {
             let lan = lab.switch("lan")?;
@@ -89,7 +90,8 @@ impl Cluster {
         let api = ApiServer::start(&host, options.families)?;
         let controllers = controllers(&api, options)?;
         let admin = api.kubeconfig(User::Admin, None)?;
-        let nodes = hosts.into_iter().map(|host| Member::new(host, options, &admin)).collect();
+        let told = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
+        let nodes = hosts.into_iter().enumerate().map(|(at, host)| Member::new(host, options, told(at), &admin)).collect();
         Ok(Cluster { nodes, controllers, api, lan, options: options.clone() })
     }
 

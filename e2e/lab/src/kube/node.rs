@@ -18,12 +18,13 @@ pub struct NodeObject {
     internal: Vec<IpAddr>,
     annotations: Map<String, Value>,
     conditions: Vec<Value>,
+    boot: Option<String>,
 }
 
 impl NodeObject {
     /// A Node without podCIDR, address or annotation.
     pub fn new(name: &str) -> NodeObject {
-        NodeObject { name: name.to_owned(), pod_cidrs: Vec::new(), internal: Vec::new(), annotations: Map::new(), conditions: Vec::new() }
+        NodeObject { name: name.to_owned(), pod_cidrs: Vec::new(), internal: Vec::new(), annotations: Map::new(), conditions: Vec::new(), boot: None }
     }
 
     /// Adds a podCIDR; the first is `spec.podCIDR` too.
@@ -67,6 +68,20 @@ impl NodeObject {
         self
     }
 
+    /// Adds the condition Ready with this status: Unknown once kubelet no longer reports.
+    #[must_use]
+    pub fn ready(mut self, status: &str) -> NodeObject {
+        self.conditions.push(json!({ "type": "Ready", "status": status, "reason": "Test", "message": "by a test" }));
+        self
+    }
+
+    /// The id of the machine's boot, as kubelet reports it.
+    #[must_use]
+    pub fn boot(mut self, id: &str) -> NodeObject {
+        self.boot = Some(id.to_owned());
+        self
+    }
+
     /// Its JSON.
     pub fn json(&self) -> Value {
         let addresses: Vec<Value> = self.internal.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
@@ -78,6 +93,12 @@ impl NodeObject {
         });
         if let Some(first) = self.pod_cidrs.first() {
             node["spec"] = json!({ "podCIDR": first, "podCIDRs": self.pod_cidrs });
+        }
+        if let Some(boot) = &self.boot {
+            node["status"]["nodeInfo"] = json!({
+                "bootID": boot, "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
+            });
         }
         // Absent rather than empty, as in every Node that was made by hand.
         if !self.annotations.is_empty() {

@@ -63,9 +63,14 @@ impl Bed {
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?])?;
-        let api = ApiServer::start(&machine, Families::Dual)?;
         let uplink = |number| Uplink::enp0s8(&lan, number)?.gateway("192.168.56.199")?.gateway("fd00:56::199");
         let hosts = (1..=hosts).map(|number| lab.host(&format!("h{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
+        Bed::of(lab, &machine, Families::Dual, hosts, net_conf)
+    }
+
+    /// These hosts, with an API server on this machine.
+    pub(super) fn of(lab: &Lab, machine: &Host, families: Families, hosts: Vec<Host>, net_conf: &str) -> Result<Bed> {
+        let api = ApiServer::start(machine, families)?;
         let file = lab.folder("")?.join("net-conf.json");
         std::fs::write(&file, net_conf)?;
         let proxies = [api.proxy(8001)?, api.proxy(8002)?];

@@ -1,54 +1,78 @@
-//! A lab of VirtualBox machines, on which every node has the same address on its default route.
+//! A lab of VirtualBox machines: every node has a NAT of its own on its default route, with equal or with distinct addresses.
 
 use anyhow::{Result, ensure};
-use lab::{ANNOTATIONS, Cluster, ClusterOptions, Lab, ProxyMode, eventually_ok};
+use lab::{ANNOTATIONS, Cluster, ClusterOptions, Lab, Member, ProxyMode, eventually_ok};
 
 use crate::kube::bed::{SOON, turn};
 use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
 
-/// Every node is 10.0.2.15 on its default route; the nodes come all at once or one by one.
-fn vagrant(node_ip: bool, one_by_one: bool) -> Result<()> {
+/// When the nodes come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Order {
+    Together,
+    OneByOne,
+    /// Together, and again after all of them were switched off.
+    OffAndOn,
+}
+
+fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
     let _turn = turn();
-    Lab::run(&format!("cluster: Vagrant, --node-ip: {node_ip}, one by one: {one_by_one}"), |lab| {
-        let mut options = with_images(ClusterOptions::new(2).vagrant())?;
-        options = if node_ip { options.proxy(ProxyMode::Nftables) } else { options.without_node_ip() };
-        let mut cluster = Cluster::prepare(lab, &options)?;
+    Lab::run(&format!("cluster: Vagrant, {order:?}"), |lab| {
+        let mut cluster = Cluster::prepare(lab, &with_images(options)?)?;
+        let all = cluster.nodes.len();
         let text = manifest(|text| impatient(&text))?;
-        if one_by_one {
-            cluster.start_nodes(0..1)?;
-            install(&cluster, &text)?;
-            cluster.start_nodes(1..2)?;
+        if order == Order::OneByOne {
+            for node in 0..all {
+                cluster.start_nodes(node..node + 1)?;
+                install(&cluster, &text)?;
+            }
         } else {
-            cluster.start_nodes(0..2)?;
+            cluster.start_nodes(0..all)?;
+            install(&cluster, &text)?;
         }
-        install(&cluster, &text)?;
-        if !node_ip {
-            let node = cluster.api.admin().node("h1")?;
-            ensure!(node["status"]["addresses"].to_string().contains("10.0.2.15"), "no trap: {}", node["status"]["addresses"]);
+        require_right(&cluster)?;
+        require_traffic(&cluster)?;
+        if order == Order::OffAndOn {
+            cluster.nodes.iter_mut().try_for_each(Member::power_off)?;
+            cluster.start_nodes(0..all)?;
+            cluster.wait_ready()?;
+            cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
+            require_right(&cluster)?;
+            require_traffic(&cluster)?;
         }
-        for node in &cluster.nodes {
-            let right = node.host().v4_of("enp0s8")?.to_string();
-            eventually_ok(SOON, "the node publishes what joins it with the others", || {
-                let public = cluster.api.admin().flannel_annotation(node.name(), "public-ip")?;
-                ensure!(public.as_deref() == Some(right.as_str()), "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}", node.name());
-                Ok(())
-            })?;
-        }
-        require_traffic(&cluster)
+        Ok(())
     })
 }
 
-#[test]
-fn vagrant_with_node_ip() -> Result<()> {
-    vagrant(true, false)
+/// Every node publishes what joins it with the others, although kubelet may report what does not.
+fn require_right(cluster: &Cluster) -> Result<()> {
+    for node in &cluster.nodes {
+        let right = node.host().v4_of("enp0s8")?.to_string();
+        eventually_ok(SOON, "the node publishes what joins it with the others", || {
+            let public = cluster.api.admin().flannel_annotation(node.name(), "public-ip")?;
+            ensure!(public.as_deref() == Some(right.as_str()), "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}", node.name());
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 #[test]
-fn vagrant_without_node_ip_all_at_once() -> Result<()> {
-    vagrant(false, false)
+fn equal_nat_addresses_are_passed_over_when_kubelets_report_others() -> Result<()> {
+    vagrant(ClusterOptions::new(2).vagrant().proxy(ProxyMode::Nftables), Order::Together)
 }
 
 #[test]
-fn vagrant_without_node_ip_one_by_one() -> Result<()> {
-    vagrant(false, true)
+fn equal_nat_addresses_are_passed_over_when_kubelets_report_them_all_at_once_and_after_a_power_cut() -> Result<()> {
+    vagrant(ClusterOptions::new(2).vagrant().without_node_ip(), Order::OffAndOn)
+}
+
+#[test]
+fn equal_nat_addresses_are_passed_over_when_one_kubelet_reports_another_one_by_one() -> Result<()> {
+    vagrant(ClusterOptions::new(3).vagrant().node_ip(&[false, true, false]), Order::OneByOne)
+}
+
+#[test]
+fn distinct_nat_addresses_are_passed_over_when_kubelets_report_them_one_by_one() -> Result<()> {
+    vagrant(ClusterOptions::new(3).vagrant_apart().without_node_ip(), Order::OneByOne)
 }

@@ -36,7 +36,7 @@ nodeStatusReportFrequency: 10s
 /// Makes a machine of a mount namespace: `$0` is its folder, `/run` is its own already.
 ///
 /// `/sys` of the lab's hosts hides the cgroups, so it goes. Mounts are shared below, as on every machine that systemd started:
-/// a pod may ask for propagation. Without a name server a look-up of the host's name fails at once.
+/// a pod may ask for propagation. Without a name server a look-up of the host's name fails at once. Each has a boot id of its own, which kubelet reports.
 pub(super) const MACHINE: &str = r#"
 umount /sys
 mount --make-rshared /
@@ -49,6 +49,8 @@ if [ ! -d "$0/disk/etc" ]; then
     mv "$0/disk/etc.new" "$0/disk/etc"
 fi
 mkdir -p /run/netns
+cat /proc/sys/kernel/random/uuid > /run/boot_id
+mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
 mount --bind "$0/disk/etc" /etc
 mount --bind "$0/disk/opt" /opt
 mount --bind "$0/disk/var-lib" /var/lib

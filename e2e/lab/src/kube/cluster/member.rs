@@ -36,13 +36,15 @@ pub struct Member {
     running: Option<Running>,
     host: Host,
     options: ClusterOptions,
+    /// Whether kubelet is told its node's address.
+    node_ip: bool,
     kubeconfig: PathBuf,
     is_prepared: bool,
 }
 
 impl Member {
-    pub(super) fn new(host: Host, options: &ClusterOptions, kubeconfig: &Path) -> Member {
-        Member { running: None, host, options: options.clone(), kubeconfig: kubeconfig.to_owned(), is_prepared: false }
+    pub(super) fn new(host: Host, options: &ClusterOptions, node_ip: bool, kubeconfig: &Path) -> Member {
+        Member { running: None, host, options: options.clone(), node_ip, kubeconfig: kubeconfig.to_owned(), is_prepared: false }
     }
 
     /// Its name, which is its host's.
@@ -125,7 +127,7 @@ impl Member {
         let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()));
-        if self.options.node_ip {
+        if self.node_ip {
             let v4 = || self.host.v4_of("enp0s8").map(|address| address.to_string());
             let address = match self.options.families {
                 Families::V4 => v4()?,

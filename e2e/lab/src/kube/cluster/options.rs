@@ -23,14 +23,23 @@ impl ProxyMode {
     }
 }
 
+/// Which addresses the nodes have, each behind a NAT of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nat {
+    /// All the same one.
+    Equal,
+    /// One each.
+    Apart,
+}
+
 /// What a cluster is made of.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     pub(crate) nodes: u8,
     pub(crate) families: Families,
     pub(crate) proxy: ProxyMode,
-    pub(crate) node_ip: bool,
-    pub(crate) vagrant: bool,
+    pub(crate) node_ip: Vec<bool>,
+    pub(crate) nat: Option<Nat>,
     pub(crate) images: Vec<PathBuf>,
     pub(crate) network: (String, String),
 }
@@ -42,8 +51,8 @@ impl ClusterOptions {
             nodes,
             families: Families::V4,
             proxy: ProxyMode::Iptables,
-            node_ip: true,
-            vagrant: false,
+            node_ip: Vec::new(),
+            nat: None,
             images: Vec::new(),
             network: ("10.244.0.0/16".to_owned(), "fd10:244::/48".to_owned()),
         }
@@ -63,17 +72,31 @@ impl ClusterOptions {
         self
     }
 
-    /// Leaves kubelet to find its node's address by itself: that of the default route.
+    /// Leaves every kubelet to find its node's address by itself: that of the default route.
     #[must_use]
-    pub fn without_node_ip(mut self) -> ClusterOptions {
-        self.node_ip = false;
+    pub fn without_node_ip(self) -> ClusterOptions {
+        let nodes = usize::from(self.nodes);
+        self.node_ip(&vec![false; nodes])
+    }
+
+    /// Which kubelets are told their address, node by node; those that are not named are told.
+    #[must_use]
+    pub fn node_ip(mut self, told: &[bool]) -> ClusterOptions {
+        self.node_ip = told.to_vec();
         self
     }
 
     /// Gives every node 10.0.2.15 on its first interface, as Vagrant and VirtualBox do.
     #[must_use]
     pub fn vagrant(mut self) -> ClusterOptions {
-        self.vagrant = true;
+        self.nat = Some(Nat::Equal);
+        self
+    }
+
+    /// Gives the nodes 10.0.2.15, 10.0.2.16, … on their first interface, each behind a NAT of its own.
+    #[must_use]
+    pub fn vagrant_apart(mut self) -> ClusterOptions {
+        self.nat = Some(Nat::Apart);
         self
     }
 

@@ -1,0 +1,42 @@
+//! The addresses that this node gave up, because no peer answered there.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long such an address is not taken again: otherwise two bad choices would take turns.
+const NOT_BACK: Duration = Duration::from_secs(600);
+
+/// The addresses with the time at which each was given up.
+#[derive(Clone, Debug, Default)]
+pub struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
+
+impl Left {
+    /// Notes that these are given up now.
+    pub fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);
+        all.extend(addresses.into_iter().map(|ip| (ip, now)));
+    }
+
+    /// Those that are not taken again yet.
+    pub fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|(_, since)| now.duration_since(*since) < NOT_BACK).map(|(ip, _)| *ip).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_taken_again_after_ten_minutes() {
+        let (left, ip, start) = (Left::default(), IpAddr::from([10, 0, 2, 15]), Instant::now());
+        left.note([ip], start);
+        assert!(left.recent(start + NOT_BACK - Duration::from_secs(1)).contains(&ip));
+        assert!(left.recent(start + NOT_BACK).is_empty());
+    }
+}

@@ -1,0 +1,143 @@
+//! Looks again at the choice of the interface while the node runs: the first node of a lab cannot know that its address is everybody's.
+//!
+//! What works is not given up, whatever other Nodes claim: anybody may write an address into a Node. An interface is left only when nothing comes in
+//! over it, something speaks against it, and another one is better.
+
+use super::end::End;
+use super::left::Left;
+use super::node_info::{SETTLE, families, wish_of};
+use super::silence::{Heard, SILENCE, Silence};
+use crate::checks::known::{Known, NodeAddresses};
+use crate::underlay::read::{Wish, received};
+use crate::underlay::{Chosen, doubt, select};
+use backends::Underlay;
+use options::Settings;
+use probing::prober::Prober;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::NetworkConfig;
+use subnet_lease::manager::{NodeInfo, SubnetManager};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::warn;
+
+/// How often it is noted whether something came in; the least time between two looks at the choice.
+const LISTEN: Duration = Duration::from_secs(5);
+/// The most time between two looks at the choice.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// What the choice depends on while the node runs.
+pub struct Reconsider {
+    pub manager: Arc<dyn SubnetManager>,
+    pub settings: Settings,
+    /// The network's configuration, with all its families.
+    pub config: NetworkConfig,
+    /// What was chosen.
+    pub chosen: Chosen,
+    /// As it is now.
+    pub underlay: watch::Receiver<Underlay>,
+    /// Asks the peers; without it nothing is known of them, and no interface is left.
+    pub prober: Option<Prober>,
+    /// The devices of the tunnels.
+    pub devices: Vec<String>,
+    /// The addresses that this node gave up.
+    pub left: Left,
+    /// What the doctor is told of this node's addresses.
+    pub known: watch::Sender<Known>,
+}
+
+impl Reconsider {
+    /// Returns when another choice is better.
+    pub async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
+        let mut told = String::new();
+        let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
+        let mut looked = Instant::now();
+        loop {
+            let changed = tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    tokio::time::sleep(SETTLE).await;
+                    true
+                }
+                () = tokio::time::sleep(LISTEN) => false,
+            };
+            let was_silent = std::mem::replace(&mut silent, self.is_silent(&mut silence).await);
+            if !changed && was_silent == silent && looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
+            changes.borrow_and_update();
+            let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
+            NodeAddresses::from(&info).tell(&self.known);
+            match self.better(&info, silent).await {
+                Better::Nothing => told.clear(),
+                Better::Choice(why) => return Err(End::StartOver(why)),
+                Better::Wanted(why) => {
+                    if why != told {
+                        warn!("{why}");
+                        self.manager.tell_operator(&why).await;
+                        told = why;
+                    }
+                }
+            }
+            tokio::time::sleep(LISTEN).await;
+        }
+    }
+
+    /// Whether nothing has come in for long enough.
+    async fn is_silent(&self, silence: &mut Silence) -> bool {
+        let Some(prober) = self.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
+        // What cannot be read is no silence.
+        let Ok(received) = received(&self.devices).await else { return false };
+        silence.look(Heard { answers: prober.figures().0.answered, received }, Instant::now())
+    }
+
+    async fn better(&self, info: &NodeInfo, silent: bool) -> Better {
+        let present = self.underlay.borrow().clone();
+        let Some(subnets) = info.subnets else { return Better::Nothing };
+        let all = families(&subnets);
+        let wish = |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now()));
+        if !present.addresses.same_families(&all) && wish(all).await.choose().await.is_ok() {
+            return Better::Choice("an address of the other family has come".to_owned());
+        }
+        if self.chosen.named || info.overwritten || !silent {
+            return Better::Nothing;
+        }
+        let wish = wish(present.addresses.map(|_| (), |_| ())).await;
+        let Some(known) = wish.known.clone() else { return Better::Nothing };
+        // What this node published is what is in doubt.
+        let wish = Wish { known: Some(crate::underlay::KnownAddresses { published: Vec::new(), ..known.clone() }), ..wish };
+        let Ok((request, facts)) = wish.look().await else { return Better::Nothing };
+        let doubt = doubt(&present, &known, &facts);
+        let claimed = doubt.claimed.iter().find(|(_, claimant)| claimant.served);
+        let why = match (claimed, doubt.is_nat) {
+            (Some((ip, claimant)), _) => format!("{ip} of {} is the Node {}'s, too", present.name, claimant.node),
+            (None, true) => format!("{} is behind a NAT in which this machine is alone", present.name),
+            (None, false) => return Better::Nothing,
+        };
+        let why = format!("no peer has answered for {} s, and {why}", SILENCE.as_secs());
+        match select(&request, &facts) {
+            Ok(chosen) if chosen.underlay.addresses != present.addresses => {
+                let addresses = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
+                self.left.note(addresses.into_iter().flatten(), Instant::now());
+                Better::Choice(format!("{why}; {}: {}", chosen.underlay.name, chosen.why))
+            }
+            _ if claimed.is_none() => Better::Nothing,
+            Ok(_) => Better::Wanted(format!("{why}; this host has no better interface")),
+            Err(error) => Better::Wanted(error.text),
+        }
+    }
+}
+
+/// What a look brings.
+enum Better {
+    /// The choice stands.
+    Nothing,
+    /// Another one is better; this is why.
+    Choice(String),
+    /// Another one would be better, and there is none.
+    Wanted(String),
+}

@@ -1,0 +1,230 @@
+//! The interface of a node that the store knows, where nobody named one: an address that this node published stays; otherwise the first candidate
+//! that is no machine's own NAT and that no other node claims.
+
+#[cfg(test)]
+mod tests;
+
+use super::choice::{Chosen, Rule};
+use super::facts::{HostFacts, Interface};
+use super::request::{KnownAddresses, Request};
+use super::select::{Candidate, Failure, absent, default_route, finish, names};
+use backends::Underlay;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use subnet_lease::manager::Claimant;
+
+/// The router of VirtualBox's and QEMU's own NAT, in which each machine is alone.
+const NAT_ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// What speaks against an interface and its addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Doubt {
+    /// Whether it is behind the NAT that VirtualBox and QEMU give to each machine alone, as far as can be told.
+    pub is_nat: bool,
+    /// Addresses that other nodes claim.
+    pub claimed: BTreeMap<IpAddr, Claimant>,
+    /// Whether this node gave it up a short time ago.
+    pub was_left: bool,
+}
+
+impl Doubt {
+    /// Whether there is none.
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it is used where nothing better is left.
+    fn is_bearable(&self) -> bool {
+        !self.was_left && !self.claimed.values().any(|claimant| claimant.publishes) && (!self.is_nat || self.claimed.is_empty())
+    }
+
+    /// The claimed addresses, each with a node: `10.0.2.15 (Node n2)`.
+    fn shared(&self) -> impl Iterator<Item = String> {
+        self.claimed.iter().map(|(ip, claimant)| format!("{ip} (Node {})", claimant.node))
+    }
+}
+
+/// Whether the store's servers can matter for the choice: nothing else speaks for an interface where the usual ones are in doubt.
+pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
+    let in_doubt = |interface: &Interface| {
+        nat_network(interface, facts).is_some() || interface.addresses.iter().any(|address| known.taken.contains_key(&address.ip()))
+    };
+    !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
+}
+
+/// What speaks against an underlay.
+pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
+    let addresses = || [underlay.addresses.v4().copied().map(IpAddr::V4), underlay.addresses.v6().copied().map(IpAddr::V6)].into_iter().flatten();
+    Doubt {
+        is_nat: facts.by_index(underlay.index).is_some_and(|interface| is_nat(interface, facts)),
+        claimed: addresses().filter_map(|ip| Some((ip, known.taken.get(&ip)?.clone()))).collect(),
+        was_left: addresses().any(|ip| known.left.contains(&ip)),
+    }
+}
+
+/// The network of an interface in which VirtualBox or QEMU alone is the router.
+pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
+    let router = IpAddr::V4(NAT_ROUTER);
+    let leads_there = facts.defaults.iter().any(|route| route.index == Some(interface.index) && route.gateway == Some(router));
+    let nets = interface.addresses.iter().map(|address| address.net);
+    nets.filter(|_| leads_there).find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
+}
+
+/// Whether an interface is behind such a NAT: it has the router, and no other host was found there.
+fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
+    nat_network(interface, facts).is_some_and(|net| !facts.answering.iter().any(|(index, ip)| *index == interface.index && net.contains(ip)))
+}
+
+/// Chooses the interface.
+///
+/// # Errors
+/// Nothing fits, or other nodes have all addresses of this host that do.
+pub(super) fn choose(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
+    let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
+    if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
+        return Ok(chosen);
+    }
+    let shared: Vec<String> = search.passed_over.iter().flat_map(|(_, doubt)| doubt.shared()).collect();
+    if let Some((mut chosen, doubt)) = search.passed_over.into_iter().find(|(_, doubt)| doubt.is_bearable()) {
+        chosen.warnings.push(in_doubt(&chosen, &doubt));
+        return Ok(chosen);
+    }
+    Err(trapped(shared, &search.whys, facts))
+}
+
+/// A search through the candidates, with those that were passed over.
+struct Search<'a> {
+    known: &'a KnownAddresses,
+    request: &'a Request,
+    facts: &'a HostFacts,
+    passed_over: Vec<(Chosen, Doubt)>,
+    /// Why candidates cannot be used at all.
+    whys: Vec<String>,
+}
+
+impl<'a> Search<'a> {
+    /// What this node published last, if this host has it: what worked is not given up at a start, whoever claims it.
+    fn published(&mut self) -> Option<Chosen> {
+        for candidate in owned(&self.known.published, "which this node published last", self.request, self.facts) {
+            match finish(self.request, self.facts, candidate, false) {
+                Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => return Some(chosen),
+                Ok(_) => {}
+                Err(failure) => self.whys.push(failure.why),
+            }
+        }
+        None
+    }
+
+    /// The first candidate that nothing speaks against.
+    fn undoubted(&mut self) -> Option<Chosen> {
+        for candidate in owned(&self.known.internal, "the Node's InternalIP", self.request, self.facts) {
+            if let Some(chosen) = self.consider(Ok(candidate)) {
+                return Some(chosen);
+            }
+        }
+        if let Some(chosen) = self.consider(default_route(self.request, self.facts)) {
+            return Some(chosen);
+        }
+        for candidate in leading(self.known, self.request, self.facts, &mut self.whys) {
+            if let Some(chosen) = self.consider(Ok(candidate)) {
+                return Some(chosen);
+            }
+        }
+        let seen: Vec<u32> = self.passed_over.iter().map(|(chosen, _)| chosen.underlay.index).collect();
+        let is_other = |interface: &&Interface| interface.joins_hosts(self.facts) && !seen.contains(&interface.index);
+        let mut others = self.facts.interfaces.iter().filter(is_other);
+        match (others.next(), others.next()) {
+            (Some(interface), None) => self.consider(Ok(Candidate::new(interface, "the only other one that joins hosts"))),
+            _ => None,
+        }
+    }
+
+    /// Returns a candidate that nothing speaks against, and notes any other.
+    fn consider(&mut self, candidate: Result<Candidate<'a>, Failure>) -> Option<Chosen> {
+        match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
+            Err(failure) => self.whys.push(failure.why),
+            Ok(chosen) => {
+                let doubt = doubt(&chosen.underlay, self.known, self.facts);
+                if doubt.is_none() || self.known.overwritten {
+                    return Some(chosen);
+                }
+                if doubt.was_left {
+                    self.whys.push(format!(
+                        "this node gave up {} of {} less than ten minutes ago, because no peer answered there",
+                        chosen.underlay.addresses, chosen.underlay.name
+                    ));
+                }
+                self.passed_over.push((chosen, doubt));
+            }
+        }
+        None
+    }
+}
+
+/// Candidates with these addresses of this host, each with the one of the other family on the same interface.
+fn owned<'a>(addresses: &[IpAddr], whose: &str, request: &Request, facts: &'a HostFacts) -> Vec<Candidate<'a>> {
+    let wanted = addresses.iter().filter(|ip| is_wanted(**ip, request));
+    let here: Vec<(&Interface, IpAddr)> = wanted.filter_map(|ip| Some((facts.owner(*ip).filter(|owner| !owner.loopback)?, *ip))).collect();
+    let with_other = |(interface, ip): &(&'a Interface, IpAddr)| {
+        let candidate = Candidate::new(interface, format!("it has {ip}, {whose}")).at(*ip, Rule::Best);
+        let other = here.iter().find(|(other, second)| other.index == interface.index && second.is_ipv6() != ip.is_ipv6());
+        other.into_iter().fold(candidate, |candidate, (_, second)| candidate.at(*second, Rule::Best))
+    };
+    here.iter().map(with_other).collect()
+}
+
+/// Candidates that lead to the store's servers, then to other nodes.
+fn leading<'a>(known: &KnownAddresses, request: &Request, facts: &'a HostFacts, whys: &mut Vec<String>) -> Vec<Candidate<'a>> {
+    let servers = known.servers.iter().map(|ip| (*ip, "the API server"));
+    let mut candidates = Vec::new();
+    for (target, what) in servers.chain(known.others().map(|ip| (ip, "another node"))) {
+        match facts.towards(target) {
+            Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
+                let candidate = Candidate::new(interface, format!("the one that reaches {what} at {target}"));
+                let source = source.filter(|source| is_wanted(*source, request));
+                candidates.push(source.into_iter().fold(candidate, |candidate, source| candidate.at(source, Rule::Best)));
+            }
+            Ok(_) => {}
+            Err(why) => whys.push(format!("no route to {what} at {target}: {why}")),
+        }
+    }
+    candidates
+}
+
+fn is_wanted(ip: IpAddr, request: &Request) -> bool {
+    if ip.is_ipv6() { request.v6() } else { request.v4() }
+}
+
+/// The warning about a choice for want of a better one.
+fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
+    let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
+    let why = if doubt.is_nat {
+        format!("its router is {NAT_ROUTER}, as behind the NAT that VirtualBox and QEMU give to each machine alone")
+    } else {
+        format!("other Nodes claim its address: {}", doubt.shared().collect::<Vec<_>>().join(", "))
+    };
+    format!(
+        "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not answer, name the interface \
+         that connects the nodes with --iface or --iface-cidr, or with the annotation node-public-ip of this Node"
+    )
+}
+
+/// The error where other nodes have every address that could be used.
+fn trapped(shared: Vec<String>, whys: &[String], facts: &HostFacts) -> Failure {
+    let mut shared = shared;
+    shared.sort();
+    shared.dedup();
+    if shared.is_empty() {
+        return absent(whys.join("; "));
+    }
+    let shared = shared.join(", ");
+    let why = format!(
+        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT interface \
+         (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of the DaemonSet, or the \
+         annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this host has {}{}",
+        names(facts),
+        if whys.is_empty() { String::new() } else { format!(" ({})", whys.join("; ")) }
+    );
+    Failure { shared, ..absent(why) }
+}
