@@ -26,6 +26,7 @@ use crate::health::condition::Condition;
 use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
+use node_info::another_configuration;
 use options::Settings;
 use rights::Rights;
 use run::Run;
@@ -163,7 +164,14 @@ impl Daemon {
         let stop = self.stop.clone();
         self.health.figures(|figures| figures.store = Some(manager.counters()));
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
-        let Some(node) = stop.run_until_cancelled(self.take_lease(manager.clone(), host)).await.transpose()? else { return Ok(()) };
+        let config = host.config.clone();
+        let node = stop.run_until_cancelled(async {
+            tokio::select! {
+                node = self.take_lease(manager.clone(), host) => node,
+                end = another_configuration(manager, &config) => Err(end),
+            }
+        });
+        let Some(node) = node.await.transpose()? else { return Ok(()) };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
         let Some(leases) = stop.run_until_cancelled(self.follow_leases(&node, &ends)).await else { return Ok(()) };
         self.serve(node, following, ends, leases).await?;

@@ -24,6 +24,7 @@ mod tool;
 mod watching;
 
 use crate::config::NetworkConfig;
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
 use crate::reason::{Kind, Reason};
@@ -41,7 +42,7 @@ use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -65,16 +66,16 @@ pub struct KubeManager {
     /// Whether all Nodes are listed: `alloc` needs none of them.
     lists: AtomicBool,
     extras: Arc<Extras>,
-    /// The configuration as it was read last, and whether it is in use: then another one waits for a restart.
-    read: Mutex<Option<(String, NetworkConfig)>>,
-    in_use: AtomicBool,
+    /// The configuration's text as it was read last: the one in use, while a lease is held.
+    read: Mutex<Option<String>>,
     /// Changes with this node's Node and with all others.
     infos: watch::Sender<u64>,
     /// What was told already, so that an Event is posted once.
-    told: Mutex<BTreeSet<String>>,
+    told: Arc<Mutex<BTreeSet<String>>>,
     /// The lease that was acquired last, while the process runs.
     acquired: Mutex<Option<Lease>>,
-    everybody: OnceLock<Task>,
+    /// Follows all Nodes.
+    everybody: Mutex<Option<Task>>,
     _tasks: [Task; 2],
 }
 
@@ -126,36 +127,43 @@ impl KubeManager {
             lists: AtomicBool::new(false),
             extras: Arc::default(),
             read: Mutex::default(),
-            in_use: AtomicBool::new(false),
             infos,
-            told: Mutex::default(),
+            told: Arc::default(),
             acquired: Mutex::default(),
-            everybody: OnceLock::new(),
+            everybody: Mutex::default(),
             _tasks: [following, merging],
         })
     }
 
-    /// Begins to follow all Nodes, once.
-    fn follow_everybody(&self, config: &NetworkConfig) {
-        self.lists.store(true, Relaxed);
-        self.everybody.get_or_init(|| {
-            let networks = config.networks;
-            self.all.serve(networks);
-            let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
-            Task(tokio::spawn(async move {
-                // The first answer about the own Node tells how the server lists, and where this node stands among the others.
-                let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
-                if let Ok(Own::Present(own)) = own {
-                    all.crowd.guess(&own, &networks);
-                    let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
-                    if all.crowd.pages() && !turn.is_zero() {
-                        tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
-                        tokio::time::sleep(turn).await;
-                    }
+    /// Lets this configuration decide which Nodes are followed, and by which network they are judged.
+    fn follow(&self, config: &NetworkConfig) {
+        self.all.serve(config.networks);
+        let lists = config.backend != "alloc";
+        let mut everybody = self.everybody.lock().unwrap_or_else(PoisonError::into_inner);
+        if lists && everybody.is_none() {
+            *everybody = Some(self.follow_everybody(config.networks));
+        } else if !lists && everybody.take().is_some() {
+            self.all.forget();
+        }
+        self.lists.store(lists, Relaxed);
+    }
+
+    /// Begins to follow all Nodes.
+    fn follow_everybody(&self, networks: Subnets) -> Task {
+        let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
+        Task(tokio::spawn(async move {
+            // The first answer about the own Node tells how the server lists, and where this node stands among the others.
+            let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
+            if let Ok(Own::Present(own)) = own {
+                all.crowd.guess(&own, &networks);
+                let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                if all.crowd.pages() && !turn.is_zero() {
+                    tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
+                    tokio::time::sleep(turn).await;
                 }
-                Follower::new(&api, None, &all.crowd, sink).run().await;
-            }))
-        });
+            }
+            Follower::new(&api, None, &all.crowd, sink).run().await;
+        }))
     }
 
     /// This node's Node, once it was read.
@@ -216,31 +224,38 @@ impl KubeManager {
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
-                self.tell_once(&node, EventReason::PodCidr, &why).await;
+                self.tell_once(&node, EventReason::PodCidr, &why);
                 Err(Reason::new(Kind::Said(why.clone()), why))
             }
         }
     }
 
-    /// Posts an Event about something that was not told yet.
-    async fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
+    /// Posts an Event about something that was not told yet. Nothing waits for it: the API may not answer.
+    fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
         /// Texts are few, unless somebody makes many: then some are told again.
         const KEPT: usize = 50;
-        let known = |told: &mut BTreeSet<String>| told.contains(text);
-        if known(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner)) || !self.extras.event(&self.api, node, reason, text).await {
-            return;
+        {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.contains(text) {
+                return;
+            }
+            if told.len() >= KEPT {
+                told.clear();
+            }
+            told.insert(text.to_owned());
         }
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= KEPT {
-            told.clear();
-        }
-        told.insert(text.to_owned());
+        let (api, extras, told, node, text) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone(), text.to_owned());
+        tokio::spawn(async move {
+            if !extras.event(&api, &node, reason, &text).await {
+                told.lock().unwrap_or_else(PoisonError::into_inner).remove(&text);
+            }
+        });
     }
 
     /// The mounted configuration, if it is another than the one in use.
     async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
         let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else { return false };
-        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|(in_use, _)| *in_use == text);
+        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&text);
         let news = !in_use && known.as_ref() != Some(&text);
         *known = Some(text);
         news
@@ -250,11 +265,6 @@ impl KubeManager {
 #[async_trait]
 impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        if self.in_use.load(Relaxed)
-            && let Some((_, config)) = &*self.read.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            return Ok(config.clone());
-        }
         let path = &self.api.options().net_conf;
         let missing = |why: &str| {
             let text = format!(
@@ -272,10 +282,8 @@ impl SubnetManager for KubeManager {
         let text = String::from_utf8_lossy(&text).into_owned();
         let config = NetworkConfig::parse_assigned(&text)
             .map_err(|error| Error::Unavailable(format!("error parsing subnet config: {}: {error}", path.display()).into()))?;
-        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((text, config.clone()));
-        if config.backend != "alloc" {
-            self.follow_everybody(&config);
-        }
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        self.follow(&config);
         Ok(config)
     }
 
@@ -303,7 +311,7 @@ impl SubnetManager for KubeManager {
 
     async fn tell_operator(&self, text: &str) {
         let Own::Present(node) = self.own.borrow().own.clone() else { return };
-        self.tell_once(&node, EventReason::Interface, text).await;
+        self.tell_once(&node, EventReason::Interface, text);
     }
 
     async fn stored(&self, _: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
@@ -320,9 +328,8 @@ impl SubnetManager for KubeManager {
                 Ok((node, assigned)) => match publisher.annotations(&node, attrs).await {
                     Ok(()) => {
                         let lease = Lease { subnets: assigned.subnets, attrs: attrs.clone(), term: Term::Reserved, since: node.created };
-                        self.in_use.store(true, Relaxed);
                         state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
-                        self.tell_of_another_subnet(&node, claim, &lease).await;
+                        self.tell_of_another_subnet(&node, claim, &lease);
                         return Ok(lease);
                     }
                     // Whatever changes meanwhile, a server that asks for patience gets it.
@@ -400,7 +407,7 @@ impl KubeManager {
     }
 
     /// Says that the pods of the old subnet have to go.
-    async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
+    fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.clone());
         let before = before.map(|before| before.subnets).or(claim.host.previous);
         let Some(before) =
@@ -414,11 +421,11 @@ impl KubeManager {
             lease.subnets, self.name
         );
         tracing::warn!("{text}");
-        self.tell_once(node, EventReason::PodCidrChanged, &text).await;
+        self.tell_once(node, EventReason::PodCidrChanged, &text);
     }
 }
 
-fn has_family(subnets: &crate::Subnets, net: &ipnet::IpNet) -> bool {
+fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
     subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
