@@ -1,6 +1,7 @@
 //! The life of the daemon: read [`Daemon::live`] from top to bottom.
 
 mod attrs;
+mod bridge;
 mod end;
 mod host;
 mod lease;
@@ -149,7 +150,7 @@ impl Daemon {
                 Err(End::Moved(why)) => {
                     self.start_over(&why).await;
                     // No pod may get an address of the subnet that was.
-                    if let Err(error) = subnet_env::remove(&self.settings.subnet_file) {
+                    if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
                         warn!("{error}");
                     }
                 }

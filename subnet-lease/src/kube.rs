@@ -417,8 +417,13 @@ impl KubeManager {
         };
         let text = format!(
             "this Node's podCIDR is {} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
-             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}; a bridge cni0 with the old address has to be deleted first: ip link delete cni0)",
-            lease.subnets, self.name
+             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}){}",
+            lease.subnets,
+            self.name,
+            match claim.host.released.as_slice() {
+                [] => String::new(),
+                bridges => format!(". flanneld removed the old gateway address from {}; the next pod brings the new one", bridges.join(", ")),
+            }
         );
         tracing::warn!("{text}");
         self.tell_once(node, EventReason::PodCidrChanged, &text);
