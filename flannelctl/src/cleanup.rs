@@ -114,7 +114,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
 fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
-        let previous = subnet_env::read(file);
+        let previous = subnet_env::last_served(file);
         let v4 = previous.network.zip(previous.subnet).map(|(network, own)| (IpNet::V4(network), IpNet::V4(own)));
         let v6 = previous.v6_network.zip(previous.v6_subnet).map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
         known.extend(v4.into_iter().chain(v6).map(|(network, own)| FlannelNetwork { network, own: Some(own), length: own.prefix_len() }));

@@ -1,6 +1,7 @@
 //! The life of the daemon: read [`Daemon::live`] from top to bottom.
 
 mod attrs;
+mod bridge;
 mod end;
 mod host;
 mod lease;
@@ -30,6 +31,7 @@ use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
 use left::Left;
+use node_info::another_configuration;
 use options::Settings;
 use rights::Rights;
 use run::Run;
@@ -155,7 +157,7 @@ impl Daemon {
                 Err(End::Moved(why)) => {
                     self.start_over(&why).await;
                     // No pod may get an address of the subnet that was.
-                    if let Err(error) = subnet_env::remove(&self.settings.subnet_file) {
+                    if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
                         warn!("{error}");
                     }
                 }
@@ -170,7 +172,14 @@ impl Daemon {
         let stop = self.stop.clone();
         self.health.figures(|figures| figures.store = Some(manager.counters()));
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
-        let Some(node) = stop.run_until_cancelled(self.take_lease(manager.clone(), host)).await.transpose()? else { return Ok(()) };
+        let config = host.config.clone();
+        let node = stop.run_until_cancelled(async {
+            tokio::select! {
+                node = self.take_lease(manager.clone(), host) => node,
+                end = another_configuration(manager, &config) => Err(end),
+            }
+        });
+        let Some(node) = node.await.transpose()? else { return Ok(()) };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
         let Some(leases) = stop.run_until_cancelled(self.follow_leases(&node, &ends)).await else { return Ok(()) };
         self.serve(node, following, ends, leases).await?;

@@ -25,6 +25,8 @@ pub struct Claim {
 pub struct HostFacts {
     /// The subnet that subnet.env on this host names.
     pub previous: Option<Subnets>,
+    /// The bridges of this host from which the gateway of that subnet was removed, since the store gave this node another one.
+    pub released: Vec<String>,
     /// MACs of flannel devices present on this host, lower-case with colons.
     pub macs: Vec<String>,
     /// Whether a lease is this host's by what identifies it to the backend.
@@ -48,6 +50,7 @@ impl Default for HostFacts {
     fn default() -> Self {
         Self {
             previous: None,
+            released: Vec::new(),
             macs: Vec::new(),
             is_own: Arc::new(|_| false),
             named: false,

@@ -25,6 +25,7 @@ mod tool;
 mod watching;
 
 use crate::config::NetworkConfig;
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
 use crate::reason::{Kind, Reason};
@@ -42,7 +43,7 @@ use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -66,18 +67,18 @@ pub struct KubeManager {
     /// Whether all Nodes are listed: `alloc` needs none of them.
     lists: AtomicBool,
     extras: Arc<Extras>,
-    /// The configuration as it was read last, and whether it is in use: then another one waits for a restart.
-    read: Mutex<Option<(String, NetworkConfig)>>,
-    in_use: AtomicBool,
+    /// The configuration's text as it was read last: the one in use, while a lease is held.
+    read: Mutex<Option<String>>,
     /// Changes with this node's Node and with all others.
     infos: watch::Sender<u64>,
     /// What was told already, so that an Event is posted once.
-    told: Mutex<PostedEvents>,
+    told: Arc<Mutex<PostedEvents>>,
     /// The mistyped annotations that were logged last.
     ignored: Mutex<String>,
     /// The lease that was acquired last, while the process runs.
     acquired: Mutex<Option<Lease>>,
-    everybody: OnceLock<Task>,
+    /// Follows all Nodes.
+    everybody: Mutex<Option<Task>>,
     _tasks: [Task; 2],
 }
 
@@ -129,37 +130,44 @@ impl KubeManager {
             lists: AtomicBool::new(false),
             extras: Arc::default(),
             read: Mutex::default(),
-            in_use: AtomicBool::new(false),
             infos,
-            told: Mutex::default(),
+            told: Arc::default(),
             ignored: Mutex::default(),
             acquired: Mutex::default(),
-            everybody: OnceLock::new(),
+            everybody: Mutex::default(),
             _tasks: [following, merging],
         })
     }
 
-    /// Begins to follow all Nodes, once.
-    fn follow_everybody(&self, config: &NetworkConfig) {
-        self.lists.store(true, Relaxed);
-        self.everybody.get_or_init(|| {
-            let networks = config.networks;
-            self.all.serve(networks);
-            let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
-            Task(tokio::spawn(async move {
-                // The first answer about the own Node tells how the server lists, and where this node stands among the others.
-                let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
-                if let Ok(Own::Present(own)) = own {
-                    all.crowd.guess(&own, &networks);
-                    let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
-                    if all.crowd.pages() && !turn.is_zero() {
-                        tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
-                        tokio::time::sleep(turn).await;
-                    }
+    /// Lets this configuration decide which Nodes are followed, and by which network they are judged.
+    fn follow(&self, config: &NetworkConfig) {
+        self.all.serve(config.networks);
+        let lists = config.backend != "alloc";
+        let mut everybody = self.everybody.lock().unwrap_or_else(PoisonError::into_inner);
+        if lists && everybody.is_none() {
+            *everybody = Some(self.follow_everybody(config.networks));
+        } else if !lists && everybody.take().is_some() {
+            self.all.forget();
+        }
+        self.lists.store(lists, Relaxed);
+    }
+
+    /// Begins to follow all Nodes.
+    fn follow_everybody(&self, networks: Subnets) -> Task {
+        let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
+        Task(tokio::spawn(async move {
+            // The first answer about the own Node tells how the server lists, and where this node stands among the others.
+            let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
+            if let Ok(Own::Present(own)) = own {
+                all.crowd.guess(&own, &networks);
+                let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                if all.crowd.pages() && !turn.is_zero() {
+                    tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
+                    tokio::time::sleep(turn).await;
                 }
-                Follower::new(&api, None, &all.crowd, sink).run().await;
-            }))
-        });
+            }
+            Follower::new(&api, None, &all.crowd, sink).run().await;
+        }))
     }
 
     /// This node's Node, once it was read.
@@ -220,52 +228,49 @@ impl KubeManager {
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
-                self.tell_once(&node, EventReason::PodCidr, &why).await;
+                self.tell_once(&node, EventReason::PodCidr, &why);
                 Err(Reason::new(Kind::Said(why.clone()), why))
             }
         }
     }
 
-    /// Posts an Event about something that was not told yet, at most one a minute for one reason.
-    async fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
-        if !self.told().is_due(reason, text, boot_time()) {
+    /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
+    fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
+        let lock = |told: &Mutex<PostedEvents>, act: &dyn Fn(&mut PostedEvents) -> bool| act(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
+        if !lock(&self.told, &|told| told.take(reason, text, boot_time())) {
             return;
         }
-        if self.extras.event(&self.api, node, reason, text).await {
-            self.told().posted(reason, text, boot_time());
-        }
-    }
-
-    fn told(&self) -> MutexGuard<'_, PostedEvents> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        let (api, extras, told, node, text) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone(), text.to_owned());
+        tokio::spawn(async move {
+            if !extras.event(&api, &node, reason, &text).await {
+                lock(&told, &|told| told.retract(reason, &text));
+            }
+        });
     }
 
     /// Reports annotations that an operator mistyped.
     ///
     /// # Errors
     /// One of them names the interface: any other would be a guess.
-    async fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
-        let typos = annotations::typos(&node.annotations);
-        let mut texts = Vec::new();
-        for typo in &typos {
+    fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
+        let name = &self.name;
+        let mut ignored = Vec::new();
+        for typo in annotations::typos(&node.annotations) {
             let key = self.api.options().prefix.key(typo.name);
             let text = format!(
-                "the annotation {key} of Node {} is {}, which is no {} address: correct it (kubectl annotate node {} --overwrite {key}=ADDRESS) or remove \
-                 it (kubectl annotate node {} {key}-)",
-                self.name,
+                "the annotation {key} of Node {name} is {}, which is no {} address: correct it (kubectl annotate node {name} --overwrite {key}=ADDRESS) \
+                 or remove it (kubectl annotate node {name} {key}-)",
                 crate::json::excerpt(&typo.value),
                 typo.family,
-                self.name,
-                self.name
             );
-            self.tell_once(node, EventReason::Interface, &text).await;
-            texts.push((typo, text));
+            self.tell_once(node, EventReason::Interface, &text);
+            if typo.names_interface {
+                // Whoever waits for this node logs why.
+                return Err(Reason::new(Kind::Said(text.clone()), text));
+            }
+            ignored.push(text);
         }
-        // Whoever waits for this node logs why.
-        if let Some((_, why)) = texts.iter().find(|(typo, _)| typo.names_interface) {
-            return Err(Reason::new(Kind::Said(why.clone()), why.clone()));
-        }
-        let ignored = texts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; ");
+        let ignored = ignored.join("; ");
         let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != ignored && !ignored.is_empty() {
             tracing::warn!("{ignored}; until then the node publishes its own address");
@@ -277,7 +282,7 @@ impl KubeManager {
     /// The mounted configuration, if it is another than the one in use.
     async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
         let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else { return false };
-        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|(in_use, _)| *in_use == text);
+        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&text);
         let news = !in_use && known.as_ref() != Some(&text);
         *known = Some(text);
         news
@@ -287,11 +292,6 @@ impl KubeManager {
 #[async_trait]
 impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        if self.in_use.load(Relaxed)
-            && let Some((_, config)) = &*self.read.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            return Ok(config.clone());
-        }
         let path = &self.api.options().net_conf;
         let missing = |why: &str| {
             let text = format!(
@@ -309,16 +309,14 @@ impl SubnetManager for KubeManager {
         let text = String::from_utf8_lossy(&text).into_owned();
         let config = NetworkConfig::parse_assigned(&text)
             .map_err(|error| Error::Unavailable(format!("error parsing subnet config: {}: {error}", path.display()).into()))?;
-        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((text, config.clone()));
-        if config.backend != "alloc" {
-            self.follow_everybody(&config);
-        }
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        self.follow(&config);
         Ok(config)
     }
 
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
-        self.refuse_typos(&node).await.map_err(Error::Unavailable)?;
+        self.refuse_typos(&node).map_err(Error::Unavailable)?;
         let public = (
             annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
             annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
@@ -352,7 +350,7 @@ impl SubnetManager for KubeManager {
 
     async fn tell_operator(&self, text: &str) {
         let Own::Present(node) = self.own.borrow().own.clone() else { return };
-        self.tell_once(&node, EventReason::Interface, text).await;
+        self.tell_once(&node, EventReason::Interface, text);
     }
 
     async fn stored(&self, _: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
@@ -369,9 +367,8 @@ impl SubnetManager for KubeManager {
                 Ok((node, assigned)) => match publisher.annotations(&node, attrs).await {
                     Ok(()) => {
                         let lease = Lease { subnets: assigned.subnets, attrs: attrs.clone(), term: Term::Reserved, since: node.created };
-                        self.in_use.store(true, Relaxed);
                         state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
-                        self.tell_of_another_subnet(&node, claim, &lease).await;
+                        self.tell_of_another_subnet(&node, claim, &lease);
                         return Ok(lease);
                     }
                     // Whatever changes meanwhile, a server that asks for patience gets it.
@@ -449,7 +446,7 @@ impl KubeManager {
     }
 
     /// Says that the pods of the old subnet have to go.
-    async fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
+    fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.clone());
         let before = before.map(|before| before.subnets).or(claim.host.previous);
         let Some(before) =
@@ -459,15 +456,20 @@ impl KubeManager {
         };
         let text = format!(
             "this Node's podCIDR is {} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
-             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}; a bridge cni0 with the old address has to be deleted first: ip link delete cni0)",
-            lease.subnets, self.name
+             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}){}",
+            lease.subnets,
+            self.name,
+            match claim.host.released.as_slice() {
+                [] => String::new(),
+                bridges => format!(". flanneld removed the old gateway address from {}; the next pod brings the new one", bridges.join(", ")),
+            }
         );
         tracing::warn!("{text}");
-        self.tell_once(node, EventReason::PodCidrChanged, &text).await;
+        self.tell_once(node, EventReason::PodCidrChanged, &text);
     }
 }
 
-fn has_family(subnets: &crate::Subnets, net: &ipnet::IpNet) -> bool {
+fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
     subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 

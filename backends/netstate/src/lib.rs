@@ -4,6 +4,7 @@
 //! Plans and differences are pure and consist of [`object`]s. Each kind of object has a file of its own.
 
 pub mod blackhole;
+pub mod bridge;
 pub mod cleanup;
 pub mod desired;
 pub mod diff;

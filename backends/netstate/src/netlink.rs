@@ -20,6 +20,7 @@ mod wireguard;
 mod write;
 pub mod xfrm;
 
+use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
@@ -132,6 +133,21 @@ impl NetlinkKernel {
             found.extend(inside.then_some(link.name));
         }
         Ok(found)
+    }
+
+    /// All bridges, with their addresses of both families.
+    ///
+    /// # Errors
+    /// A list is incomplete.
+    pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
+        let links = self.all_links().await?;
+        let mut bridges = Vec::new();
+        for link in links.iter().filter(|link| link.spec.kind.name() == "bridge") {
+            let mut addresses = self.addresses_of(link.index, AF_INET).await?;
+            addresses.extend(self.addresses_of(link.index, AF_INET6).await?);
+            bridges.push(Bridge { name: link.name, addresses: addresses.into_iter().map(|(net, _)| net).collect() });
+        }
+        Ok(bridges)
     }
 
     /// The MAC of an existing vxlan or TUN interface of that name.

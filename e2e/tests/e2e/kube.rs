@@ -3,6 +3,7 @@
 mod bed;
 mod checks;
 mod cluster;
+mod configuration;
 mod credentials;
 mod doctor;
 mod families;

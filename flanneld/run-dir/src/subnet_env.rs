@@ -98,6 +98,8 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         let _ = std::fs::remove_file(&temporary);
         return written;
     }
+    // The new subnet is served: nothing of the former one is left to be found. A file that stays does no harm, since this one takes precedence.
+    let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
         tracing::debug!("syncing {}: {error}", folder.display());
@@ -121,14 +123,32 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
 }
 
-/// Removes the file: no pod may get an address of the subnet in it. One that is not there is as good.
+/// The file that a subnet.env becomes when its subnet is this node's no more. [`write`] removes it.
+pub fn former_path(path: &Path) -> PathBuf {
+    let mut former = path.as_os_str().to_owned();
+    former.push(".former");
+    former.into()
+}
+
+/// Renames the file to [`former_path`]: no pod may get an address of the subnet in it, and what belonged to that subnet has to be found after a
+/// restart, too. Succeeds if there is no file.
 ///
 /// # Errors
-/// It cannot be removed.
-pub fn remove(path: &Path) -> Result<(), WriteError> {
-    match std::fs::remove_file(path) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: "removing it", why }),
+/// It cannot be renamed.
+pub fn set_aside(path: &Path) -> Result<(), WriteError> {
+    match std::fs::rename(path, former_path(path)) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: "renaming it", why }),
         _ => Ok(()),
+    }
+}
+
+/// Reads what this node served last: the file of an earlier run, or the one that was set aside.
+pub fn last_served(path: &Path) -> Previous {
+    let present = read(path);
+    if present.subnet.is_some() || present.v6_subnet.is_some() {
+        present
+    } else {
+        Previous { warnings: present.warnings, ..read(&former_path(path)) }
     }
 }
 

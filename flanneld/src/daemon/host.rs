@@ -1,7 +1,7 @@
 //! What the daemon needs before it asks for a lease: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
-use super::{Daemon, left_behind, requirement, retry, rights};
+use super::{Daemon, bridge, left_behind, requirement, retry, rights};
 use crate::identity;
 use backends::{Backend, Options, Setup};
 use ipnet::IpNet;
@@ -20,6 +20,8 @@ pub struct Host {
     pub backend: Box<dyn Backend>,
     /// What subnet.env said at the start.
     pub previous: Previous,
+    /// The bridges from which the gateway of the previous subnet was removed.
+    pub released: Vec<String>,
 }
 
 impl Daemon {
@@ -44,26 +46,32 @@ impl Daemon {
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
         subnet_env::clear(&self.settings.subnet_file);
-        let previous = subnet_env::read(&self.settings.subnet_file);
-        if let Some(subnets) = info.as_ref().and_then(|info| info.subnets) {
-            self.forget_another_subnet(&previous, &subnets);
-        }
-        Ok(Host { config, info, node, backend, previous })
+        let previous = subnet_env::last_served(&self.settings.subnet_file);
+        let released = match info.as_ref().and_then(|info| info.subnets) {
+            Some(subnets) => self.forget_another_subnet(&previous, &subnets).await,
+            None => Vec::new(),
+        };
+        Ok(Host { config, info, node, backend, previous, released })
     }
 
-    /// The store gave this node another subnet while no daemon ran: no pod may get an address of the old one.
-    fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) {
-        let was = [previous.subnet.map(IpNet::V4), previous.v6_subnet.map(IpNet::V6)];
-        if was.into_iter().flatten().any(|net| !subnets.nets().any(|now| now == net.trunc()))
-            && let Err(error) = subnet_env::remove(&self.settings.subnet_file)
-        {
+    /// The store gave this node another subnet, perhaps while no daemon ran: no pod may get an address of the old one, and no bridge may keep
+    /// its gateway. Where nodes choose their subnets, one that loses its subnet ends, and its operator decides what becomes of its pods.
+    async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
+        let was: Vec<IpNet> = previous.subnet.map(IpNet::V4).into_iter().chain(previous.v6_subnet.map(IpNet::V6)).collect();
+        if was.iter().all(|net| subnets.nets().any(|now| now == net.trunc())) {
+            return Vec::new();
+        }
+        if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
             warn!("{error}");
         }
+        let released = bridge::release(&was, subnets).await;
+        self.health.figures(|figures| figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0));
+        released
     }
 
     /// What the backend is made of.
     pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
-        let previous = subnet_env::read(&self.settings.subnet_file);
+        let previous = subnet_env::last_served(&self.settings.subnet_file);
         let former = (previous.network, previous.v6_network);
         Setup {
             config: config.clone(),

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
     pub(super) async fn take_lease(&self, manager: Arc<dyn SubnetManager>, host: Host) -> Result<Node, End> {
-        let Host { config: whole, info, node, mut backend, previous } = host;
+        let Host { config: whole, info, node, mut backend, previous, released } = host;
         let (found, config) = match &info {
             None => (self.find_underlay(&whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
@@ -37,7 +37,7 @@ impl Daemon {
             NodeAddresses { servers, ..NodeAddresses::from(info) }.tell(&self.known);
         }
         let underlay = &found.chosen.underlay;
-        let claim = self.lease_claim(&config, node, &found, &previous, &*backend).await;
+        let claim = self.lease_claim(&config, node, &found, &previous, released, &*backend).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
         let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let held = watch::channel(Held::default());
@@ -85,7 +85,15 @@ impl Daemon {
     }
 
     /// What this host knows that identifies its own lease.
-    async fn lease_claim(&self, config: &NetworkConfig, node: NodeId, found: &Found, previous: &Previous, backend: &dyn Backend) -> Claim {
+    async fn lease_claim(
+        &self,
+        config: &NetworkConfig,
+        node: NodeId,
+        found: &Found,
+        previous: &Previous,
+        released: Vec<String>,
+        backend: &dyn Backend,
+    ) -> Claim {
         let underlay = &found.chosen.underlay;
         let subnet_file = &self.settings.subnet_file;
         for warning in &previous.warnings {
@@ -94,6 +102,7 @@ impl Daemon {
         let leading = found.clone();
         let host = HostFacts {
             previous: Dual::from_options(previous.subnet, previous.v6_subnet),
+            released,
             macs: identity::flannel_macs().await,
             named: found.chosen.named,
             store_via_underlay: found.store_via_underlay(),

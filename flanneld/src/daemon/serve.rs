@@ -278,7 +278,7 @@ impl Daemon {
     /// Applies the traffic rules and keeps them in place. A delay shows in readiness and delays nothing else. The receiver changes whenever
     /// rules are written.
     async fn keep_rules(&mut self, wanted: Wanted, nodes: Nodes) -> watch::Receiver<u64> {
-        let previous = subnet_env::read(&self.settings.subnet_file);
+        let previous = subnet_env::last_served(&self.settings.subnet_file);
         let before = previous.network.map(IpNet::V4).into_iter().chain(previous.v6_network.map(IpNet::V6)).collect();
         let keeper = Keeper::new(wanted, nodes, before, self.rights.devices.clone(), self.health.clone());
         let written = keeper.written();

@@ -41,6 +41,8 @@ pub struct Figures {
     pub rule_repairs: u64,
     /// Whether another program keeps changing them.
     pub rules_contended: bool,
+    /// Number of gateway addresses of previous subnets that were removed from bridges.
+    pub bridge_addresses_removed: u64,
     /// Packets to the encapsulation port from senders that are no peers, where they are counted.
     pub unknown_senders: Option<u64>,
     /// Number of findings that no other one explains, by check; empty before the first round.
@@ -119,6 +121,7 @@ impl Figures {
         for (name, help, value) in [
             ("rule_writes", "Writes of traffic rules", self.rule_writes),
             ("rule_repairs", "Repairs of traffic rules that another program had changed", self.rule_repairs),
+            ("bridge_addresses_removed", "Gateway addresses of previous subnets removed from bridges", self.bridge_addresses_removed),
             ("log_lines_dropped", "Log lines that could not be written to standard error", logging::dropped()),
         ] {
             let counter: Counter = Counter::default();

@@ -24,6 +24,7 @@ struct Known {
     uid: String,
     version: u64,
     created: i64,
+    /// Its podCIDRs as they are: which of them are used depends on the network, and that may change.
     subnets: Option<Subnets>,
     /// Its addresses.
     claims: Claims,
@@ -37,7 +38,7 @@ enum Published {
     Nothing,
     /// It cannot be read, for this reason; what it published before, if anything, stays in force.
     Unreadable(String, Option<Arc<Lease>>),
-    /// A lease.
+    /// A lease of all its podCIDRs.
     Lease(Arc<Lease>),
     /// The mark was removed at this time; the lease counts for a while.
     Withdrawn(Arc<Lease>, Duration),
@@ -47,7 +48,7 @@ enum Published {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
-    /// The network: podCIDRs of a family that it lacks do not count.
+    /// The network: podCIDRs of a family that it lacks are left out.
     networks: Option<Subnets>,
     /// This node's name: its own lease is not among the others'.
     own: String,
@@ -70,9 +71,9 @@ impl Nodes {
         Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
     }
 
-    /// Sets the network, before any Node is known.
-    pub fn serve(&mut self, networks: Subnets) {
-        self.networks = Some(networks);
+    /// Sets the network. Returns whether it is another one: then all leases may be.
+    pub fn serve(&mut self, networks: Subnets) -> bool {
+        self.networks.replace(networks) != Some(networks)
     }
 
     /// Takes a complete list. Whether anything changed that matters.
@@ -88,7 +89,7 @@ impl Nodes {
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
-        let known = Known::of(node, before, self.networks.as_ref(), now);
+        let known = Known::of(node, before, now);
         let changed = before.is_none_or(|before| !before.matters_as(&known));
         self.known.insert(name, known);
         changed
@@ -130,7 +131,7 @@ impl Nodes {
     /// The older Node that has this Node's subnets, or a part of them.
     pub fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
-        let subnets = self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))?;
+        let subnets = self.served(subnets)?;
         let own = Claim { created: node.created, name: &node.name, subnets };
         let older = |claim: &Claim<'_>| claim.name != own.name && *claim < own;
         // Thousands of Nodes need not be sorted where none is in the way.
@@ -154,9 +155,14 @@ impl Nodes {
     /// Who claims what: a podCIDR that is not inside the network counts for nothing.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
-            let subnets = known.subnets.filter(|subnets| self.is_inside(subnets))?;
+            let subnets = self.served(known.subnets?).filter(|subnets| self.is_inside(subnets))?;
             Some(Claim { created: known.created, name, subnets })
         })
+    }
+
+    /// The subnets of the families that the network has.
+    fn served(&self, subnets: Subnets) -> Option<Subnets> {
+        self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))
     }
 
     fn is_inside(&self, subnets: &Subnets) -> bool {
@@ -169,7 +175,7 @@ impl Nodes {
         let mut due: Option<Duration> = None;
         let mut by_age = Vec::with_capacity(self.known.len());
         for (name, known) in &self.known {
-            match (known.subnets, &known.lease) {
+            match (known.subnets.and_then(|subnets| self.served(subnets)), &known.lease) {
                 (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((Claim { created: known.created, name, subnets }, known)),
                 (Some(subnets), Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..)) if *name != self.own => {
                     out.left_out.insert(name.clone(), format!("its podCIDR {subnets} is not inside the network"));
@@ -199,11 +205,11 @@ impl Nodes {
                     out.unreadable.insert(subnets, name.to_owned());
                     out.left_out.insert(name.to_owned(), why.clone());
                 }
-                Published::Lease(lease) => drop(out.readable.insert(subnets, lease.clone())),
+                Published::Lease(lease) => drop(out.readable.insert(subnets, with_subnets(lease, subnets))),
                 Published::Withdrawn(lease, since) => {
                     let end = *since + WITHDRAWAL;
                     if now < end {
-                        out.readable.insert(subnets, lease.clone());
+                        out.readable.insert(subnets, with_subnets(lease, subnets));
                         due = Some(due.map_or(end, |due| due.min(end)));
                     }
                 }
@@ -214,14 +220,14 @@ impl Nodes {
 }
 
 impl Known {
-    fn of(node: Node, before: Option<&Known>, networks: Option<&Subnets>, now: Duration) -> Self {
+    fn of(node: Node, before: Option<&Known>, now: Duration) -> Self {
         let managed = annotations::managed(&node.annotations);
         let claims = Claims::of(&node);
         // The name is the identity: nothing else tells who wrote what.
         let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
-            Ok(subnets) => (subnets.and_then(|subnets| networks.map_or(Some(subnets), |networks| trimmed(&subnets, networks))), None),
+            Ok(subnets) => (subnets, None),
             Err(why) => (None, Some(why)),
         };
         let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
@@ -300,6 +306,11 @@ impl Leases {
     }
 }
 
+/// The lease with these of its subnets. One that has no others is shared, so that a comparison is cheap.
+fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
+    if lease.subnets == subnets { lease.clone() } else { Arc::new(Lease { subnets, ..Lease::clone(lease) }) }
+}
+
 /// The families that a node's subnets have, of those of the network.
 pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
     Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
@@ -308,6 +319,7 @@ pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::NetworkConfig;
     use crate::kube::annotations::Prefix;
     use crate::table::LeaseTable;
     use proptest::prelude::*;
@@ -384,6 +396,36 @@ mod tests {
         // A Node that was created again never had it.
         nodes.put(node("a", 2, 1, &[]), NOW);
         assert!(names(&nodes, NOW).is_empty());
+    }
+
+    #[test]
+    fn nodes_known_already_are_judged_by_another_network() {
+        let networks = |text: &str| NetworkConfig::parse_assigned(text).unwrap().networks;
+        let cidrs = |node: Node, cidrs: &str| {
+            let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
+            Node { subnets: Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap().subnets, ..node }
+        };
+        let subnets = |nodes: &Nodes| nodes.leases(NOW).0.readable.keys().map(ToString::to_string).collect::<Vec<_>>();
+        let mut nodes = Nodes::new("me");
+        assert!(nodes.serve(networks(r#"{"Network":"10.42.0.0/16"}"#)));
+        nodes.put(cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#), NOW);
+        nodes.put(cidrs(up("v6", 1, 2), r#"["fd10:244:0:2::/64"]"#), NOW);
+        assert!(subnets(&nodes).is_empty() && nodes.leases(NOW).0.left_out["both"].contains("not inside the network"));
+        // The Network is corrected, then a family is added, then one is taken away.
+        for (config, want) in [
+            (r#"{"Network":"10.244.0.0/16"}"#, &["10.244.1.0/24"][..]),
+            (
+                r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#,
+                &["fd10:244:0:2::/64", "10.244.1.0/24 and fd10:244:0:1::/64"],
+            ),
+            (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#, &["fd10:244:0:1::/64", "fd10:244:0:2::/64"]),
+        ] {
+            assert!(nodes.serve(networks(config)), "{config}: a change");
+            assert!(!nodes.serve(networks(config)), "{config}: no change");
+            assert_eq!(subnets(&nodes), want, "{config}");
+            let (leases, _) = nodes.leases(NOW);
+            assert!(leases.readable.iter().all(|(subnets, lease)| lease.subnets == *subnets), "{config}");
+        }
     }
 
     #[test]

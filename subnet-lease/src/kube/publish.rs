@@ -10,6 +10,7 @@ use super::requests;
 use super::state::{All, Own, OwnState};
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
+use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Held, Lost, NodeState, Untold, boot_time};
 use crate::reason::{Kind, Reason};
@@ -133,6 +134,10 @@ enum Verdict {
     Over(String),
 }
 
+fn moved(now: &Subnets, before: &Subnets) -> String {
+    format!("this node's podCIDR is {now} now and was {before}")
+}
+
 impl Holding<'_> {
     /// Returns when the subnets are no longer this node's.
     pub async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
@@ -189,7 +194,7 @@ impl Holding<'_> {
                 let assigned = self.all.with(|nodes| Assigned::of(node, self.config, nodes, &self.api.options().net_conf));
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => Verdict::Over(format!("this node's podCIDR is {} now and was {subnets}", assigned.subnets)),
+                    Ok(assigned) => Verdict::Over(moved(&assigned.subnets, &subnets)),
                     // A Node that was created again has none for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
                         Some(other) => Verdict::Over(format!(
@@ -198,7 +203,11 @@ impl Holding<'_> {
                         )),
                         None => Verdict::Wait(Reason::new(Kind::Said(why.clone()), why)),
                     },
-                    Err(why) => Verdict::Over(why),
+                    // By the configuration in use. The present one decides what becomes of the new podCIDR.
+                    Err(why) => Verdict::Over(match &node.subnets {
+                        Ok(Some(now)) if !subnets.nets().all(|net| now.nets().any(|now| now == net)) => moved(now, &subnets),
+                        _ => why,
+                    }),
                 }
             }
         }

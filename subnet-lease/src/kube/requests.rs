@@ -44,21 +44,26 @@ pub struct PostedEvents {
 }
 
 impl PostedEvents {
-    /// Whether an Event with this text is news, and not too soon after another one of its reason.
-    pub fn is_due(&self, reason: EventReason, text: &str, now: Duration) -> bool {
+    /// Notes an Event, unless it was posted before or another one of its reason was, less than a minute ago. Returns whether it is to be posted.
+    pub fn take(&mut self, reason: EventReason, text: &str, now: Duration) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
-        !self.texts.contains(text) && self.last.get(&reason).is_none_or(|last| now.saturating_sub(*last) >= EVERY)
-    }
-
-    /// Notes one that was posted.
-    pub fn posted(&mut self, reason: EventReason, text: &str, now: Duration) {
         /// Texts are few, unless somebody makes many: then some are posted again.
         const KEPT: usize = 50;
+        if self.texts.contains(text) || self.last.get(&reason).is_some_and(|last| now.saturating_sub(*last) < EVERY) {
+            return false;
+        }
         if self.texts.len() >= KEPT {
             self.texts.clear();
         }
         self.texts.insert(text.to_owned());
         self.last.insert(reason, now);
+        true
+    }
+
+    /// Forgets one that could not be posted. Returns whether it was known.
+    pub fn retract(&mut self, reason: EventReason, text: &str) -> bool {
+        self.last.remove(&reason);
+        self.texts.remove(text)
     }
 }
 
@@ -223,11 +228,11 @@ mod tests {
     fn event_is_posted_once_and_one_a_minute_for_a_reason() {
         let at = Duration::from_secs;
         let mut posted = PostedEvents::default();
-        assert!(posted.is_due(EventReason::Interface, "a", at(5)));
-        posted.posted(EventReason::Interface, "a", at(5));
-        assert!(!posted.is_due(EventReason::Interface, "b", at(64)) && posted.is_due(EventReason::Interface, "b", at(65)));
-        assert!(posted.is_due(EventReason::PodCidr, "c", at(6)));
-        assert!(!posted.is_due(EventReason::Interface, "a", at(1000)));
+        assert!(posted.take(EventReason::Interface, "a", at(5)));
+        assert!(!posted.take(EventReason::Interface, "b", at(64)) && posted.take(EventReason::PodCidr, "c", at(6)));
+        assert!(posted.take(EventReason::Interface, "b", at(65)) && !posted.take(EventReason::Interface, "a", at(1000)));
+        // The API did not answer: it is posted at the next occasion.
+        assert!(posted.retract(EventReason::Interface, "b") && posted.take(EventReason::Interface, "b", at(66)));
     }
 
     #[test]

@@ -121,9 +121,18 @@ impl All {
         self.changes.subscribe()
     }
 
-    /// Sets the network, before any Node is known.
+    /// Sets the network by which all Nodes are judged, those known already too.
     pub fn serve(&self, networks: crate::Subnets) {
-        self.inner().nodes.serve(networks);
+        self.change(|inner| inner.nodes.serve(networks));
+    }
+
+    /// Forgets the Nodes: nobody follows them from now on.
+    pub fn forget(&self) {
+        self.change(|inner| {
+            inner.nodes.replace(Vec::new(), boot_time());
+            (inner.listed, inner.trouble) = (false, None);
+            true
+        });
     }
 
     /// Reads something out of the Nodes.
@@ -185,5 +194,23 @@ impl Sink for AllSink {
 
     fn newest(&self) -> Option<(String, String, u64)> {
         self.0.with(|nodes| nodes.newest().map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NetworkConfig;
+
+    #[test]
+    fn another_network_is_a_change() {
+        let all = All::new("me");
+        let mut changes = all.changes();
+        let networks = |text: &str| NetworkConfig::parse_assigned(text).unwrap().networks;
+        for (network, is_news) in [("10.42.0.0/16", true), ("10.42.0.0/16", false), ("10.244.0.0/16", true)] {
+            all.serve(networks(&format!(r#"{{"Network":"{network}"}}"#)));
+            assert_eq!(changes.has_changed().unwrap(), is_news, "{network}");
+            changes.borrow_and_update();
+        }
     }
 }

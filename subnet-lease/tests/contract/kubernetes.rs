@@ -18,6 +18,9 @@ cases! {
     another_pod_cidr_ends_the_lease: [Nodes],
     what_others_write_stays_and_ours_comes_back: [Nodes],
     nodes_that_cannot_be_read_touch_nobody: [Nodes],
+    peers_are_judged_by_the_network_that_was_corrected: [Nodes],
+    configuration_is_read_again_once_the_lease_has_ended: [Nodes],
+    nodes_are_listed_as_the_present_backend_needs_it: [Nodes],
 }
 
 fn public_ip(node: &Value) -> Option<&str> {
@@ -177,4 +180,50 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
     eventually("it is good again", || told() == 4).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(follower.len(), 2);
+}
+
+/// A Network that holds none of the first podCIDRs of a case.
+const ELSEWHERE: &str = r#"{"Network":"10.5.128.0/17","Backend":{"Type":"vxlan"}}"#;
+
+async fn peers_are_judged_by_the_network_that_was_corrected(bed: Bed) {
+    bed.configure(ELSEWHERE);
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    bed.cluster().create("peer", &json!(["10.5.77.0/24"]), &PEER);
+    let why = manager.node_info(&config(&manager).await).await.unwrap_err().to_string();
+    assert!(why.contains("not inside the Network"), "{why}");
+    bed.configure(CONFIG);
+    acquire(&manager, &one).await.unwrap();
+    let follower = Follower::of(manager.clone());
+    eventually("the peer is seen", || follower.has(&bed.here("10.5.77.0-24"))).await;
+}
+
+async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
+    bed.configure(r#"{"Network":"10.5.0.0/17","Backend":{"Type":"vxlan"}}"#);
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    let before = acquire(&manager, &one).await.unwrap().subnets;
+    let mut holding = hold(&manager, &one).await;
+    // The cluster's range is another one, and the Node is registered anew.
+    bed.configure(ELSEWHERE);
+    bed.cluster().create("peer", &json!(["10.5.177.0/24"]), &PEER);
+    bed.cluster().delete_node("one");
+    bed.cluster().create("one", &json!(["10.5.199.0/24"]), &[]);
+    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
+    let moved = format!("this node's podCIDR is {} now and was {before}", bed.here("10.5.199.0/24"));
+    assert_eq!(lost, Lost::Moved(moved));
+    assert_eq!(key(&acquire(&manager, &one).await.unwrap()), bed.here("10.5.199.0-24"));
+    let follower = Follower::of(manager.clone());
+    eventually("the peer of the new range is seen", || follower.has(&bed.here("10.5.177.0-24"))).await;
+}
+
+async fn nodes_are_listed_as_the_present_backend_needs_it(bed: Bed) {
+    const ALLOC: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"alloc"}}"#;
+    let (manager, one) = (bed.node("one").await, claim("one", 101));
+    bed.cluster().create("peer", &json!(["10.5.77.0/24"]), &PEER);
+    for (text, peers) in [(ALLOC, 0), (CONFIG, 1), (ALLOC, 0), (CONFIG, 1)] {
+        bed.configure(text);
+        acquire(&manager, &one).await.unwrap();
+        let follower = Follower::of(manager.clone());
+        eventually("the list is complete", || follower.resets() > 0).await;
+        assert_eq!(follower.len(), peers, "{text}");
+    }
 }

@@ -42,6 +42,8 @@ impl Pod {
         }
         if number == 1 {
             bridge(host, subnet)?;
+        } else {
+            gateways(host, subnet)?;
         }
         let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
         let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
@@ -130,6 +132,15 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
         batch.push_str(&format!("address add {address} dev {BRIDGE} nodad\n"));
     }
     batch.push_str(&format!("link set {BRIDGE} up\n"));
+    host.netns().ip(&batch).map(drop)
+}
+
+/// Adds the gateways that the bridge lacks, as its plugin does when the host has got another subnet.
+fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
+    let present = host.netns().exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
+    let wanted = [subnet.subnet.map(|net| net.to_string()), subnet.v6_subnet.map(|net| format!("{net} nodad"))];
+    let missing = |wanted: &&String| !wanted.split(' ').next().is_some_and(|net| present.contains(&format!(" {net} ")));
+    let batch: String = wanted.iter().flatten().filter(missing).map(|address| format!("address add {address} dev {BRIDGE}\n")).collect();
     host.netns().ip(&batch).map(drop)
 }
 

@@ -28,6 +28,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     (KUBELET[0], "kubelet has other files here: a test of its own"),
     (KUBELET[1], "the same"),
     ("systemctl restart kubelet", "kubelet is no service here"),
+    ("kubectl delete node node-1", "its kubelet would have to be restarted: kube::nodes and kube::configuration register Nodes anew"),
     ("kubeadm init --apiserver-advertise-address=192.168.56.11 --pod-network-cidr=10.244.0.0/16", "there is no kubeadm here"),
     ("helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16", "the cluster here has another pod network"),
 ];

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Lab, NodeObject, eventually, eventually_ok, throughout};
+use lab::{ANNOTATIONS, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, binaries, eventually, eventually_ok, throughout};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
+use crate::kube::bed::{Bed, DUAL, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
 
 const NODES: &[(&str, Scenario)] = &[
     ("annotations changed by others come back", tampered),
@@ -69,37 +69,95 @@ fn a_daemon_killed_or_ended_comes_back_as_it_was() -> Result<()> {
 fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: another podCIDR", |lab| {
-        let mut bed = Bed::start(lab, 3, VXLAN)?;
+        let mut bed = Bed::start(lab, 3, DUAL)?;
         let pid = bed.daemons[2].pid();
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
+        // Somebody's own address on the bridge of the pods.
+        bed.hosts[2].netns().ip("address add fd77::1/64 dev cni0 nodad")?;
         bed.admin().delete_node("h3")?;
         // Its old subnet is another Node's at once.
         let other = NodeObject::new("other").pod_cidr("10.244.3.0/24").vxlan_peer("192.168.56.9", "02:00:00:00:00:09");
         bed.admin().create_node(&other)?;
-        bed.admin().create_node(&NodeObject::new("h3").pod_cidr("10.244.33.0/24").internal(bed.hosts[2].v4()?))?;
+        bed.admin().create_node(&another_h3(&bed, 33)?)?;
         for host in 0..2 {
             bed.wait_tunnel(host, "10.244.3.0/24", Some("192.168.56.9"))?;
             bed.wait_tunnel(host, "10.244.33.0/24", Some("192.168.56.103"))?;
         }
-        // As its log says: the bridge of the old pods has an address in what is another Node's now.
-        bed.hosts[2].netns().ip("link delete cni0")?;
+        serves_another_subnet(&bed, "10.244.3", "10.244.33")?;
         let daemon = &mut bed.daemons[2];
-        eventually(SOON, "subnet.env has the new subnet", || {
-            daemon.subnet_env().is_ok_and(|env| env.subnet.is_some_and(|subnet| subnet.to_string() == "10.244.33.1/24"))
-        })?;
-        eventually(SOON, "it is ready again", || daemon.is_ready())?;
         ensure!(daemon.is_running() && daemon.pid() == pid, "another process");
         let told = daemon
             .log()
             .lines()
             .any(|line| ["10.244.3.0/24", "10.244.33.0/24", "kubectl delete pods", "cni0"].iter().all(|word| line.contains(word)));
         ensure!(told, "the log does not say what to do:\n{}", daemon.log());
+        ensure!(daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0, "{}", daemon.get("/metrics")?.1);
+        eventually_ok(SOON, "an Event says so", || {
+            let events = bed.admin().get("/api/v1/namespaces/default/events")?;
+            let mut all = events["items"].as_array().into_iter().flatten();
+            let says = |event: &serde_json::Value| {
+                event["reason"] == "FlannelPodCIDRChanged" && event["message"].as_str().is_some_and(|text| text.contains("from cni0"))
+            };
+            ensure!(all.any(says), "{events}");
+            Ok(())
+        })?;
         bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
         eventually(SOON, "the condition is there", || bed.admin().has_network("h3"))?;
         let addresses = bed.hosts[2].netns().exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
         ensure!(addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"), "{addresses}");
+        new_pod_is_reached(&bed, "new")?;
+
+        // Once more, while no daemon runs.
+        ensure!(bed.daemons[2].terminate(SOON)?.success(), "{}", bed.daemons[2].log());
+        bed.admin().delete_node("h3")?;
+        bed.admin().create_node(&another_h3(&bed, 34)?)?;
+        bed.restart(2)?;
+        serves_another_subnet(&bed, "10.244.33", "10.244.34")?;
+        new_pod_is_reached(&bed, "newer")?;
         probe.finish()?.require_clean()
     })
+}
+
+/// The third host's Node, with other podCIDRs.
+fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
+    let node = NodeObject::new("h3").pod_cidr(&format!("10.244.{third}.0/24")).pod_cidr(&format!("fd10:244:0:{third}::/64"));
+    Ok(node.internal(bed.hosts[2].v4()?).internal(bed.hosts[2].v6()?))
+}
+
+/// Waits until the third host serves a subnet. Its bridge has lost the gateways of the one before, and nothing else.
+fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
+    let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
+    eventually(SOON, "subnet.env has the new subnet", || {
+        daemon.subnet_env().is_ok_and(|env| env.subnet.is_some_and(|subnet| subnet.to_string() == format!("{now}.1/24")))
+    })?;
+    eventually(SOON, "it is ready again", || daemon.is_ready()).with_context(|| daemon.log())?;
+    let v6 = before.replace("10.244.", "fd10:244:0:");
+    let left = netns.sh("ip address show dev cni0; ip route show dev cni0; ip -6 route show dev cni0")?;
+    ensure!(!left.contains(&format!("{before}.")) && !left.contains(&format!("{v6}::")), "{left}");
+    ensure!(left.contains("fd77::1/64"), "an address that others made is gone:\n{left}");
+    ensure!(netns.exec("ip", &["link", "show", "master", "cni0"])?.contains("veth1"), "the pod of the old subnet lost its port");
+    Ok(())
+}
+
+/// Adds a pod on the third host by the CNI plugin, to the bridge that is there. The first host's pod reaches it in both families.
+fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
+    let host = &bed.hosts[2];
+    let folder = host.folder()?;
+    let conf = json!({
+        "name": "cbr0", "cniVersion": "0.3.1", "type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
+        "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
+    });
+    let pod = host.empty_pod(name)?;
+    let cni = host.cni(&binaries::own("flannel")?, &binaries::cni(CniVersion::V191)?);
+    let result = cni.call("ADD", Some(&pod), "eth0", &conf)?.ok()?;
+    let addresses = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()?.split_once('/')?.0.parse().ok());
+    let addresses: Vec<std::net::IpAddr> = addresses.collect();
+    ensure!(addresses.len() == 2, "{result}");
+    for address in addresses {
+        let from = &bed.pods[..1];
+        eventually_ok(SOON, "the new pod is reached", || PingMatrix::to(from, &[address], &PingOptions::default())?.require_complete())?;
+    }
+    Ok(())
 }
 
 fn tampered(bed: &mut Bed) -> Result<()> {

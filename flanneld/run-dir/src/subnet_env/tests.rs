@@ -29,6 +29,25 @@ fn exact_bytes() {
 }
 
 #[test]
+fn file_set_aside_is_read_until_another_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("subnet.env");
+    assert_eq!(last_served(&path), Previous::default());
+    set_aside(&path).unwrap();
+    write(&path, &dual()).unwrap();
+    let before = read(&path);
+    assert_eq!(last_served(&path), before);
+    for _ in 0..2 {
+        // The second time there is nothing to set aside, as after a restart.
+        set_aside(&path).unwrap();
+        assert_eq!((read(&path), last_served(&path)), (Previous::default(), before.clone()));
+    }
+    write(&path, &plain()).unwrap();
+    assert_eq!(last_served(&path), read(&path));
+    assert!(!former_path(&path).exists());
+}
+
+#[test]
 fn what_was_written_is_read() {
     let previous = parse(dual().render().as_bytes());
     assert_eq!(previous.subnet, Some("10.42.0.0/24".parse().unwrap()));
