@@ -100,11 +100,28 @@ pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
 
 async fn read(handle: &Handle, request: &Request) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts { interfaces: interfaces(handle).await?, ..HostFacts::default() };
+    routes(handle, &mut facts).await?;
+    for target in request.targets() {
+        let answer = look_up(handle, target).await;
+        facts.routes.push((target, answer));
+    }
+    if let Some(known) = &request.known {
+        let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
+        facts.answering = arp::answering(handle, &facts, &hosts).await;
+    }
+    Ok(facts)
+}
+
+/// Adds the default routes, and the networks that need no gateway.
+async fn routes(handle: &Handle, facts: &mut HostFacts) -> Result<(), ReadError> {
     for (ipv6, query) in [(false, RouteMessageBuilder::<Ipv4Addr>::new().build()), (true, RouteMessageBuilder::<Ipv6Addr>::new().build())] {
         let mut routes = Box::pin(handle.route().get(query).execute());
         while let Some(route) = routes.next().await {
             match route {
-                Ok(route) => facts.defaults.extend(defaults(ipv6, &route)),
+                Ok(route) => {
+                    facts.defaults.extend(defaults(ipv6, &route));
+                    facts.links.extend(link_network(ipv6, &route));
+                }
                 // A kernel without IPv6 refuses its dump.
                 Err(error) if ipv6 => {
                     debug!("IPv6 routes cannot be read: {error}");
@@ -115,15 +132,7 @@ async fn read(handle: &Handle, request: &Request) -> Result<HostFacts, ReadError
         }
     }
     facts.defaults.sort_by_key(|route| (route.ipv6, route.metric));
-    for target in request.targets() {
-        let answer = look_up(handle, target).await;
-        facts.routes.push((target, answer));
-    }
-    if let Some(known) = &request.known {
-        let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
-        facts.answering = arp::answering(handle, &facts, &hosts).await;
-    }
-    Ok(facts)
+    Ok(())
 }
 
 async fn interfaces(handle: &Handle) -> Result<Vec<Interface>, ReadError> {
@@ -225,6 +234,24 @@ fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
         RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     })
+}
+
+/// The interface and the destination of a route of the main table without a gateway.
+fn link_network(ipv6: bool, route: &RouteMessage) -> Option<(u32, IpNet)> {
+    let mut table = u32::from(route.header.table);
+    let (mut index, mut to) = (None, if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) });
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Oif(number) => index = Some(*number),
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = IpAddr::V4(*ip),
+            RouteAttribute::Destination(RouteAddress::Inet6(ip)) => to = IpAddr::V6(*ip),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_) => return None,
+            _ => {}
+        }
+    }
+    let counts = table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast;
+    Some((index.filter(|_| counts)?, IpNet::new(to, route.header.destination_prefix_length).ok()?))
 }
 
 /// Where the kernel would send a packet to an address.
@@ -396,16 +423,16 @@ async fn settle(messages: &mut (impl Stream<Item = RouteNetlinkMessage> + Unpin)
     while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. Calls `tell`
-/// with the reason when it cannot carry packets, and when it can again.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated; with `links`
+/// also the networks that it reaches without a gateway. Calls `tell` with the reason when it cannot carry packets, and when it can again.
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
-pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
+pub async fn follow(chosen: Chosen, links: bool, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
     let run = async {
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
-            if let Err(error) = follow_once(&chosen, &sender, &tell, &mut alarm, &mut others).await {
+            if let Err(error) = follow_once(&chosen, links, &sender, &tell, &mut alarm, &mut others).await {
                 warn!("cannot follow the underlay, retrying: {error}");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -417,15 +444,23 @@ pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl 
 /// Follows until the netlink socket fails.
 async fn follow_once(
     chosen: &Chosen,
+    links: bool,
     sender: &watch::Sender<Underlay>,
     tell: &impl Fn(Option<&str>),
     alarm: &mut Alarm,
     others: &mut Option<Vec<IpAddr>>,
 ) -> Result<(), ReadError> {
-    let mut socket = open(&[MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr])?;
+    let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
+    // Routes change with every pod, and matter for links only.
+    let mut socket = open(if links { &groups } else { groups.get(..3).unwrap_or_default() })?;
     loop {
-        let facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
+        let mut facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
         let last = sender.borrow().clone();
+        if links {
+            routes(&socket.handle, &mut facts).await?;
+        } else {
+            facts.links = last.links.iter().map(|net| (last.index, *net)).collect();
+        }
         let now = followed(chosen, &last, &facts);
         let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
         let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
@@ -459,6 +494,15 @@ fn concerns(message: &RouteNetlinkMessage, underlay: &Underlay) -> bool {
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
             let named = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if *name == underlay.name);
             link.header.index == underlay.index || link.attributes.iter().any(named)
+        }
+        // A route through a gateway is no link. A message without an interface may stand for lost events.
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            let elsewhere = |attribute: &RouteAttribute| match attribute {
+                RouteAttribute::Oif(index) => *index != underlay.index,
+                RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => true,
+                _ => false,
+            };
+            !route.attributes.iter().any(elsewhere)
         }
         _ => true,
     }
