@@ -20,6 +20,7 @@ pub mod patches;
 mod publish;
 mod requests;
 mod state;
+mod token;
 mod tool;
 mod watching;
 
@@ -34,7 +35,7 @@ use async_trait::async_trait;
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
-pub use options::{Identity, KubeOptions};
+pub use options::{Identity, KubeOptions, server_url};
 use publish::{Holding, Publisher};
 use requests::{EventReason, Extras};
 use state::{All, AllSink, Own, OwnSink, OwnState};
