@@ -218,6 +218,8 @@ static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// A cluster of many clients that start at once, on hosts that have been up for so long; they know all Nodes when it returns.
 async fn crowd(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
+    // Two connections a client, both ends of which are in this process; the usual limit is 1024.
+    let _ = std::process::Command::new("prlimit").args(["--pid", &std::process::id().to_string(), "--nofile=8192:"]).status();
     let folder = tempfile::tempdir().unwrap();
     let net_conf = folder.path().join("net-conf.json");
     std::fs::write(&net_conf, r#"{"Network":"10.64.0.0/10","Backend":{"Type":"host-gw"}}"#).unwrap();
