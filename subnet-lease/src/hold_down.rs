@@ -2,7 +2,11 @@
 //!
 //! The published table is what the store says, plus the leases that vanished a moment ago. A removal is held down for 5 s; for 60 s after a
 //! discontinuity, or if many leases vanish at once; not at all if the subnet is leased again. The time counts only while the watch is up and
-//! this process runs.
+//! this process runs, and starts anew after a gap: an outage may have kept the other nodes from writing as well.
+//!
+//! An interruption shorter than 5 s after which the watch resumes at its version is no gap. Its own time does not count, and at least 5 s of
+//! watching follow it: a node comes back within 2 s, so the news of its return arrives before the removal. Otherwise a proxy that ends idle
+//! connections every 35 s would postpone a removal of 60 s for ever.
 
 use crate::admission::UsedSubnets;
 use crate::dual::Subnets;
@@ -14,6 +18,8 @@ use std::time::Duration;
 
 const SHORT: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
+/// A shorter interruption is no gap.
+const BRIEF: Duration = Duration::from_secs(5);
 /// Removals within this time count as one burst.
 const BURST: Duration = Duration::from_secs(10);
 /// A step this late shows that the process was stopped.
@@ -26,9 +32,17 @@ pub struct HoldDown {
     last: Arc<LeaseTable>,
     removals: Vec<Duration>,
     last_step: Option<Duration>,
-    interrupted: bool,
+    interruption: Option<Interruption>,
     /// After a discontinuity removals are held down longer, until this time.
     wary_until: Duration,
+}
+
+/// The watch is interrupted.
+#[derive(Debug, Clone, Copy)]
+struct Interruption {
+    since: Duration,
+    /// Whether it did not resume at its version.
+    relisted: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -38,16 +52,31 @@ struct Held {
     since: Duration,
 }
 
+impl Held {
+    /// Leaves the time since `from` out, and at least the short wait to come.
+    fn resume(&mut self, from: Duration, now: Duration) {
+        let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(SHORT));
+        self.since = now.saturating_sub(counted);
+    }
+}
+
 impl HoldDown {
     /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
     pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
-        if stalled || interrupted || self.interrupted {
-            for held in self.held.values_mut() {
-                held.since = now;
+        let ended = self.interruption.filter(|_| !interrupted);
+        let brief = ended.filter(|ended| now.saturating_sub(ended.since) < BRIEF && !ended.relisted && !discontinuity);
+        for held in self.held.values_mut() {
+            match brief {
+                Some(brief) if !stalled => held.resume(brief.since, now),
+                None if ended.is_none() && !stalled => {}
+                _ => held.since = now,
             }
         }
-        self.interrupted = interrupted;
+        self.interruption = interrupted.then(|| {
+            let known = self.interruption.unwrap_or(Interruption { since: now, relisted: false });
+            Interruption { relisted: known.relisted || discontinuity, ..known }
+        });
         self.last_step = Some(now);
         if discontinuity {
             self.wary_until = now + LONG;
@@ -143,6 +172,39 @@ mod tests {
         let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
         let (published, _) = hold_down.published(&now, seconds(1), true, false);
         assert_eq!(*published, now);
+    }
+
+    /// Steps like `run`, with the watch cut for `cut` tenths after every 35 s; returns when the lease was removed, in tenths.
+    fn removed_under_cuts(wait: u64, cut: u64, relists: bool) -> Option<u64> {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), wait == 60, false);
+        let mut was = false;
+        (10..6000).step_by(10).find(|at| {
+            let interrupted = *at >= 350 && at % 350 < cut;
+            let relisted = relists && was && !interrupted;
+            was = interrupted;
+            hold_down.published(&table(2..20), seconds(*at), relisted, interrupted).0.len() == 18
+        })
+    }
+
+    #[test]
+    fn short_interruption_that_resumes_is_no_gap() {
+        // It vanishes at 1 s, waits 60 s, and the cut at 35 s does not count.
+        assert_eq!(removed_under_cuts(60, 20, false), Some(10 + 600 + 20));
+        assert_eq!(removed_under_cuts(60, 40, false), Some(10 + 600 + 40));
+        assert_eq!(removed_under_cuts(60, 50, false), None, "as long as a gap");
+        assert_eq!(removed_under_cuts(60, 20, true), None, "it did not resume at its version");
+    }
+
+    #[test]
+    fn short_interruption_leaves_five_seconds_of_watching() {
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&table(1..20), seconds(0), false, false);
+        assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
+        // It would be due at 60.
+        assert_eq!(hold_down.published(&table(2..20), seconds(58), false, true).0.len(), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 68, 112), 19);
+        assert_eq!(run(&mut hold_down, &table(2..20), 118, 118), 18);
     }
 
     #[test]

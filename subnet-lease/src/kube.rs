@@ -21,6 +21,7 @@ pub mod patches;
 mod publish;
 mod requests;
 mod state;
+mod token;
 mod tool;
 mod watching;
 
@@ -36,7 +37,7 @@ use async_trait::async_trait;
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
-pub use options::{Identity, KubeOptions};
+pub use options::{Identity, KubeOptions, server_url};
 use publish::{Holding, Publisher};
 use requests::{EventReason, Extras, PostedEvents};
 use state::{All, AllSink, Own, OwnSink, OwnState};

@@ -140,6 +140,11 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct Told(Vec<Kind>);
 
 impl Told {
+    /// Whether all is well.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether to log this: a kind that was not logged since the last success, or (for none) the first success after a failure. Two causes that
     /// alternate are logged once each.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {

@@ -314,6 +314,27 @@ proptest! {
     }
 }
 
+proptest! {
+    /// However short the interruptions are, a node has 5 s of uninterrupted watching to come back.
+    #[test]
+    fn removal_follows_five_seconds_of_watching(steps in proptest::collection::vec((1u64..2_900, prop::bool::weighted(0.2), prop::bool::weighted(0.05)), 1..200)) {
+        let net = Dual::V4("10.5.1.0/24".parse().unwrap());
+        let lease = Lease { subnets: net, attrs: LeaseAttrs::default(), term: Term::Leased, since: 0 };
+        let mut hold_down = HoldDown::default();
+        hold_down.published(&LeaseTable::of([lease], BTreeSet::new()), Duration::ZERO, false, false);
+        let (mut now, mut watched_since) = (Duration::ZERO, None);
+        for (millis, interrupted, discontinuity) in steps {
+            now += Duration::from_millis(millis);
+            let published = hold_down.published(&LeaseTable::default(), now, discontinuity, interrupted).0;
+            watched_since = if interrupted { None } else { watched_since.or(Some(now)) };
+            if published.is_empty() {
+                prop_assert!(watched_since.is_some_and(|since| now - since >= Duration::from_secs(5)), "removed at {:?}, watched since {:?}", now, watched_since);
+                return Ok(());
+            }
+        }
+    }
+}
+
 /// Addresses at which no node can be are refused, and so are ours; the network itself may hold nodes, a leased subnet not.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {

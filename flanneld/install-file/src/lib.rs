@@ -1,12 +1,12 @@
 //! Installs a file on the host: a program that runs is replaced, and no reader ever sees half of a file.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Names that are tried for the temporary file before giving up.
+/// Names that are tried for the temporary file before giving up: more than installers that run at once.
 const ATTEMPTS: u32 = 100;
 
 /// A file could not be installed.
@@ -68,20 +68,48 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new file in the destination's folder, under a name that no container runtime takes for a configuration.
+/// An empty file in the destination's folder, under a name that no container runtime takes for a configuration: a new one, or one that an
+/// installer left behind when it was killed.
 fn create_beside(destination: &Path) -> io::Result<(File, PathBuf)> {
     let name = destination.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the path of a file"))?;
     let name = name.to_string_lossy();
     for attempt in 0..ATTEMPTS {
-        // The process is number 1 in every container: it names nothing.
-        let path = folder_of(destination).join(format!(".{name}.tmp{}-{attempt}", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => return Ok((file, path)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+        // Not the process's own number: it is 1 in every container, and so in the names of earlier versions.
+        let path = folder_of(destination).join(format!(".{name}.tmp1-{attempt}"));
+        if let Some(file) = claim(&path)? {
+            return Ok((file, path));
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{ATTEMPTS} temporary files of it are left there: remove them")))
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("none of {ATTEMPTS} names for it is free: remove .{name}.tmp* there")))
+}
+
+/// The file at this path for this process alone; none while another installer has it, or where something else is.
+fn claim(path: &Path) -> io::Result<Option<File>> {
+    let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => (file, true),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(_) => {
+            // Nothing but a file is opened: a link is not followed, and a pipe would wait.
+            if !path.symlink_metadata().is_ok_and(|known| known.is_file() && known.nlink() == 1) {
+                return Ok(None);
+            }
+            let Ok(file) = OpenOptions::new().write(true).open(path) else { return Ok(None) };
+            (file, false)
+        }
+    };
+    // The lock ends with its process, however that ends.
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(_)) if is_new => return Ok(Some(file)),
+        Err(_) => return Ok(None),
+    }
+    // Whoever had it may have renamed it before this process locked it.
+    let held = file.metadata()?;
+    if path.symlink_metadata().is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
+        file.set_len(0)?;
+        return Ok(Some(file));
+    }
+    Ok(None)
 }
 
 fn copy(from: &mut impl Read, to: &mut File, mode: u32) -> io::Result<()> {

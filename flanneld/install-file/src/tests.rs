@@ -69,3 +69,35 @@ fn a_failure_names_the_place_and_leaves_nothing() {
     let text = install(&source, &root.path().join("no/such/file")).unwrap_err().to_string();
     assert!(text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"), "{text}");
 }
+
+#[test]
+fn killed_installers_leave_no_more_than_one_file_and_refuse_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, destination) = (root.path().join("source"), root.path().join("flannel"));
+    std::fs::write(&source, "new").unwrap();
+    for _ in 0..=ATTEMPTS {
+        // As after a kill: nothing is renamed, and nothing removed.
+        let (mut file, _) = create_beside(&destination).unwrap();
+        file.write_all(b"half of a file that is longer").unwrap();
+    }
+    assert_eq!(left(root.path()), [".flannel.tmp1-0", "source"]);
+    install(&source, &destination).unwrap();
+    assert_eq!(left(root.path()), ["flannel", "source"]);
+    assert_eq!(std::fs::read_to_string(&destination).unwrap(), "new");
+}
+
+#[test]
+fn installers_that_run_at_once_have_files_of_their_own() {
+    let root = tempfile::tempdir().unwrap();
+    let destination = root.path().join("flannel");
+    std::os::unix::fs::symlink("target", root.path().join(".flannel.tmp1-1")).unwrap();
+    let first = create_beside(&destination).unwrap();
+    let second = create_beside(&destination).unwrap();
+    assert!(first.1.ends_with(".flannel.tmp1-0") && second.1.ends_with(".flannel.tmp1-2"), "{first:?} {second:?}");
+    assert!(!root.path().join("target").exists());
+    // Whoever opened a file before it was renamed does not write into what was installed.
+    std::fs::rename(&first.1, &destination).unwrap();
+    let third = create_beside(&destination).unwrap();
+    assert_eq!(third.1, first.1);
+    assert_ne!(third.0.metadata().unwrap().ino(), first.0.metadata().unwrap().ino());
+}

@@ -5,7 +5,7 @@ use crate::flags::{
     DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags, StoreFlags,
 };
 use crate::go;
-use crate::kube::{kube, node_identity};
+use crate::kube::{check_variables, kube, node_identity};
 use crate::reader::{Reader, file, given};
 use crate::selector::{Pattern, Selector};
 use crate::settings::{CniConf, Etcd, Logging, Secret, Settings, Store, Tls};
@@ -36,6 +36,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let store = store_of(store, &mut reader);
     let store = match store {
         Store::Kube(mut kube) => {
+            check_variables().unwrap_or_else(|mistake| reader.wrong(mistake));
             // Help and version need no Node.
             match node_identity() {
                 Ok(identity) => kube.identity = identity,

@@ -3,7 +3,7 @@
 use crate::flags::KubernetesFlags;
 use crate::reader::{Reader, file, given};
 use subnet_lease::kube::annotations::Prefix;
-use subnet_lease::kube::{Identity, KubeOptions};
+use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
 
 /// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
@@ -18,15 +18,14 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
     let mut urls = Vec::new();
     if let Some(value) = given(kube_api_url) {
         for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-            let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
-            match text.split_once("://") {
-                Some((scheme, rest))
-                    if is_http(scheme) && !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace) =>
-                {
-                    urls.push(text.trim_end_matches('/').to_owned());
+            match server_url(text) {
+                Ok(url) => urls.push(url),
+                // A password may contain the comma that separates addresses.
+                Err(why) => {
+                    let named = if value.text.contains(['@', '?']) { "a value".to_owned() } else { format!("{text:?}") };
+                    let why = format!("{named} is not the address of an API server: {why}; write it like https://10.0.0.1:6443");
+                    reader.wrong(value.mistake(why));
                 }
-                // A password could be in it.
-                _ => reader.wrong(value.mistake("an API server's address should look like https://10.0.0.1:6443")),
             }
         }
     }
@@ -43,6 +42,19 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
         user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
         up: boot_time(),
     })
+}
+
+/// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.
+///
+/// # Errors
+/// Go flannel ends at this value, too.
+pub(crate) fn check_variables() -> Result<(), String> {
+    match std::env::var("EVENT_QUEUE_DEPTH") {
+        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
+            Err(format!("env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Which Node the daemon serves, by its environment.

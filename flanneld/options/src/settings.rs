@@ -104,7 +104,7 @@ impl fmt::Display for Store {
                 let servers = match (&kube.kubeconfig, kube.urls.as_slice()) {
                     (Some(file), []) => format!("the server of {}", file.display()),
                     (None, []) => "the server of the pod's environment".to_owned(),
-                    (_, urls) => urls.join(", "),
+                    (_, urls) => urls.iter().map(|url| url.to_string().trim_end_matches('/').to_owned()).collect::<Vec<_>>().join(", "),
                 };
                 write!(f, "the Nodes of Kubernetes at {servers}")
             }

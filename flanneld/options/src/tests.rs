@@ -12,7 +12,7 @@ use subnet_lease::kube::annotations::Prefix;
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
     let mut variables: Vec<(String, Option<&str>)> =
         Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
-    variables.extend(["FLANNELD_VERSION", "NODE_NAME", "POD_NAME", "POD_NAMESPACE"].map(|name| (name.to_owned(), None)));
+    variables.extend(["FLANNELD_VERSION", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "EVENT_QUEUE_DEPTH"].map(|name| (name.to_owned(), None)));
     for (name, text) in environment {
         variables.iter_mut().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{name} belongs to no flag")).1 = Some(text);
     }
@@ -152,7 +152,7 @@ fn leases_in_the_nodes_of_kubernetes() {
         ],
         &[("POD_NAME", "p"), ("POD_NAMESPACE", "ns")],
     );
-    assert_eq!(told.urls, ["https://a:6443", "http://b"]);
+    assert_eq!(told.urls, ["https://a:6443/", "http://b/"]);
     assert_eq!((told.kubeconfig, told.clear_condition), (Some(PathBuf::from("/k")), false));
     assert_eq!(told.identity, Identity::Pod { namespace: "ns".to_owned(), name: "p".to_owned() });
     assert_eq!(told.prefix.key("public-ip"), "a.b/c-public-ip");
@@ -166,12 +166,55 @@ fn leases_in_the_nodes_of_kubernetes() {
         (&["--kube-subnet-mgr"], &[("NODE_NAME", "../n1?x")], "is not a name of Kubernetes"),
         (&["--kube-subnet-mgr"], &[("NODE_NAME", "n 1\u{1b}")], "is not a name of Kubernetes"),
         (&["--kube-subnet-mgr", "--kube-annotation-prefix=org"], &node, "prefix must be in a format"),
-        (&["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"], &node, "https://10.0.0.1:6443"),
+        (&["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"], &node, "\"10.0.0.1:6443\" is not"),
         (&["--kube-subnet-mgr", "--subnet-dir=/l"], &node, "exclude each other"),
     ] {
         let list = mistakes(args, environment);
         assert!(list.len() == 1 && list[0].contains(part), "{list:?}");
     }
+}
+
+#[test]
+fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
+    let read = |urls: &str| with(&["--kube-subnet-mgr", &format!("--kube-api-url={urls}")], &[("NODE_NAME", "n1")]);
+    for good in ["https://10.0.0.1:6443", "https://[fd00::1]:6443", "HTTPS://api", "https://api.example.org:443/prefix/", "http://127.0.0.1:8001"] {
+        assert!(matches!(read(&format!("https://10.0.0.1:6443,{good}")), Invocation::Run(_)), "{good}");
+    }
+    for (bad, why) in [
+        ("https://fd00::1:6443", "brackets"),
+        ("https://[fd00::zz]:6443", "brackets"),
+        ("https://[fd00::1:6443", "brackets"),
+        ("https://10.0.0.1:66443", "port"),
+        ("https://10.0.0.1:port", "port"),
+        ("https://:6443", "host"),
+        ("https:///", "host"),
+        ("https://a b", "host"),
+        ("ftp://10.0.0.1", "https://"),
+        ("10.0.0.1:6443", "https://"),
+        ("https://a:6443#x", "query"),
+    ] {
+        let Invocation::Mistakes(list) = read(&format!("https://10.0.0.1:6443,{bad}")) else { panic!("{bad} is accepted") };
+        let named = format!("--kube-api-url: {bad:?} is not the address of an API server: ");
+        assert!(list.len() == 1 && list[0].starts_with(&named) && list[0].contains(why), "{bad}: {list:?}");
+    }
+    // A password is never quoted.
+    for secret in ["https://user:s3cret@a", "https://user:s3cret,x@a", "https://10.0.0.1:6443?token=s3cret", "user:s3cret@10.0.0.1"] {
+        let Invocation::Mistakes(list) = read(secret) else { panic!("{secret} is accepted") };
+        assert!(list[0].starts_with("--kube-api-url: ") && !list.concat().contains("s3cret"), "{list:?}");
+    }
+}
+
+#[test]
+fn event_queue_depth_that_is_no_integer_ends_the_start_as_go_s() {
+    let node = ("NODE_NAME", "n1");
+    for depth in ["5000", "0", "-1", "+7", ""] {
+        assert!(matches!(with(&["--kube-subnet-mgr"], &[node, ("EVENT_QUEUE_DEPTH", depth)]), Invocation::Run(_)), "{depth}");
+    }
+    for depth in ["many", "0x10", "5000 ", "1e3"] {
+        let list = mistakes(&["--kube-subnet-mgr"], &[node, ("EVENT_QUEUE_DEPTH", depth)]);
+        assert!(list.len() == 1 && list[0].starts_with(&format!("env EVENT_QUEUE_DEPTH={depth} format error: ")), "{list:?}");
+    }
+    assert!(matches!(with(&[], &[("EVENT_QUEUE_DEPTH", "many")]), Invocation::Run(_)), "of no use with etcd");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Requests to the Kubernetes API: one connection stack at a time, built anew from its files after a failure.
 
-use super::failure::Failure;
+use super::failure::{Failure, Step};
 use super::options::KubeOptions;
+use super::token::Token;
 use crate::manager::{Counters, Error};
 use crate::reason::{Kind, Reason, with_causes};
 use bytes::Bytes;
@@ -68,10 +69,20 @@ pub struct Api {
 /// The server in use.
 #[derive(Default)]
 struct State {
-    stack: Option<(Stack, String)>,
+    connection: Option<Connection>,
     /// Which of the configured servers.
     at: usize,
-    /// Counts the stacks, so that one failure of many requests changes the server once.
+    /// Counts the connections, so that one failure of many requests changes the server once.
+    generation: u64,
+}
+
+/// How requests reach a server.
+#[derive(Clone)]
+struct Connection {
+    stack: Stack,
+    /// The server's address, for messages.
+    server: String,
+    token: Option<Arc<Token>>,
     generation: u64,
 }
 
@@ -91,7 +102,7 @@ impl Api {
     /// # Errors
     /// `Refused` for a mistake, `Unavailable` for files that may come.
     pub async fn check(&self) -> Result<(), Error> {
-        let config = self.config(0).await?;
+        let (config, _) = self.config(0).await?;
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
             tracing::warn!("the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified");
@@ -101,8 +112,9 @@ impl Api {
                 "{server} is plain HTTP: the connection is neither encrypted nor authenticated; use https:// unless a local proxy answers there"
             );
         }
-        if config.proxy_url.is_some() {
-            tracing::warn!("the proxy of the kubeconfig or of HTTPS_PROXY is not used: {server} is asked directly");
+        if let Some(variable) = ["HTTPS_PROXY", "https_proxy"].into_iter().find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+        {
+            tracing::warn!("the proxy of {variable} is not used: flannel connects to {server} directly");
         }
         Ok(())
     }
@@ -113,14 +125,18 @@ impl Api {
     /// There is no answer, or it is a refusal.
     pub async fn send(&self, call: &Call) -> Result<Answer, Failure> {
         self.counters.call(call.kind);
-        let (stack, server, generation) = self.stack().await?;
-        let outcome = self.ask(stack, &server, call).await;
+        let connection = self.connection().await?;
+        let (server, generation) = (connection.server.clone(), connection.generation);
+        let outcome = self.ask(connection, call).await;
         if let Err(failure) = &outcome {
             if let Some(status) = failure.status {
                 self.counters.call(label(status));
             }
-            if failure.of_server() {
-                self.give_up(generation);
+            match failure.step(call.method == Method::GET) {
+                Step::Stay => {}
+                // A server that has too much to do is not asked for another handshake.
+                Step::NextServer if self.options.urls.len() < 2 => {}
+                Step::NextServer | Step::Anew => self.give_up(generation),
             }
         }
         if outcome.is_ok() {
@@ -148,12 +164,18 @@ impl Api {
 
     /// Connects anew with the next request, with the files read again.
     pub fn renew(&self) {
-        self.state().stack = None;
+        self.state().connection = None;
     }
 
-    async fn ask(&self, stack: Stack, server: &str, call: &Call) -> Result<Incoming, Failure> {
+    async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, Failure> {
+        let Connection { stack, server, token, .. } = connection;
+        let server = server.as_str();
         let mut request = Request::builder().method(call.method.clone()).uri(&call.path).header(header::USER_AGENT, &self.options.user_agent);
         request = request.header(header::ACCEPT, "application/json");
+        if let Some(token) = token {
+            let value = token.header().await.map_err(|why| Failure::local(format!("cannot log in to the Kubernetes API at {server}: {why}")))?;
+            request = request.header(header::AUTHORIZATION, value);
+        }
         let content = call.content.clone();
         if let Some((kind, _)) = &content {
             request = request.header(header::CONTENT_TYPE, *kind);
@@ -181,50 +203,72 @@ impl Api {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection stack, its server, and its generation.
-    async fn stack(&self) -> Result<(Stack, String, u64), Failure> {
+    /// The connection in use, or a new one.
+    async fn connection(&self) -> Result<Connection, Failure> {
         let at = {
             let state = self.state();
-            if let Some((stack, server)) = &state.stack {
-                return Ok((stack.clone(), server.clone(), state.generation));
+            if let Some(connection) = &state.connection {
+                return Ok(connection.clone());
             }
             state.at
         };
-        let no_stack = |text: String| Failure { status: None, reason: Reason::from(text), retry_after: None };
-        let config = self.config(at).await.map_err(|error| no_stack(error.to_string()))?;
-        let server = shown(&config.cluster_url);
-        let stack = build(&config).map_err(|error| no_stack(format!("cannot connect to the Kubernetes API at {server}: {error}")))?;
+        let made = self.connect(at).await;
         let mut state = self.state();
-        state.generation += 1;
-        state.stack = Some((stack.clone(), server.clone()));
-        Ok((stack, server, state.generation))
+        match made {
+            Ok((stack, server, token)) => {
+                state.generation += 1;
+                let connection = Connection { stack, server, token, generation: state.generation };
+                state.connection = Some(connection.clone());
+                Ok(connection)
+            }
+            Err(why) => {
+                // Another server may work. Of several requests that fail together, one moves on.
+                if state.at == at && state.connection.is_none() {
+                    state.at = self.after(at);
+                }
+                Err(Failure::local(why))
+            }
+        }
+    }
+
+    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), String> {
+        let (config, token) = self.config(at).await.map_err(|error| error.to_string())?;
+        let server = shown(&config.cluster_url);
+        let stack = build(&config).map_err(|error| format!("cannot connect to the Kubernetes API at {server}: {error}"))?;
+        Ok((stack, server, token.map(Arc::new)))
+    }
+
+    /// Which of the configured servers comes after this one.
+    fn after(&self, at: usize) -> usize {
+        (at + 1) % self.options.urls.len().max(1)
     }
 
     /// The next request goes to the next server, with the files read again; unless another request has seen to that already.
     pub fn give_up(&self, generation: u64) {
         let mut state = self.state();
-        if state.generation == generation && state.stack.is_some() {
-            state.stack = None;
-            state.at = (state.at + 1) % self.options.urls.len().max(1);
+        if state.generation == generation && state.connection.is_some() {
+            state.connection = None;
+            state.at = self.after(state.at);
         }
     }
 
-    /// Server and credentials, read from their files.
-    async fn config(&self, at: usize) -> Result<Config, Error> {
-        let told = match self.options.urls.get(at) {
-            Some(url) => Some(url.parse::<http::Uri>().map_err(|error| Error::Refused(format!("--kube-api-url: {url}: {error}")))?),
-            None => None,
-        };
-        let mut config = match (&self.options.kubeconfig, &told) {
+    /// Server and credentials, read from their files; the token apart from the others.
+    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), Error> {
+        let told = self.options.urls.get(at);
+        let mut config = match (&self.options.kubeconfig, told) {
             (Some(path), _) => from_kubeconfig(path).await?,
             (None, Some(url)) => from_account(url)?,
             (None, None) => in_cluster()?,
         };
         if let Some(url) = told {
-            config.cluster_url = url;
+            config.cluster_url = url.clone();
         }
         config.cluster_url = without_user(config.cluster_url);
-        Ok(config)
+        let token = Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
+            Some(path) => mistake(path, &why),
+            None => Error::Refused(why),
+        })?;
+        Ok((config, token))
     }
 }
 
@@ -242,11 +286,27 @@ pub struct Answer {
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
     // A value that does not fit may be a token.
-    let mistake = |error: &dyn std::error::Error| {
-        Error::Refused(format!("fail to create kubernetes config: {}: {}", path.display(), without_values(&with_causes(error))))
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| mistake(&error))?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| mistake(&error))
+    let unfit = |error: &dyn std::error::Error| mistake(path, &without_values(&with_causes(error)));
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
+    if has_proxy(&kubeconfig) {
+        let why = "the cluster has a proxy-url, and flannel connects to the API server directly; remove proxy-url, and name an address that this \
+                   node reaches as the cluster's server or with --kube-api-url";
+        return Err(mistake(path, why));
+    }
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| unfit(&error))
+}
+
+/// A mistake in a kubeconfig.
+fn mistake(path: &Path, why: &str) -> Error {
+    Error::Refused(format!("fail to create kubernetes config: {}: {why}", path.display()))
+}
+
+/// Whether the cluster of the current context is reached by a proxy.
+fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let context = kubeconfig.contexts.iter().find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
+    let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
+    let cluster = kubeconfig.clusters.iter().find(|known| Some(&known.name) == cluster).and_then(|known| known.cluster.as_ref());
+    cluster.is_some_and(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()))
 }
 
 /// What a parser says, without the texts of the file that it quotes: in its first line as values, in those behind as they stand.
@@ -362,6 +422,27 @@ fn label(status: StatusCode) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn server_changes_when_no_connection_to_it_can_be_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = KubeOptions {
+            urls: ["https://192.0.2.1:6443", "https://192.0.2.2:6443"].map(|url| url.parse().unwrap()).to_vec(),
+            kubeconfig: Some(folder.path().join("none")),
+            prefix: super::super::annotations::Prefix::parse("a.b").unwrap(),
+            net_conf: Default::default(),
+            clear_condition: true,
+            identity: super::super::options::Identity::Nobody,
+            user_agent: "test/1".to_owned(),
+            up: Duration::ZERO,
+        };
+        let api = Api::new(options);
+        for at in [1, 0, 1] {
+            let why = api.read(&Call::get("list-nodes", "list Nodes", "/api/v1/nodes")).await.unwrap_err();
+            assert!(why.reason.text.contains("none"), "{why:?}");
+            assert_eq!(api.state().at, at);
+        }
+    }
 
     #[test]
     fn an_address_loses_its_user() {

@@ -5,8 +5,10 @@ use super::nodes::trimmed;
 use crate::dual::Subnets;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
@@ -19,11 +21,17 @@ const TURNS: u32 = 12 * TURNS_A_SECOND;
 /// For this long after its boot a host may be one of many that were switched on together.
 const BOOTED: Duration = Duration::from_secs(300);
 
+/// How long a server that did not list as a stream is not asked for one again. Pages are read from etcd, each of them.
+const PAGES: Duration = Duration::from_secs(3600);
+
 /// What a node knows of the cluster and its server, by which it spreads its requests.
 #[derive(Debug, Default)]
 pub struct Crowd {
     nodes: AtomicUsize,
-    pages: AtomicBool,
+    /// Which of the network's subnets this node has, counted from 0; none until its Node is known.
+    place: OnceLock<u128>,
+    /// When the server last did not list as a stream.
+    pages: Mutex<Option<Instant>>,
 }
 
 impl Crowd {
@@ -32,27 +40,45 @@ impl Crowd {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Guesses how many Nodes there are, until they have been counted: podCIDRs are given in their order.
+    /// Notes this node's place, and guesses how many Nodes there are until they have been counted: podCIDRs are given in their order.
     pub fn guess(&self, own: &Node, networks: &Subnets) {
-        let nodes = place(own, networks).map_or(1, |place| usize::try_from(place).unwrap_or(usize::MAX).saturating_add(1));
+        let place = place(own, networks);
+        if let Some(place) = place {
+            let _ = self.place.set(place);
+        }
+        let nodes = place.map_or(1, |place| usize::try_from(place).unwrap_or(usize::MAX).saturating_add(1));
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
-    /// Notes that the server has no list as a stream.
+    /// Notes that the server did not list as a stream: it is too old, or was busy.
     pub fn set_pages(&self) {
-        self.pages.store(true, Relaxed);
+        *self.since() = Some(Instant::now());
     }
 
-    /// Whether the server is known to have no list as a stream.
+    /// Notes that the server listed as a stream.
+    pub fn set_streams(&self) {
+        *self.since() = None;
+    }
+
+    /// Whether to list by pages.
     pub fn pages(&self) -> bool {
-        self.pages.load(Relaxed)
+        self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
 
-    /// A random part of the time that all nodes take together.
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This node's turn in the time that all nodes take together: in the order of the podCIDRs, which is more even than chance.
+    #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub fn share(&self) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
-        let all = Duration::try_from_secs_f64(self.nodes.load(Relaxed) as f64 / A_SECOND).unwrap_or(SPREAD);
-        all.min(SPREAD).mul_f64(rand::random())
+        let nodes = self.nodes.load(Relaxed);
+        let all = Duration::try_from_secs_f64(nodes as f64 / A_SECOND).unwrap_or(SPREAD).min(SPREAD);
+        let part = match self.place.get() {
+            Some(place) if nodes > 0 => ((place % nodes as u128) as f64 + rand::random::<f64>()) / nodes as f64,
+            _ => rand::random(),
+        };
+        all.mul_f64(part.min(1.0))
     }
 }
 
@@ -113,6 +139,23 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_know_their_place_come_back_at_an_even_rate() {
+        let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
+        let shares: Vec<Duration> = (0..500)
+            .map(|at: u16| {
+                let crowd = Crowd::default();
+                crowd.guess(&node(0, &format!("10.{}.{}.0/24", 244 + at / 256, at % 256)), &networks);
+                crowd.set(500);
+                crowd.share()
+            })
+            .collect();
+        let within = |from: &Duration| shares.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count();
+        let most = shares.iter().map(within).max().unwrap();
+        assert!(most <= 45, "{most} of 500 within a second");
+        assert!(shares.iter().all(|share| *share <= SPREAD));
+    }
+
+    #[test]
     fn hosts_that_boot_together_take_turns() {
         let up = Duration::from_secs(20);
         for (config, cidr) in [
@@ -140,6 +183,21 @@ mod tests {
         for cidr in ["10.42.1.0/24", "10.0.0.0/8", "fd00::/64", "x", "0.0.0.0/0"] {
             assert_eq!(turn(&node(0, cidr), &networks, Duration::ZERO, NOW), Duration::ZERO, "{cidr}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_are_forgotten_after_an_hour_and_after_a_streamed_list() {
+        let crowd = Crowd::default();
+        assert!(!crowd.pages());
+        crowd.set_pages();
+        tokio::time::advance(Duration::from_secs(3599)).await;
+        assert!(crowd.pages());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!crowd.pages());
+        crowd.set_pages();
+        assert!(crowd.pages());
+        crowd.set_streams();
+        assert!(!crowd.pages());
     }
 
     #[test]

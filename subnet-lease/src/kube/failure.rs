@@ -5,6 +5,17 @@ use crate::reason::{Kind, Reason};
 use http::StatusCode;
 use std::time::Duration;
 
+/// What to do about the connection after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Stay,
+    /// Ask another server, where there is one.
+    NextServer,
+    /// Connect anew, with the credentials read again, to the next server.
+    Anew,
+}
+
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -24,6 +35,11 @@ impl Failure {
             reason: Reason::new(Kind::Unreachable, format!("the Kubernetes API at {server} did not answer a request to {what}: {}", hint(why))),
             retry_after: None,
         }
+    }
+
+    /// No request was sent.
+    pub fn local(text: String) -> Self {
+        Self { status: None, reason: Reason::from(text), retry_after: None }
     }
 
     /// The server sent more than can be used.
@@ -60,9 +76,16 @@ impl Failure {
         Self { status: Some(status), reason: Reason::new(kind, text), retry_after }
     }
 
-    /// Whether another server, or the same one with credentials read again, may answer.
-    pub fn of_server(&self) -> bool {
-        self.status.is_none_or(|status| status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error())
+    /// What to do about the connection, after a request that `reads` or writes.
+    pub fn step(&self, reads: bool) -> Step {
+        match self.status {
+            None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
+            // An admission webhook that fails does so on every server.
+            Some(StatusCode::INTERNAL_SERVER_ERROR) if !reads => Step::Stay,
+            Some(StatusCode::TOO_MANY_REQUESTS) => Step::NextServer,
+            Some(status) if status.is_server_error() => Step::NextServer,
+            Some(_) => Step::Stay,
+        }
     }
 
     /// Whether the server has forgotten the version that was asked for, or never had it.
@@ -125,16 +148,16 @@ mod tests {
             let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
             Failure::refused("https://a:6443", "list Nodes", StatusCode::from_u16(code).unwrap(), None, &body)
         };
-        for (code, kind, server) in [
-            (401, Kind::Credentials, true),
-            (403, Kind::Permission, false),
-            (429, Kind::Unavailable, true),
-            (500, Kind::Unavailable, true),
-            (503, Kind::Unavailable, true),
-            (422, Kind::Refused(422), false),
+        for (code, kind, steps) in [
+            (401, Kind::Credentials, [Step::Anew; 2]),
+            (403, Kind::Permission, [Step::Stay; 2]),
+            (429, Kind::Unavailable, [Step::NextServer; 2]),
+            (500, Kind::Unavailable, [Step::NextServer, Step::Stay]),
+            (503, Kind::Unavailable, [Step::NextServer; 2]),
+            (422, Kind::Refused(422), [Step::Stay; 2]),
         ] {
             let failure = refused(code, "because");
-            assert_eq!((failure.reason.kind.clone(), failure.of_server()), (kind, server), "{code}");
+            assert_eq!((failure.reason.kind.clone(), [true, false].map(|reads| failure.step(reads))), (kind, steps), "{code}");
             assert!(failure.reason.text.contains("because") && failure.reason.text.contains("list Nodes"), "{failure:?}");
         }
         assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());

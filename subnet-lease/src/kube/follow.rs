@@ -12,7 +12,8 @@ use crate::json::Object;
 use crate::reason::{Kind, Reason, Told};
 use http::StatusCode;
 use serde_json::value::RawValue;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Delay between two attempts; up to twice as long, at random.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -96,16 +97,16 @@ impl<'a, S: Sink> Follower<'a, S> {
                 None => self.stream().await,
             };
             listed |= !self.interrupted;
+            if !self.interrupted {
+                failing = None;
+            }
             let stood = begun.elapsed() > SPREAD && !self.interrupted;
             if stood {
-                // A watch that stood for a while is a new beginning.
-                (failures, failing) = (0, None);
+                // Only a watch that stood for a while is a new beginning: one that ends at once costs a list of all Nodes each time.
+                failures = 0;
             }
             let (why, pause) = match ended {
-                Ended::Normally => {
-                    (failures, failing) = (0, None);
-                    continue;
-                }
+                Ended::Normally => continue,
                 // Nothing is lost yet; if the server is away, the next attempt tells.
                 Ended::Early(_) if stood => {
                     tokio::time::sleep(RETRY.after(0) + self.crowd.share()).await;
@@ -113,12 +114,12 @@ impl<'a, S: Sink> Follower<'a, S> {
                 }
                 Ended::Unknown(why) => {
                     self.version = None;
-                    (why, self.crowd.share())
+                    (why, self.crowd.share().max(pause(failures)))
                 }
                 Ended::Broken(failure) | Ended::Early(failure) => {
                     // A server that has too much to do refuses many at once.
                     let share = if listed && failures == 0 || failure.is_busy() { self.crowd.share() } else { Duration::ZERO };
-                    let pause = RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>());
+                    let pause = pause(failures);
                     let pause = failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)) + share;
                     (failure.reason, pause)
                 }
@@ -154,6 +155,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ok(Some(Change::Put(node))) => nodes.push(*node),
                 Ok(Some(Change::Gone { name, .. })) => nodes.retain(|node: &Node| node.name != name),
                 Ok(Some(Change::Bookmark { version, complete: true })) => {
+                    self.crowd.set_streams();
                     self.complete(nodes, version);
                     return self.changes(&mut lines).await;
                 }
@@ -214,8 +216,15 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     /// Takes changes until the watch ends.
     async fn changes(&mut self, lines: &mut Lines) -> Ended {
+        let opened = Instant::now();
         loop {
-            match self.change(lines, QUIET).await {
+            // A watch that ends again soon is no remedy.
+            let unsettled = if self.told.is_empty() { Duration::ZERO } else { SPREAD.saturating_sub(opened.elapsed()) };
+            if unsettled.is_zero() && self.told.news(None) {
+                tracing::info!("resolved: Nodes are being watched again");
+            }
+            match self.change(lines, if unsettled.is_zero() { QUIET } else { unsettled }).await {
+                Ok(None) if !unsettled.is_zero() => {}
                 Ok(None) => return Ended::Normally,
                 Ok(Some(Change::Put(node))) => {
                     self.seen(node.version);
@@ -291,9 +300,6 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     fn stands(&mut self) {
         self.api.counters.reached();
-        if self.told.news(None) {
-            tracing::info!("resolved: Nodes are being watched again");
-        }
         self.interrupted = false;
         self.sink.resumed();
     }
@@ -308,6 +314,11 @@ impl<'a, S: Sink> Follower<'a, S> {
     fn words(&self) -> (&'static str, &'static str) {
         if self.only.is_some() { ("watch-node", "watch this Node") } else { ("watch-nodes", "watch all Nodes") }
     }
+}
+
+/// The pause after a failure that `failures` others came before.
+fn pause(failures: u32) -> Duration {
+    RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>())
 }
 
 fn selector(only: Option<&str>) -> String {

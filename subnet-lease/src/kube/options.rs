@@ -1,6 +1,8 @@
 //! How to reach the Kubernetes API, and as which Node.
 
 use super::annotations::Prefix;
+use http::Uri;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
     /// Addresses of API servers, in the order in which to try; empty: those of the kubeconfig, or of the pod's environment.
-    pub urls: Vec<String>,
+    pub urls: Vec<Uri>,
     /// A kubeconfig; none: the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// What the annotations begin with.
@@ -23,6 +25,41 @@ pub struct KubeOptions {
     pub user_agent: String,
     /// How long the host had been up when the daemon started: a whole cluster may have been switched on together.
     pub up: Duration,
+}
+
+/// Parses the address of an API server: an absolute http or https URI with a host, without user, query and fragment.
+///
+/// # Errors
+/// Says what is wrong, without the text, which may contain a secret.
+pub fn server_url(text: &str) -> Result<Uri, &'static str> {
+    const BRACKETS: &str = "an IPv6 address needs brackets, as in https://[fd00::1]:6443";
+    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
+    let Some((_, rest)) = text.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
+        return Err("it begins neither with https:// nor with http://");
+    };
+    if text.contains('@') {
+        return Err("it contains a user; Kubernetes takes credentials from a kubeconfig (--kubeconfig-file)");
+    }
+    if text.contains(['?', '#']) {
+        return Err("it contains a query or a fragment");
+    }
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(inside) => {
+            let (address, port) = inside.split_once(']').ok_or(BRACKETS)?;
+            address.parse::<Ipv6Addr>().map_err(|_| BRACKETS)?;
+            (address, port)
+        }
+        None if authority.matches(':').count() > 1 => return Err(BRACKETS),
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    if host.is_empty() {
+        return Err("it names no host");
+    }
+    if !port.is_empty() && port.strip_prefix(':').is_none_or(|port| port.parse::<u16>().is_err()) {
+        return Err("its port is not a number up to 65535");
+    }
+    text.trim_end_matches('/').parse().map_err(|_| "its host contains a character that a host cannot contain")
 }
 
 /// Which Node a daemon serves.

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,12 +73,16 @@ impl PostedEvents {
 pub struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
+    /// When an Event was refused last.
+    refused: Mutex<Option<Instant>>,
     /// The addresses of the API servers, and when they were read.
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
 /// How long the addresses of the API servers are kept: they change when a control plane gets another node.
 const SERVERS: Duration = Duration::from_secs(300);
+/// How long no Event is posted after a refusal: the right may be granted later.
+const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
     fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
@@ -91,10 +96,10 @@ impl Extras {
     }
 
     /// Posts an Event on a Node, for people who look there first.
-    /// Returns whether there is nothing more to do about it.
+    /// Returns whether it was posted.
     pub async fn event(&self, api: &Api, node: &Node, reason: EventReason, text: &str) -> bool {
-        if self.events.load(Relaxed) {
-            return true;
+        if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < REFUSED) {
+            return false;
         }
         let now = jiff::Timestamp::now();
         let stamp = format!("{:.0}", now);
@@ -127,7 +132,10 @@ impl Extras {
             Ok(_) => true,
             Err(failure) => {
                 Self::told(&self.events, &failure, "cannot post Events on this Node; continuing without them");
-                self.events.load(Relaxed)
+                if failure.status == Some(StatusCode::FORBIDDEN) {
+                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                }
+                false
             }
         }
     }

@@ -9,6 +9,8 @@ use super::requests;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttrs;
 use crate::reason::Reason;
+use http::StatusCode;
+use serde_json::Value;
 
 /// A Node, as a tool shows it.
 #[derive(Clone, Debug)]
@@ -45,18 +47,51 @@ impl Tool {
         Ok(nodes.into_iter().map(listed).collect())
     }
 
-    /// The network's configuration, as the ConfigMap has it.
+    /// The network's configuration: of the file that a daemon's pod mounts, where it is; else of the ConfigMap, in whichever namespace.
     ///
     /// # Errors
     /// It is not there, or cannot be used.
     pub async fn config(&self) -> Result<NetworkConfig, Reason> {
-        let path = "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg";
-        let text = self.api.read(&Call::get("get-configmap", "read the ConfigMap kube-flannel/kube-flannel-cfg", path)).await;
-        let text = text.map_err(|failure| failure.reason)?;
-        let map: serde_json::Value = serde_json::from_str(&text).map_err(|error| Reason::from(error.to_string()))?;
-        let conf = map.pointer("/data/net-conf.json").and_then(serde_json::Value::as_str);
-        let conf = conf.ok_or_else(|| Reason::from("the ConfigMap kube-flannel/kube-flannel-cfg has no net-conf.json"))?;
-        NetworkConfig::parse_assigned(conf).map_err(|error| Reason::from(format!("the ConfigMap kube-flannel/kube-flannel-cfg: {error}")))
+        let file = &self.api.options().net_conf;
+        let (place, text) = match tokio::fs::read_to_string(file).await {
+            Ok(text) => (file.display().to_string(), text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.config_map().await?,
+            Err(error) => return Err(Reason::from(format!("cannot read {}: {error}", file.display()))),
+        };
+        NetworkConfig::parse_assigned(&text).map_err(|error| Reason::from(format!("{place}: {error}")))
+    }
+
+    /// The text of the ConfigMap, with its name.
+    async fn config_map(&self) -> Result<(String, String), Reason> {
+        let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
+        let found = self.api.read(&Call::get("list-configmaps", "find the ConfigMap kube-flannel-cfg", all)).await;
+        let maps: Vec<Value> = match found {
+            Ok(text) => parsed(&text)?.pointer("/items").and_then(Value::as_array).cloned().unwrap_or_default(),
+            // Who may not read those of all namespaces may be able to read this one.
+            Err(failure) if failure.status == Some(StatusCode::FORBIDDEN) => {
+                let path = "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg";
+                let text = self.api.read(&Call::get("get-configmap", "read the ConfigMap kube-flannel/kube-flannel-cfg", path)).await;
+                vec![parsed(&text.map_err(|failure| failure.reason)?)?]
+            }
+            Err(failure) => return Err(failure.reason),
+        };
+        let named = |map: &Value| {
+            let namespace = map.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("kube-flannel");
+            let text = map.pointer("/data/net-conf.json").and_then(Value::as_str)?;
+            Some((format!("the ConfigMap {namespace}/kube-flannel-cfg"), text.to_owned()))
+        };
+        let mut maps: Vec<(String, String)> = maps.iter().filter_map(named).collect();
+        maps.dedup_by(|one, other| one.1 == other.1);
+        match maps.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err("there is no ConfigMap kube-flannel-cfg with a net-conf.json; name a copy of the file with --net-config-path".into()),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                let text =
+                    format!("{} differ; delete those that no daemon uses, or name a copy of the file with --net-config-path", names.join(" and "));
+                Err(Reason::from(text))
+            }
+        }
     }
 
     /// Removes flannel's mark from a Node, which its peers take for the end of its lease a minute later.
@@ -68,4 +103,8 @@ impl Tool {
         let change = [(key, None)].into_iter().collect();
         requests::annotate(&self.api, name, uid, &change).await.map(|_| ()).map_err(|failure| failure.reason)
     }
+}
+
+fn parsed(text: &str) -> Result<Value, Reason> {
+    serde_json::from_str(text).map_err(|error| Reason::from(error.to_string()))
 }

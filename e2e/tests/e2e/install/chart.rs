@@ -157,6 +157,24 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// What a flannel pod may change is what its daemon writes: an empty prefix is the default one, not every annotation.
+#[test]
+fn policy_has_the_prefix_that_the_flag_makes_of_the_value() -> Result<()> {
+    for (value, want) in [
+        ("\"\"", "flannel.alpha.coreos.com/"),
+        ("null", "flannel.alpha.coreos.com/"),
+        ("\"flannel.alpha.coreos.com\"", "flannel.alpha.coreos.com/"),
+        ("\"example.org/\"", "example.org/"),
+        ("\"example.org/net\"", "example.org/net-"),
+        ("\"example.org/net-\"", "example.org/net-"),
+    ] {
+        let text = rendered("kube-flannel", &[("policy.enabled", "true"), ("policy.annotationPrefix", value)])?;
+        let found: Vec<&str> = text.match_indices("key.startsWith('").filter_map(|(at, sign)| text[at + sign.len()..].split('\'').next()).collect();
+        ensure!(found == [want, want], "{value}: {found:?}");
+    }
+    Ok(())
+}
+
 fn helm(args: &[&str]) -> Result<String> {
     let output = Command::new(binaries::helm()?).args(args).output()?;
     if !output.status.success() {

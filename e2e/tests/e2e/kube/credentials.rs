@@ -14,7 +14,8 @@ fn a_token_file_that_changes_is_read_again() -> Result<()> {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         let token = lab.folder("")?.join("token");
-        std::fs::write(&token, "token-0")?;
+        // An editor ends a file with a newline.
+        std::fs::write(&token, "token-0\n")?;
         // The proxy knows the token of the moment only.
         let accept = |bed: &Bed, valid: String| {
             bed.proxies[0].on(move |call| match call.authorization.as_deref() {
@@ -27,7 +28,7 @@ fn a_token_file_that_changes_is_read_again() -> Result<()> {
         bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_daemons()?;
         for round in 1..=3 {
-            std::fs::write(&token, format!("token-{round}"))?;
+            std::fs::write(&token, format!("token-{round}\n"))?;
             accept(&bed, format!("token-{round}"));
             bed.proxies[0].disconnect();
             bed.require_alive().with_context(|| format!("rotation {round}"))?;

@@ -63,13 +63,19 @@ fn a_start_that_cannot_succeed_ends_with_1_and_says_why() -> Result<()> {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
         let folder = lab.folder("")?;
-        let (net_conf, broken) = (folder.join("net-conf.json"), folder.join("broken.kubeconfig"));
+        let (net_conf, broken, proxied) = (folder.join("net-conf.json"), folder.join("broken.kubeconfig"), folder.join("proxied.kubeconfig"));
         std::fs::write(&net_conf, VXLAN)?;
         std::fs::write(&broken, "{ this is no kubeconfig")?;
+        let proxy = r#"{"current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}],
+            "clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1","proxy-url":"http://192.0.2.2:3128"}}]}"#;
+        std::fs::write(&proxied, proxy)?;
         let kube = || FlanneldOptions::kube("h1", &net_conf);
-        let cases: [(&str, FlanneldOptions, &[&str]); 3] = [
+        let cases: [(&str, FlanneldOptions, &[&str]); 6] = [
             ("no name", kube().env("NODE_NAME", "").arg("--kube-api-url=http://127.0.0.1:1"), &["NODE_NAME", "POD_NAME", "POD_NAMESPACE"]),
             ("a prefix", kube().arg("--kube-api-url=http://127.0.0.1:1").arg("--kube-annotation-prefix=org.COM"), &["org.COM"]),
+            ("a second server", kube().arg("--kube-api-url=http://127.0.0.1:1,https://fd00::1:6443"), &["fd00::1:6443", "brackets"]),
+            ("a proxy", kube().arg(&format!("--kubeconfig-file={}", proxied.display())), &["proxied.kubeconfig", "proxy-url"]),
+            ("a depth", kube().env("EVENT_QUEUE_DEPTH", "many").arg("--kube-api-url=http://127.0.0.1:1"), &["EVENT_QUEUE_DEPTH=many"]),
             ("a kubeconfig", kube().arg(&format!("--kubeconfig-file={}", broken.display())), &["broken.kubeconfig"]),
         ];
         for (name, options, words) in cases {

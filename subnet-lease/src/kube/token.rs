@@ -1,0 +1,126 @@
+//! The bearer token of requests: from the kubeconfig, or from a file that is read again each minute.
+//!
+//! kube's own layer sends the text of the file as it stands; an editor ends a file with a newline, and client-go trims it.
+
+use http::HeaderValue;
+use kube::config::AuthInfo;
+use secrecy::ExposeSecret;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// How long the content of the file is used; as client-go.
+const FRESH: Duration = Duration::from_secs(50);
+
+/// A bearer token.
+pub struct Token {
+    file: Option<PathBuf>,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    /// Value of the header `Authorization`.
+    header: Option<HeaderValue>,
+    /// When the file was read last.
+    read: Option<Instant>,
+}
+
+impl Token {
+    /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
+    ///
+    /// # Errors
+    /// Says why the token cannot be sent; never quotes it.
+    pub fn take(auth: &mut AuthInfo) -> Result<Option<Self>, String> {
+        // kube prefers these two.
+        if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
+            return Ok(None);
+        }
+        let inline = auth.token.take().filter(|token| !token.expose_secret().trim().is_empty());
+        let file = auth.token_file.take().filter(|path| !path.is_empty()).map(PathBuf::from);
+        if inline.is_none() && file.is_none() {
+            return Ok(None);
+        }
+        let header = inline.map(|token| header(token.expose_secret().as_bytes())).transpose();
+        let header = header.map_err(|why| format!("the user's token {why}"))?;
+        Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
+    }
+
+    /// Value of the header `Authorization`. While the file cannot be used, the last token remains in use.
+    ///
+    /// # Errors
+    /// Names the file, and says why its content is no token.
+    pub async fn header(&self) -> Result<HeaderValue, String> {
+        let mut held = self.held.lock().await;
+        let mut trouble = None;
+        if let Some(file) = self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH)) {
+            match tokio::fs::read(file).await.map_err(|error| format!("cannot be read: {error}")).and_then(|text| header(&text)) {
+                Ok(header) => held.header = Some(header),
+                Err(why) => trouble = Some(format!("the token file {} {why}", file.display())),
+            }
+            held.read = Some(Instant::now());
+        }
+        if held.header.is_none() {
+            // The next request reads the file again.
+            held.read = None;
+        }
+        held.header.clone().ok_or_else(|| trouble.unwrap_or_default())
+    }
+}
+
+/// The header with a token, without the white space around it.
+fn header(text: &[u8]) -> Result<HeaderValue, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "is not text in UTF-8: write the token alone into it")?.trim();
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if line.len() < text.len() {
+        return Err("has several lines, and line 1 is followed by other text: write the token alone into it".to_owned());
+    }
+    for (at, character) in line.chars().enumerate() {
+        let kind = match character {
+            c if c.is_control() => "a control character",
+            ' ' => "a space",
+            c if !c.is_ascii() => "a character outside ASCII",
+            _ => continue,
+        };
+        return Err(format!("has {kind} at position {}: write the token alone into it", at + 1));
+    }
+    let mut value = HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| error.to_string())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_sent_without_white_space_around_it() {
+        for text in ["a.b-c", " a.b-c\r\n", "a.b-c\n\n", "\ta.b-c "] {
+            let header = header(text.as_bytes()).unwrap();
+            assert!(header.is_sensitive() && header == "Bearer a.b-c", "{text:?}");
+        }
+        for text in ["", "\n", "a\nb", "a b", "a\u{7}b", "é"] {
+            assert!(header(text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn token_is_taken_unless_other_credentials_take_precedence() {
+        let auth = |text: &str| serde_json::from_str::<AuthInfo>(text).unwrap();
+        for (text, taken) in [
+            (r#"{"token":"a"}"#, true),
+            (r#"{"tokenFile":"/a"}"#, true),
+            (r#"{"token":"","tokenFile":""}"#, false),
+            (r#"{"username":"u","password":"p","token":"a"}"#, false),
+            ("{}", false),
+        ] {
+            let mut auth = auth(text);
+            let before = auth.clone();
+            assert_eq!(Token::take(&mut auth).unwrap().is_some(), taken, "{text}");
+            assert_eq!(auth.token.is_some() || auth.token_file.is_some(), !taken && before.token.is_some() && text.contains("username"), "{text}");
+        }
+    }
+}
