@@ -9,6 +9,7 @@ mod api;
 mod assigned;
 mod change;
 mod crowd;
+mod daemon_pods;
 mod failure;
 mod follow;
 mod holders;
@@ -25,7 +26,7 @@ mod watching;
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
+use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -295,6 +296,10 @@ impl SubnetManager for KubeManager {
             annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
         );
         Ok(Some(NodeInfo { id: self.name.clone(), subnets: Some(assigned.subnets), public, candidates, taken, servers }))
+    }
+
+    async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
+        Some(daemon_pods::list(&self.api, namespace, &self.name).await)
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
