@@ -69,6 +69,9 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
             };
             let is_of_template =
                 labels(&metadata["labels"]) == labels(&template["metadata"]["labels"]) && names(&pod["spec"]) == names(&template["spec"]);
+            // What was adopted is older.
+            let since = |object: &Value| object["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+            ensure!(since(metadata) >= since(&set["metadata"]), "{} was adopted and stayed", metadata["name"]);
             ensure!(metadata["ownerReferences"][0]["uid"] == set["metadata"]["uid"], "{} has another owner", metadata["name"]);
             ensure!(is_of_template, "{} is of another template: {}, {:?}", metadata["name"], metadata["labels"], names(&pod["spec"]));
             ensure!(pod["status"]["containerStatuses"][0]["ready"] == true, "{} is not ready", metadata["name"]);
