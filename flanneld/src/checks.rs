@@ -17,6 +17,7 @@ use crate::health::Health;
 use clock::Clock;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
+use doctor::facts::daemon::DaemonPod;
 use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
 use doctor::look::Look;
@@ -27,7 +28,7 @@ use known::{Known, Serving};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::printable;
+use subnet_lease::{manager, printable};
 use sysctls::SysctlWriter;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -49,6 +50,10 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] =
     ["config", "lease", "lease-refused", "no-interface", "port-taken", "rules", "store-unreachable", "subnet-env"];
 /// A listing of this age is new enough for whoever asks.
 const RECENT: Duration = Duration::from_secs(1);
+/// How often the store is asked for the pods of flannel on this node; at most this often when somebody asks; and for how long.
+const PODS: Duration = Duration::from_secs(300);
+const RECENT_PODS: Duration = Duration::from_secs(5);
+const PODS_ANSWER: Duration = Duration::from_secs(1);
 
 /// The task that runs the checks, as long as the process.
 pub struct Checks {
@@ -61,6 +66,8 @@ pub struct Checks {
     module: module::Module,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
+    /// The last listing of the pods of flannel on this node.
+    pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
     sysctl_writer: Arc<SysctlWriter>,
     clock: Clock,
@@ -77,6 +84,7 @@ impl Checks {
             look: Look::default(),
             module: module::Module::default(),
             firewalls: (Fact::default(), None),
+            pods: (Fact::Absent, None),
             ledger: Ledger::default(),
             sysctl_writer,
             clock: Clock::default(),
@@ -134,6 +142,9 @@ impl Checks {
                 if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
                     self.firewalls.1 = None;
                 }
+                if self.pods.1.is_some_and(|last| last.elapsed() >= RECENT_PODS) {
+                    self.pods.1 = None;
+                }
                 false
             }
             () = tokio::time::sleep(PACE) => false,
@@ -160,15 +171,33 @@ impl Checks {
                 self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());
             }
         }
+        self.list_pods(&known).await;
         let mut facts = gather::facts(&known, &mut self.look, &self.subnet_file, &self.health, &mut self.clock).await;
         if let Fact::Known(sysctls) = &mut facts.host.sysctls {
             sysctls.module.clone_from(&self.module.complaint);
         }
+        facts.daemon.pods.clone_from(&self.pods.0);
         facts.host.firewalls = match self.serving {
             Some(_) => self.firewalls.0.clone(),
             None => Fact::unavailable("the network of this node is not known yet"),
         };
         self.report(began, &facts);
+    }
+
+    /// Asks the store for the pods of flannel on this node, if this is one of them and the last answer is old.
+    async fn list_pods(&mut self, known: &Known) {
+        let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else { return };
+        // The API server has enough to do while all daemons of a cluster start.
+        if self.health.uptime() < gather::YOUNG || self.pods.1.is_some_and(|last| last.elapsed() < PODS) {
+            return;
+        }
+        let listed = match tokio::time::timeout(PODS_ANSWER, manager.daemon_pods(namespace)).await {
+            Ok(Some(Ok(pods))) => Fact::Known(pods.into_iter().map(daemon_pod).collect()),
+            Ok(Some(Err(why))) => Fact::unavailable(why),
+            Ok(None) => Fact::Absent,
+            Err(_) => Fact::unavailable("the store did not list the pods of flannel on this node in time"),
+        };
+        self.pods = (listed, Some(Instant::now()));
     }
 
     /// Logs new and resolved findings; all current ones go to /status, /metrics and the API.
@@ -187,6 +216,11 @@ impl Checks {
         }
         self.health.set_report(began, Arc::new(report));
     }
+}
+
+fn daemon_pod(pod: manager::DaemonPod) -> DaemonPod {
+    let manager::DaemonPod { name, owner, labels, charted } = pod;
+    DaemonPod { name, owner, labels, charted }
 }
 
 /// Waits until other peers of WireGuard are silent than before; forever with another backend. No change of a session is announced.

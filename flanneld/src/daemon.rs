@@ -240,6 +240,7 @@ impl Daemon {
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
         let manager = retry::until_available(&self.health, Condition::Store, || store::open(&self.settings)).await?;
         self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
+        self.known.send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)
     }
 

@@ -10,6 +10,7 @@ mod assigned;
 mod change;
 mod claims;
 mod crowd;
+mod daemon_pods;
 mod failure;
 mod follow;
 mod holders;
@@ -28,7 +29,7 @@ mod watching;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
+use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -331,6 +332,10 @@ impl SubnetManager for KubeManager {
             overwritten: claims::is_overwritten(&node.annotations),
             taken: self.all.with(|nodes| nodes.taken(node.boot.as_deref())),
         }))
+    }
+
+    async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
+        Some(daemon_pods::list(&self.api, namespace, &self.name).await)
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {

@@ -104,6 +104,19 @@ pub struct Claimant {
     pub publishes: bool,
 }
 
+/// A pod of flannel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonPod {
+    /// Its name.
+    pub name: String,
+    /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
+    pub owner: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether our chart made it.
+    pub charted: bool,
+}
+
 /// Keeps leases: in etcd, in a directory, in the Kubernetes API.
 #[async_trait]
 pub trait SubnetManager: Send + Sync {
@@ -119,6 +132,14 @@ pub trait SubnetManager: Send + Sync {
     /// `Unavailable` while the store has no subnet for this node.
     async fn node_info(&self, _config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         Ok(None)
+    }
+
+    /// The pods of flannel on this node, in the namespace of this daemon's pod; `None` from a store that knows no pods.
+    ///
+    /// # Errors
+    /// The store does not answer, or refuses.
+    async fn daemon_pods(&self, _namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
+        None
     }
 
     /// Changes whenever that may have changed; `None` from a store that knows no nodes.

@@ -47,3 +47,35 @@
 {{- if hasPrefix "ghcr.io/flannel-io/" .image.repository }}{{ fail (printf "the image %s is Go flannel's, which this chart cannot start: leave image.repository and image.tag out of your values" .image.repository) }}{{ end -}}
 {{ .image.repository }}:{{ .image.tag | default .version }}
 {{- end -}}
+
+{{/* Nothing is pulled of images that no registry has. */}}
+{{- define "flannel.pull" -}}
+{{ .pullPolicy | default (ternary "Never" "IfNotPresent" (hasPrefix "docker.io/flannel-rs/" .repository)) }}
+{{- end -}}
+
+{{/* "true" if flanneld carries packets itself, or may: then it opens /dev/net/tun. Keys and words are read as flanneld reads them. */}}
+{{- define "flannel.opens-tun" -}}
+{{- $backend := (include "flannel.net-conf" . | fromJson).Backend -}}
+{{- $type := lower $backend.Type -}}
+{{- $key := get (dict "vxlan" "mode" "wireguard" "implementation") $type -}}
+{{- $opens := eq $type "udp" -}}
+{{- range $name, $value := $backend -}}
+{{- if and (eq (lower $name) $key) (has (lower (toString $value)) (list "userspace" "auto")) }}{{ $opens = true }}{{ end -}}
+{{- end -}}
+{{- $opens -}}
+{{- end -}}
+
+{{/* The rights of a container: no more than it needs, and what the values say instead. */}}
+{{- define "flannel.security" -}}
+{{- $own := .own | default dict -}}
+{{- $privileged := ternary $own.privileged .privileged (hasKey $own "privileged") -}}
+{{- $context := dict "readOnlyRootFilesystem" true -}}
+{{- if $privileged -}}
+{{- $_ := set $context "privileged" true -}}
+{{- else -}}
+{{- $_ := set $context "privileged" false -}}
+{{- $_ := set $context "allowPrivilegeEscalation" false -}}
+{{- $_ := set $context "capabilities" (dict "drop" (list "ALL") "add" .capabilities) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $context $own) -}}
+{{- end -}}

@@ -11,6 +11,7 @@ mod images;
 mod manifests;
 mod pages;
 mod policy;
+pub(crate) mod shapes;
 
 /// A file of the repository.
 fn repository(path: &str) -> PathBuf {

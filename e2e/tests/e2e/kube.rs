@@ -16,6 +16,7 @@ mod minute;
 mod nodes;
 mod outages;
 mod proxy;
+mod rights;
 mod start;
 mod streams;
 mod udp;

@@ -37,6 +37,8 @@ pub enum Need {
     Running,
     /// Which tasks are silent.
     Silent,
+    /// The pods of flannel on this node.
+    DaemonPods,
     /// The reasons for which the node is not ready.
     Reasons,
     /// The chosen interface.
@@ -92,6 +94,7 @@ impl Need {
             Need::Daemons => host.daemons.why(),
             Need::Running => daemon.running.why(),
             Need::Silent => daemon.silent.why(),
+            Need::DaemonPods => daemon.pods.why(),
             Need::Reasons => daemon.reasons.why(),
             Need::Choice => daemon.choice.why(),
             Need::Drift => daemon.drift.why(),

@@ -28,7 +28,7 @@ pub struct Instance {
 pub enum InstanceError {
     /// Another process serves the same network in this network namespace.
     #[error(
-        "another flanneld already serves {network} on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID)"
+        "another flanneld already serves {network} on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)"
     )]
     Network {
         /// Network and backend type.

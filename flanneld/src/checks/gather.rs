@@ -23,7 +23,7 @@ use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
 
 /// How long after the start only what is true without waiting is told.
-const YOUNG: Duration = Duration::from_secs(10);
+pub(super) const YOUNG: Duration = Duration::from_secs(10);
 /// How long a watch may be interrupted while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Limit on the number of peers whose ways are looked up.
@@ -54,6 +54,8 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(serving)),
+        // The caller has asked the store for them.
+        pods: Fact::Absent,
         kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),
         reasons: Fact::Known(reasons.clone()),
     };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::feed::Reading;
 use subnet_lease::kube::Identity;
-use subnet_lease::manager::{Counters, Held, NodeInfo};
+use subnet_lease::manager::{Counters, Held, NodeInfo, SubnetManager};
 use subnet_lease::{Lease, LeaseTable};
 use tokio::sync::watch;
 
@@ -25,6 +25,8 @@ pub struct Known {
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; none where it runs in no pod.
     pub namespace: Option<String>,
+    /// The store, once it was opened.
+    pub manager: Option<Arc<dyn SubnetManager>>,
     /// Whether `--node-id` names this node's identity.
     pub id_given: bool,
     /// On Kubernetes, this node's Node.

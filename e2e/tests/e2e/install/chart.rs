@@ -15,6 +15,10 @@ type Case = (&'static [(&'static str, &'static str)], Value, Vec<(&'static str, 
 fn cases() -> Vec<Case> {
     let none = Value::Null;
     let container = |rest: &str| -> &'static str { String::leak(format!("/containers/0{rest}")) };
+    let rights = |add: &[&str]| {
+        let capabilities = json!({ "drop": ["ALL"], "add": add });
+        json!({ "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": capabilities })
+    };
     vec![
         (&[("podCidrv6", "\"fd00:244::/48\"")], json!({ "Type": "vxlan" }), vec![]),
         (&[("podCidr", "\"\""), ("podCidrv6", "\"fd00:244::/48\""), ("flannel.backend", "\"host-gw\"")], json!({ "Type": "host-gw" }), vec![]),
@@ -53,8 +57,12 @@ fn cases() -> Vec<Case> {
             }),
             vec![],
         ),
-        // As Go flannel's chart needs it.
-        (&[("flannel.backend", "\"wireguard\""), ("flannel.tunnelMode", "\"\\\"auto\\\"\"")], json!({ "Type": "wireguard", "Mode": "auto" }), vec![]),
+        // As Go flannel's chart needs it. It is no mode of carrying packets.
+        (
+            &[("flannel.backend", "\"wireguard\""), ("flannel.tunnelMode", "\"\\\"auto\\\"\"")],
+            json!({ "Type": "wireguard", "Mode": "auto" }),
+            vec![(container("/securityContext"), rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"]))],
+        ),
         (
             &[
                 ("flannel.image.repository", "\"registry.example.org/flannel\""),
@@ -136,6 +144,44 @@ fn cases() -> Vec<Case> {
         ),
         (
             &[
+                ("flannel.securityContext", "{\"seLinuxOptions\":{\"type\":\"spc_t\"},\"readOnlyRootFilesystem\":false}"),
+                ("flannel.flannel_cni.securityContext", "{\"privileged\":true}"),
+                ("flannel.podSecurityContext.seccompProfile.type", "\"Unconfined\""),
+                ("flannel.podAnnotations", "{\"example.org/a\":\"b\"}"),
+                (
+                    "flannel.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
+                    "[{\"matchExpressions\":[{\"key\":\"role\",\"operator\":\"Exists\"}]}]",
+                ),
+                ("flannel.extraVolumes", "[{\"name\":\"psk\",\"secret\":{\"secretName\":\"psk\",\"defaultMode\":256}}]"),
+                ("flannel.extraVolumeMounts", "[{\"name\":\"psk\",\"mountPath\":\"/etc/psk\"}]"),
+                ("flannel.updateStrategy.type", "\"OnDelete\""),
+                ("flannel.updateStrategy.rollingUpdate.maxUnavailable", "null"),
+            ],
+            none.clone(),
+            vec![
+                (container("/securityContext/seLinuxOptions/type"), json!("spc_t")),
+                (container("/securityContext/readOnlyRootFilesystem"), json!(false)),
+                (container("/securityContext/capabilities"), rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"])["capabilities"].clone()),
+                ("/initContainers/0/securityContext", json!({ "privileged": true, "readOnlyRootFilesystem": true })),
+                ("/securityContext/seccompProfile/type", json!("Unconfined")),
+                ("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/key", json!("role")),
+                ("/volumes/6/secret/secretName", json!("psk")),
+                (container("/volumeMounts/5/mountPath"), json!("/etc/psk")),
+            ],
+        ),
+        (
+            &[("flannel.securityContext", "{\"privileged\":true}")],
+            none.clone(),
+            vec![(container("/securityContext"), json!({ "privileged": true, "readOnlyRootFilesystem": true }))],
+        ),
+        // A right that is refused stays refused.
+        (
+            &[("flannel.backend", "\"udp\""), ("flannel.securityContext", "{\"privileged\":false}")],
+            none.clone(),
+            vec![(container("/securityContext"), rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"]))],
+        ),
+        (
+            &[
                 ("policy.enabled", "true"),
                 ("policy.annotationPrefix", "\"example.org/net-\""),
                 ("netpol.enabled", "true"),
@@ -183,7 +229,7 @@ fn helm(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
+pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
     let chart = repository("conf/chart").display().to_string();
     let set: Vec<String> = values.iter().map(|(path, value)| format!("--set-json={path}={value}")).collect();
     let mut args = vec!["template", "flannel", chart.as_str(), "--namespace", namespace, "--kube-version", "1.36.0"];
@@ -236,7 +282,7 @@ fn the_chart_renders_what_a_server_takes_under_every_value() -> Result<()> {
         };
         ensure!(cni(7)?["cniVersion"] == "1.1.0" && cni(9)? == json!({ "name": "own" }), "the CNI configuration");
         let policy = object(&objects, None, "ValidatingAdmissionPolicy", "flannel-own-node")?.to_string();
-        ensure!(policy.contains("startsWith('example.org/net-')") && policy.contains("system:serviceaccount:case-10:flannel"), "{policy}");
+        ensure!(policy.contains("startsWith('example.org/net-')") && policy.contains("system:serviceaccount:case-13:flannel"), "{policy}");
 
         // Every value of the chart was set by one of the cases.
         let file = lab.folder("manifests")?.join("values.yml");
@@ -275,6 +321,12 @@ fn the_chart_without_values_is_the_manifest() -> Result<()> {
                 if let Some(template) = side.pointer_mut("/spec/template/metadata").and_then(Value::as_object_mut) {
                     template.remove("annotations");
                 }
+                // Go flannel's chart and its manifest differ in this label, and so do ours.
+                for place in ["/spec/template/metadata/labels", "/spec/selector/matchLabels"] {
+                    if let Some(labels) = side.pointer_mut(place).and_then(Value::as_object_mut) {
+                        labels.remove("k8s-app");
+                    }
+                }
                 for value in side["data"].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
                     *value = serde_json::from_str(value.as_str().unwrap_or_default())?;
                 }
@@ -297,5 +349,50 @@ fn texts_that_look_like_switches_and_images_of_go_flannel() -> Result<()> {
     let refused = rendered("kube-flannel", &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")]);
     let said = format!("{:#}", refused.err().context("Go flannel's image was taken")?);
     ensure!(said.contains("ghcr.io/flannel-io/flannel is Go flannel's"), "{said}");
+    Ok(())
+}
+
+/// Who carries packets in user space needs /dev/net/tun, which only privileged containers have; nobody else is privileged.
+#[test]
+fn a_container_is_privileged_when_its_backend_may_carry_packets() -> Result<()> {
+    for (backend, extra, privileged) in [
+        ("vxlan", "{}", false),
+        ("vxlan", r#"{"Mode":"kernel"}"#, false),
+        ("vxlan", r#"{"Mode":"userspace"}"#, true),
+        ("vxlan", r#"{"mode":"Userspace"}"#, true),
+        ("vxlan", r#"{"Mode":"auto"}"#, true),
+        ("vxlan", r#"{"Implementation":"userspace"}"#, false),
+        ("host-gw", "{}", false),
+        ("ipip", "{}", false),
+        ("alloc", "{}", false),
+        ("udp", "{}", true),
+        ("wireguard", "{}", false),
+        ("wireguard", r#"{"Mode":"auto"}"#, false),
+        ("wireguard", r#"{"Implementation":"kernel"}"#, false),
+        ("wireguard", r#"{"Implementation":"auto"}"#, true),
+        ("wireguard", r#"{"implementation":"UserSpace"}"#, true),
+    ] {
+        let text = rendered("kube-flannel", &[("flannel.backend", &format!("{backend:?}")), ("flannel.backendExtra", extra)])?;
+        let (_, main) = text.split_once("- name: kube-flannel\n").context("the daemon's container")?;
+        ensure!(
+            main.contains("privileged: true") == privileged && main.contains("allowPrivilegeEscalation: false") != privileged,
+            "{backend} {extra}: {main}"
+        );
+    }
+    Ok(())
+}
+
+/// Images that no registry has are not pulled; those of a registry are.
+#[test]
+fn images_are_pulled_from_registries_that_have_them() -> Result<()> {
+    let policies = |values: &[(&str, &str)]| -> Result<Vec<String>> {
+        let text = rendered("kube-flannel", values)?;
+        Ok(text.lines().filter_map(|line| line.trim().strip_prefix("imagePullPolicy: ").map(str::to_owned)).collect())
+    };
+    ensure!(policies(&[])? == ["Never", "Never"], "{:?}", policies(&[])?);
+    let own = [("flannel.image.repository", "\"registry.example.org/flannel\"")];
+    ensure!(policies(&own)? == ["Never", "IfNotPresent"], "{:?}", policies(&own)?);
+    let own = [own[0], ("flannel.image.pullPolicy", "\"Always\"")];
+    ensure!(policies(&own)? == ["Never", "Always"], "{:?}", policies(&own)?);
     Ok(())
 }

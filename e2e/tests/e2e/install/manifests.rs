@@ -1,10 +1,10 @@
 //! The manifests: valid to a real server, and each of ours and Go flannel's applies over the other.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
 use serde_json::{Value, json};
 
-use super::{api_server, dry_run, net_conf, object, read, repository};
+use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
 /// The DaemonSet that the server has.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
@@ -15,7 +15,7 @@ fn daemon_set(api: &ApiServer) -> Result<Value> {
 fn a_server_takes_every_manifest() -> Result<()> {
     Lab::run("manifests", |lab| {
         let api = api_server(lab, &["kube-flannel".to_owned()])?;
-        for (file, count) in [("conf/kube-flannel.yml", 8), ("conf/kube-flannel-policy.yml", 2), ("conf/kube-flannel-cleanup.yml", 1)] {
+        for (file, count) in [("conf/kube-flannel.yml", 10), ("conf/kube-flannel-policy.yml", 2), ("conf/kube-flannel-cleanup.yml", 1)] {
             let objects = dry_run(lab, &api, &read(file)?)?;
             ensure!(objects.len() == count, "{file}: {} objects", objects.len());
         }
@@ -25,14 +25,14 @@ fn a_server_takes_every_manifest() -> Result<()> {
             "net-conf"
         );
         let spec = &object(&objects, None, "DaemonSet", "kube-flannel-ds")?["spec"];
-        ensure!(spec["selector"] == json!({ "matchLabels": { "app": "flannel" } }), "another selector cannot be applied over Go flannel's");
         let pod = &spec["template"]["spec"];
         let container = &pod["containers"][0];
         let rights = json!({
             "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-            "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"] },
+            "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"] },
         });
         ensure!(container["securityContext"] == rights, "{}", container["securityContext"]);
+        ensure!(pod["securityContext"] == json!({ "seccompProfile": { "type": "RuntimeDefault" } }), "{}", pod["securityContext"]);
         ensure!(spec["updateStrategy"]["rollingUpdate"] == json!({ "maxUnavailable": 1, "maxSurge": 0 }), "{}", spec["updateStrategy"]);
         for effect in ["NoSchedule", "NoExecute"] {
             let tolerated = json!({ "operator": "Exists", "effect": effect });
@@ -42,28 +42,96 @@ fn a_server_takes_every_manifest() -> Result<()> {
     })
 }
 
+/// The overlay on the page takes the images from a registry, and changes nothing else.
 #[test]
-fn ours_and_go_flannel_s_apply_over_each_other() -> Result<()> {
+fn kustomization_is_the_manifest_and_takes_the_overlay_of_the_page() -> Result<()> {
+    Lab::run("kustomization", |lab| {
+        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let folder = lab.folder("kustomization")?;
+        std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
+        std::fs::create_dir_all(folder.join("overlay"))?;
+        for file in ["kube-flannel.yml", "kustomization.yaml"] {
+            std::fs::copy(repository("conf").join(file), folder.join("flannel-rs/conf").join(file))?;
+        }
+        let page = read("docs/kubernetes.md")?;
+        let overlay = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("no overlay on the page")?;
+        std::fs::write(folder.join("overlay/kustomization.yaml"), overlay)?;
+        let rendered = |name: &str| dry_run(lab, &api, &api.kubectl(&["kustomize", &folder.join(name).display().to_string()])?);
+
+        let (plain, own) = (rendered("flannel-rs/conf")?, rendered("overlay")?);
+        let written = dry_run(lab, &api, &read("conf/kube-flannel.yml")?)?;
+        ensure!(plain.len() == written.len() && own.len() == written.len(), "{} and {} objects", plain.len(), own.len());
+        let set = |objects: &[Value]| -> Result<String> { Ok(object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string()) };
+        ensure!(set(&plain)? == set(&written)?, "the kustomization is another manifest");
+        let changed = set(&written)?.replace("docker.io/flannel-rs/", "registry.example.org/").replace("\"Never\"", "\"IfNotPresent\"");
+        ensure!(set(&own)? == changed, "{} instead of {changed}", set(&own)?);
+        Ok(())
+    })
+}
+
+/// Applies a text.
+fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
+    let file = lab.folder("manifests")?.join("applied.yml");
+    std::fs::write(&file, text)?;
+    api.kubectl(&["apply", "--filename", &file.display().to_string()])
+}
+
+/// The facts by which objects of different origin are one another's.
+#[test]
+fn objects_have_the_labels_and_selectors_of_their_like() -> Result<()> {
+    Lab::run("labels", |lab| {
+        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let (both, one) = (json!({ "app": "flannel", "k8s-app": "flannel" }), json!({ "app": "flannel" }));
+        let (pods_of_both, pods_of_one) =
+            (json!({ "tier": "node", "app": "flannel", "k8s-app": "flannel" }), json!({ "tier": "node", "app": "flannel" }));
+        for (name, text, selector, pods) in [
+            ("Go flannel as released", shapes::released()?, &both, &pods_of_both),
+            ("our manifest", read("conf/kube-flannel.yml")?, &both, &pods_of_both),
+            ("Go flannel's raw manifest", shapes::raw()?, &one, &pods_of_one),
+            ("Go flannel's chart", shapes::charted()?, &one, &pods_of_one),
+            ("our chart", chart::rendered("kube-flannel", &[])?, &one, &pods_of_one),
+        ] {
+            let objects = dry_run(lab, &api, &text)?;
+            let set = object(&objects, None, "DaemonSet", "kube-flannel-ds")?;
+            ensure!(set["spec"]["selector"]["matchLabels"] == *selector, "{name} selects {}", set["spec"]["selector"]);
+            ensure!(set["spec"]["template"]["metadata"]["labels"] == *pods, "{name} has pods with {}", set["spec"]["template"]["metadata"]);
+            ensure!(set["metadata"]["labels"] == *pods, "{name} has a DaemonSet with {}", set["metadata"]["labels"]);
+            for object in objects.iter().filter(|_| selector == &both) {
+                ensure!(object["metadata"]["labels"]["k8s-app"] == "flannel", "{name}: {} lacks the label", object["metadata"]);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn each_applies_over_its_like_and_is_refused_over_the_other() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
-        let api = api_server(lab, &[])?;
-        let apply = |file: &str| api.kubectl(&["apply", "--filename", &repository(file).display().to_string()]);
+        let api = api_server(lab, &["kube-flannel".to_owned()])?;
         let containers = |set: &Value| -> Vec<String> {
             let spec = &set["spec"]["template"]["spec"];
             let all = [&spec["initContainers"], &spec["containers"]].into_iter().flat_map(|list| list.as_array().cloned().unwrap_or_default());
             all.map(|container| container["name"].as_str().unwrap_or_default().to_owned()).collect()
         };
-        let (theirs, ours) = ("e2e/tests/manifests/go-shaped.yml", "conf/kube-flannel.yml");
-        apply(theirs)?;
-        let first = daemon_set(&api)?;
-        apply(ours)?;
-        let second = daemon_set(&api)?;
-        ensure!(containers(&second) == ["install-cni-plugin", "kube-flannel"], "{:?}", containers(&second));
-        apply(theirs)?;
-        let third = daemon_set(&api)?;
-        ensure!(third["spec"] == first["spec"], "what was ours is left:\n{}\nand at first\n{}", third["spec"], first["spec"]);
-        apply(ours)?;
-        ensure!(daemon_set(&api)?["spec"] == second["spec"], "what was theirs is left");
-        ensure!(first["metadata"]["uid"] == third["metadata"]["uid"], "the DaemonSet was replaced, not changed");
+        let (manifest, chart) = (read("conf/kube-flannel.yml")?, chart::rendered("kube-flannel", &[])?);
+        for (theirs, ours, other) in
+            [(shapes::released()?, &manifest, &chart), (shapes::charted()?, &chart, &manifest), (shapes::raw()?, &chart, &manifest)]
+        {
+            apply(lab, &api, &theirs)?;
+            let first = daemon_set(&api)?;
+            apply(lab, &api, ours)?;
+            let second = daemon_set(&api)?;
+            ensure!(containers(&second) == ["install-cni-plugin", "kube-flannel"], "{:?}", containers(&second));
+            apply(lab, &api, &theirs)?;
+            let third = daemon_set(&api)?;
+            ensure!(third["spec"] == first["spec"], "what was ours is left:\n{}\nand at first\n{}", third["spec"], first["spec"]);
+            apply(lab, &api, ours)?;
+            ensure!(daemon_set(&api)?["spec"] == second["spec"], "what was theirs is left");
+            ensure!(first["metadata"]["uid"] == third["metadata"]["uid"], "the DaemonSet was replaced, not changed");
+            let refused = apply(lab, &api, other);
+            ensure!(refused.as_ref().is_err_and(|why| format!("{why:#}").contains("field is immutable")), "the other selector: {refused:?}");
+            api.kubectl(&["delete", "--namespace=kube-flannel", "daemonset", "kube-flannel-ds"])?;
+        }
         Ok(())
     })
 }

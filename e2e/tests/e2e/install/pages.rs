@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, eventually_ok};
 
-use super::{images, read, repository};
+use super::{images, read, repository, shapes};
 use crate::operator::{Operator, blocks};
 
 /// Pages and the heading after which their commands count; "" is the whole page.
@@ -31,6 +31,14 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("kubectl delete node node-1", "its kubelet would have to be restarted: kube::nodes and kube::configuration register Nodes anew"),
     ("kubeadm init --apiserver-advertise-address=192.168.56.11 --pod-network-cidr=10.244.0.0/16", "there is no kubeadm here"),
     ("helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16", "the cluster here has another pod network"),
+    (SELINUX[0], "there is no SELinux here"),
+    (SELINUX[1], "the same"),
+];
+
+/// What gives the pods another type.
+const SELINUX: [&str; 2] = [
+    "helm upgrade --install flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16 --set flannel.podSecurityContext.seLinuxOptions.type=spc_t",
+    r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"template": {"spec": {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}}}}'"#,
 ];
 
 /// What adds to kubelet's arguments.
@@ -71,12 +79,28 @@ const WHILE_THERE: &[&str] = &[
     "kubectl get nodes -o custom-columns='NAME:.metadata.name,PUBLIC-IP:.metadata.annotations.flannel\\.alpha\\.coreos\\.com/public-ip'",
     "kubectl apply -f conf/kube-flannel-policy.yml",
     "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds",
+    r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "5%"}}}}'"#,
+    "kubectl get daemonset --all-namespaces -l app=flannel -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,SELECTOR:.spec.selector.matchLabels'",
     "kubectl -n kube-flannel get configmap kube-flannel-cfg -o yaml | grep -vE 'resourceVersion:|uid:' > kube-flannel-cfg.yaml",
     "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf",
     "kubectl apply -f go-flannel.yml",
     "kubectl apply -f kube-flannel-cfg.yaml",
     "kubectl -n default delete role,rolebinding flannel",
+    "kubectl -n kube-flannel delete role,rolebinding flannel-pods",
     "kubectl delete -f conf/kube-flannel-policy.yml",
+];
+
+/// What crosses from one selector to another: `kube::upstream` runs these, while packets flow.
+const CROSSED: &[&str] = &[
+    "helm upgrade flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16",
+    "helm rollback flannel --namespace kube-flannel",
+    "kubectl -n kube-flannel label pods -l app=flannel k8s-app=flannel pod-template-generation-",
+    "kubectl -n kube-flannel label pods -l app=flannel pod-template-generation-",
+    "kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan",
+    "kubectl -n kube-flannel delete secret -l owner=helm,name=flannel",
+    "helm install flannel conf/chart --namespace kube-flannel --take-ownership --set podCidr=10.244.0.0/16",
+    "kubectl -n kube-system delete daemonset -l app=flannel",
+    "kubectl -n kube-system delete configmap/kube-flannel-cfg serviceaccount/flannel",
 ];
 
 /// What runs on a node, while the network is there.
@@ -104,7 +128,7 @@ fn every_command_on_the_pages_runs_or_has_a_reason_not_to() -> Result<()> {
         let part = if heading.is_empty() { part } else { part.split_once("\n## ").map_or(part, |(part, _)| part) };
         on_pages.extend(blocks(part).into_iter().flatten());
     }
-    let run = [WHILE_THERE, REMOVAL, CHART, &[ON_A_NODE]].concat();
+    let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
     let known: BTreeSet<String> = run.into_iter().chain(NOT_HERE.iter().map(|(command, _)| *command)).map(str::to_owned).collect();
     ensure!(on_pages == known, "neither run nor listed: {:?}; not on a page: {:?}", on_pages.difference(&known), known.difference(&on_pages));
     Ok(())
@@ -131,7 +155,7 @@ fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
 
         let shell = Operator::of(lab, &cluster.api)?;
         std::os::unix::fs::symlink(std::fs::canonicalize(repository("conf"))?, shell.folder().join("conf"))?;
-        std::fs::copy(repository("e2e/tests/manifests/go-shaped.yml"), shell.folder().join("go-flannel.yml"))?;
+        std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released()?)?;
 
         // Up to the policy with ours, then Go flannel's manifest over it, and back.
         shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;

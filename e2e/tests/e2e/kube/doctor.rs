@@ -8,8 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
 use serde_json::Value;
 
+use crate::install::shapes;
 use crate::kube::bed::{MINUTES, SOON, turn};
 use crate::kube::installed::{apply_pods, impatient, install, manifest, require_reach, with_images};
+use crate::kube::upstream::require_installed;
 use crate::operator::{Operator, texts, ways_out_of_the_trap};
 
 /// The name of the flannel pod on a node that runs now.
@@ -219,6 +221,29 @@ fn the_api_by_its_service(operator: &Operator, cluster: &Cluster) -> Result<()> 
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
     expect(operator, cluster, &[])?;
     require_reach(cluster)
+}
+
+#[test]
+fn a_pod_that_no_daemon_set_owns_is_named_and_adopted() -> Result<()> {
+    let _turn = turn();
+    Lab::run("cluster: orphans", |lab| {
+        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
+        let operator = Operator::of(lab, &cluster.api)?;
+        install(&cluster, &impatient(&shapes::raw()?))?;
+        apply_pods(&cluster)?;
+        require_reach(&cluster)?;
+        // The label is forgotten.
+        operator.run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
+        cluster.apply(&manifest(|text| impatient(&text))?)?;
+        let report = expect(&operator, &cluster, &["daemon-set"])?;
+        let finding = &report["findings"][0];
+        ensure!(finding["severity"] == "degraded" && finding["remedy"]["on"] == "a node with kubectl", "{finding:#}");
+        let command = finding["remedy"]["commands"][0].as_str().context("a command")?;
+        println!("{command}\n{}", operator.run(command)?);
+        require_installed(&cluster)?;
+        expect(&operator, &cluster, &[])?;
+        require_reach(&cluster)
+    })
 }
 
 /// The doctor in the pod of a node whose kubelet the API server does not reach.

@@ -103,6 +103,27 @@ fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
 }
 
 #[test]
+fn vxlan_with_kube_proxy_by_nftables_with_masquerade_and_without() -> Result<()> {
+    let _turn = turn();
+    Lab::run("cluster: vxlan, nftables", |lab| {
+        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?)?;
+        let text = manifest(|text| impatient(&text).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true"))?;
+        install(&cluster, &text)?;
+        require_published(&cluster, "vxlan")?;
+        require_traffic(&cluster)?;
+        require_translated(&cluster)?;
+
+        let without = text.replace("        - --ip-masq\n", "");
+        ensure!(text != without, "the manifest has other arguments");
+        install(&cluster, &without)?;
+        require_traffic(&cluster)?;
+        let (outside, inside, pod) = (seen_outside(&cluster)?, seen_inside(&cluster)?, first_pod(&cluster)?);
+        ensure!(outside == pod && inside == pod, "{pod} is seen outside as {outside}, inside as {inside}");
+        require_no_failed_sandbox(&cluster)
+    })
+}
+
+#[test]
 fn dual_stack_with_kube_proxy_by_iptables() -> Result<()> {
     dual_stack(ProxyMode::Iptables)
 }

@@ -39,6 +39,18 @@ pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
     Ok(change(std::fs::read_to_string(repository("conf/kube-flannel.yml"))?))
 }
 
+/// What `helm install` with these arguments applies, with its namespace; probes are impatient.
+pub(super) fn chart(args: &[&str]) -> Result<String> {
+    let mut command = Command::new(binaries::helm()?);
+    command.arg("template").arg("flannel").arg(repository("conf/chart")).args(["--namespace", "kube-flannel", "--kube-version", "1.36.0"]);
+    let output = command.args(args).output()?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-flannel, labels: {pod-security.kubernetes.io/enforce: privileged}}}\n";
+    Ok(namespace.to_owned() + &impatient(&String::from_utf8(output.stdout)?))
+}
+
 pub(super) fn with_images(options: ClusterOptions) -> Result<ClusterOptions> {
     Ok(images()?.into_iter().fold(options, ClusterOptions::image))
 }

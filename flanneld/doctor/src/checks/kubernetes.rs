@@ -5,10 +5,11 @@ use super::rights::{self, Refusal};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::daemon::Launch;
+use crate::facts::daemon::{DaemonPod, Launch, NAMESPACE};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use std::collections::BTreeSet;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -38,6 +39,15 @@ pub const CHECKS: &[Check] = &[
         explains: &["lease", "config"],
         waits: false,
         judge: pod_cidr,
+    },
+    Check {
+        id: "daemon-set",
+        severity: Severity::Broken,
+        title: "A pod of flannel does not fit the DaemonSet",
+        needs: &[Need::DaemonPods],
+        explains: &[],
+        waits: true,
+        judge: daemon_pods,
     },
 ];
 
@@ -113,6 +123,75 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         }
         None => finding.run("kubectl -n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr"),
     }]
+}
+
+/// The label that Go flannel's released manifest and ours select by, beside `app`.
+const LABEL: &str = "k8s-app";
+/// The label by which a DaemonSet knows its present template, as a count: pods of another DaemonSet with the same count would stay as they are.
+const GENERATION: &str = "pod-template-generation";
+/// Deletes the DaemonSet; the pods stay, and the next one adopts them.
+const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
+
+fn daemon_pods(facts: &Facts) -> Vec<Finding> {
+    let Some(pods) = facts.daemon.pods.known() else { return Vec::new() };
+    let namespace = match &facts.daemon.launch {
+        Launch::Kubernetes { namespace, .. } => namespace.as_str(),
+        Launch::Systemd => NAMESPACE,
+    };
+    let kubectl = format!("kubectl -n {}", word(namespace));
+    let label = format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-");
+    let show = |pod: &DaemonPod| {
+        let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        (
+            format!("{}: owner {}, labels {}", pod.name, pod.owner.as_deref().unwrap_or("none"), labels.join(",")),
+            format!("{kubectl} get pods --show-labels"),
+        )
+    };
+    let mut findings: Vec<Finding> = Vec::new();
+    for pod in pods.iter().filter(|pod| pod.owner.is_none()) {
+        let (text, from) = show(pod);
+        let finding = Finding::new(
+            "daemon-set",
+            Severity::Degraded,
+            &pod.name,
+            format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
+            "nothing updates or replaces it; a DaemonSet adopts it when its labels fit the selector, and until then the DaemonSet's own pod waits for the port or runs beside it",
+        )
+        .seen(text, from);
+        findings.push(match pod.labels.contains_key(LABEL) {
+            false => finding.run(&label),
+            true => finding.run(format!("{kubectl} get daemonsets -o wide")),
+        });
+    }
+    let owners: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.owner.as_deref()).collect();
+    if owners.len() > 1 {
+        let names: Vec<&str> = owners.into_iter().collect();
+        let finding = Finding::new(
+            "daemon-set",
+            Severity::Broken,
+            "",
+            format!("pods of {} run flanneld on this node", names.join(" and ")),
+            "two daemons undo each other's work; delete the DaemonSet that you do not want",
+        );
+        let seen = pods.iter().map(show);
+        findings.push(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(format!("{kubectl} get daemonsets -o wide")));
+    }
+    if let (true, Some(pod)) = (findings.is_empty(), pods.iter().find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))) {
+        let (text, from) = show(pod);
+        let finding = Finding::new(
+            "daemon-set",
+            Severity::Risk,
+            "",
+            "conf/kube-flannel.yml cannot be applied over the DaemonSet of this pod",
+            format!(
+                "Kubernetes refuses to change a selector, and this DaemonSet does not select by {LABEL}, as Go flannel's raw file and chart do not; \
+                 these commands replace it and keep its pods running. For a release of Helm, use helm upgrade instead"
+            ),
+        );
+        let apply = "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf";
+        findings.push(finding.seen(text, from).run(label).run(format!("{kubectl} {KEEP_PODS}")).run(apply));
+    }
+    findings
 }
 
 #[cfg(test)]

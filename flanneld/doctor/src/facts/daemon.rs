@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+/// The namespace that the manifests have.
+pub const NAMESPACE: &str = "kube-flannel";
+
 /// The daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
@@ -34,6 +37,21 @@ pub struct Daemon {
     pub drift: Fact<Vec<Drift>>,
     /// Objects of the kernel that are not as wanted, with the kernel's errors.
     pub kernel_trouble: Fact<String>,
+    /// On Kubernetes, the pods of flannel on this node, this daemon's included.
+    pub pods: Fact<Vec<DaemonPod>>,
+}
+
+/// A pod of flannel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonPod {
+    /// Its name.
+    pub name: String,
+    /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
+    pub owner: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether our chart made it.
+    pub charted: bool,
 }
 
 /// How the daemon is started.

@@ -35,6 +35,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         launch: launch(&look.places),
         arguments: options.arguments.clone(),
         id_given: options.get("node-id").is_some(),
+        pods: Fact::Absent,
         ..Daemon::default()
     };
     let env = super::env(subnet_file);

@@ -1,12 +1,10 @@
 //! Where flannel's DaemonSet is: its pods are told, and a node has the names of their logs.
 
 use super::places::Places;
-use crate::facts::daemon::Launch;
+use crate::facts::daemon::{Launch, NAMESPACE};
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 
-/// The namespace that the manifest has.
-const USUAL: &str = "kube-flannel";
 /// What the names of flannel's pods begin with.
 const PODS: &str = "kube-flannel-ds-";
 /// The container of the daemon in them.
@@ -30,7 +28,7 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     });
     match found.min() {
         Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
-        None => Launch::Kubernetes { namespace: USUAL.to_owned(), assumed: true },
+        None => Launch::Kubernetes { namespace: NAMESPACE.to_owned(), assumed: true },
     }
 }
 

@@ -208,6 +208,15 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("api-by-service", |facts| inside(&mut facts.kubernetes).by_service_unanswered = true),
     ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some("403 Forbidden: cannot patch nodes/status".to_owned())),
     ("pod-cidr", |facts| inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())),
+    ("daemon-set", |facts| inside(&mut facts.daemon.pods)[0].owner = None),
+    ("daemon-set", |facts| {
+        let mut other = inside(&mut facts.daemon.pods)[0].clone();
+        (other.name, other.owner) = ("flannel-x".to_owned(), Some("DaemonSet/flannel".to_owned()));
+        inside(&mut facts.daemon.pods).push(other);
+    }),
+    ("daemon-set", |facts| {
+        inside(&mut facts.daemon.pods)[0].labels.remove("k8s-app");
+    }),
     ("ip-forward", |facts| sysctls(facts).ip_forward = Some(0)),
     ("ipv6-forwarding", |facts| sysctls(facts).v6_forwarding = Some(0)),
     ("br-netfilter", |facts| {
@@ -345,6 +354,7 @@ pub fn withhold(facts: &mut Facts, need: Need) {
         Need::Daemons => host.daemons = Fact::unavailable(WHY),
         Need::Running => daemon.running = Fact::unavailable(WHY),
         Need::Silent => daemon.silent = Fact::unavailable(WHY),
+        Need::DaemonPods => daemon.pods = Fact::unavailable(WHY),
         Need::Reasons => daemon.reasons = Fact::unavailable(WHY),
         Need::Choice => daemon.choice = Fact::unavailable(WHY),
         Need::Drift => daemon.drift = Fact::unavailable(WHY),

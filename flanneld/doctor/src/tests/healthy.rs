@@ -1,7 +1,7 @@
 //! A node on which nothing is wrong, with vxlan, both families and two peers.
 
 use crate::fact::Fact;
-use crate::facts::daemon::{Choice, Daemon, Launch};
+use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
 use crate::facts::host::{Checksums, Fill, Host, Interface, Neighbours, Route, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
@@ -150,6 +150,12 @@ pub fn healthy() -> Facts {
             subnet_file: "/run/flannel/subnet.env".into(),
             drift: Fact::Known(Vec::new()),
             kernel_trouble: Fact::Absent,
+            pods: Fact::Known(vec![DaemonPod {
+                name: "kube-flannel-ds-1".to_owned(),
+                owner: Some("DaemonSet/kube-flannel-ds".to_owned()),
+                labels: [("app", "flannel"), ("k8s-app", "flannel")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                charted: false,
+            }]),
         },
         store: Store {
             place: "etcd at http://192.0.2.250:2379".to_owned(),
