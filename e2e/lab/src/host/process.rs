@@ -21,6 +21,10 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
+/// Where this machine's own node may have left what a daemon or the doctor would take for the host's: there, each host has its own.
+const PLACES: [&str; 7] =
+    ["/etc/cni", "/etc/default", "/etc/systemd/system", "/usr/lib/systemd/system", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods"];
+
 /// So many files are handed over at most.
 const FILES: usize = 32;
 
@@ -114,6 +118,8 @@ pub(crate) struct Machine {
     pub(crate) hostname: String,
     /// Its `/run`: locks and sockets of one host must not meet those of another.
     pub(crate) run: PathBuf,
+    /// The folder of its own [`PLACES`].
+    pub(crate) places: PathBuf,
 }
 
 /// A running process, killed on drop.
@@ -134,7 +140,7 @@ impl Process {
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
-                furnish(machine).context("giving the host a name, /sys and /run")?;
+                furnish(machine).context("giving the host a name and files of its own")?;
                 let mut command = launch.command();
                 // Nothing of the tester's own environment may change what is tested.
                 for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_")) {
@@ -273,13 +279,18 @@ impl Drop for Process {
     }
 }
 
-/// Gives the calling thread, and so its children, a host name, `/sys` and `/run` of their own.
-fn furnish(machine: &Machine) -> nix::Result<()> {
+/// Gives the calling thread, and so its children, a host name, `/sys`, `/run` and [`PLACES`] of their own.
+fn furnish(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
     // Containers may forbid this one; then /sys/class/net shows the outer interfaces, which the daemon does not read.
     let _ = mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NONE);
     mount(Some(&machine.run), "/run", NONE, MsFlags::MS_BIND, NONE)?;
-    sethostname(&machine.hostname)
+    for place in PLACES.into_iter().filter(|place| Path::new(place).is_dir()) {
+        let own = machine.places.join(place.replace('/', "-"));
+        std::fs::create_dir_all(&own)?;
+        mount(Some(&own), place, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {place}"))?;
+    }
+    Ok(sethostname(&machine.hostname)?)
 }
