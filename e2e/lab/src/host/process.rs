@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,8 +23,9 @@ use crate::net::netns::Netns;
 use crate::site::Site;
 
 /// Where this machine's own node may have left what a daemon or the doctor would take for the host's: there, each host has its own.
-const PLACES: [&str; 7] =
-    ["/etc/cni", "/etc/default", "/etc/systemd/system", "/usr/lib/systemd/system", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods"];
+const PLACES: [&str; 6] = ["/etc/cni", "/etc/default", "/etc/systemd/system", "/usr/lib/systemd/system", "/var/lib/cni", "/var/log/pods"];
+/// The folder of kubelet's, by which the doctor knows a node of Kubernetes: it must not be there at all.
+const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
 /// So many files are handed over at most.
 const FILES: usize = 32;
@@ -292,5 +294,25 @@ fn furnish(machine: &Machine) -> Result<()> {
         std::fs::create_dir_all(&own)?;
         mount(Some(&own), place, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {place}"))?;
     }
+    hide_kubelet(&machine.places)?;
     Ok(sethostname(&machine.hostname)?)
+}
+
+/// Puts a folder of links in the place of kubelet's parent: to all that is there but kubelet.
+fn hide_kubelet(places: &Path) -> Result<()> {
+    const NONE: Option<&str> = None;
+    let (parent, kubelet) = KUBELET;
+    if !Path::new(parent).join(kubelet).exists() {
+        return Ok(());
+    }
+    let (links, machine) = (places.join("links"), places.join("machine"));
+    std::fs::create_dir_all(&links)?;
+    std::fs::create_dir_all(&machine)?;
+    mount(Some(parent), &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
+    mount(NONE, &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, NONE)?;
+    for entry in std::fs::read_dir(&machine)?.flatten().filter(|entry| entry.file_name() != kubelet) {
+        // Another process of the host may have made it.
+        let _ = symlink(entry.path(), links.join(entry.file_name()));
+    }
+    mount(Some(&links), parent, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {parent}"))
 }
