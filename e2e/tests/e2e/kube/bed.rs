@@ -61,9 +61,14 @@ pub(super) struct Bed {
 impl Bed {
     /// Hosts without Nodes and daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
+    }
+
+    /// The same, with an API server that the test starts.
+    pub(super) fn with(lab: &Lab, hosts: u8, net_conf: &str, start: impl Fn(&Host) -> Result<ApiServer>) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?])?;
-        let api = ApiServer::start(&machine, Families::Dual)?;
+        let api = start(&machine)?;
         let uplink = |number| Uplink::enp0s8(&lan, number)?.gateway("192.168.56.199")?.gateway("fd00:56::199");
         let hosts = (1..=hosts).map(|number| lab.host(&format!("h{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
         let file = lab.folder("")?.join("net-conf.json");
@@ -76,14 +81,18 @@ impl Bed {
     /// Hosts with a Node, a ready daemon and a pod each, all of which reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let mut bed = Bed::empty(lab, hosts, net_conf)?;
-        for number in 1..=usize::from(hosts) {
-            let node = bed.node(number);
-            bed.admin().create_node(&node)?;
-        }
-        bed.start_daemons()?;
-        bed.start_pods()?;
-        bed.reach()?;
+        bed.populate()?;
         Ok(bed)
+    }
+
+    /// A Node, a ready daemon and a pod for each host, all of which reach each other.
+    pub(super) fn populate(&mut self) -> Result<()> {
+        for number in 1..=self.hosts.len() {
+            self.admin().create_node(&self.node(number))?;
+        }
+        self.start_daemons()?;
+        self.start_pods()?;
+        self.reach()
     }
 
     /// The Node of a host, from 1: both families.
