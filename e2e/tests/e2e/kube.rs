@@ -3,6 +3,7 @@
 mod bed;
 mod checks;
 mod cluster;
+mod conformance;
 mod credentials;
 mod doctor;
 mod families;
@@ -19,5 +20,6 @@ mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
+mod vm;
 
 pub(crate) use bed::turn;
