@@ -16,6 +16,8 @@ DESTDIR ?=
 SECONDS ?= 60
 # make image
 ARCH ?=
+# make conformance
+FOCUS ?=
 # make test-vm
 ALL ?=
 # make test-interop, make bench
@@ -34,7 +36,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak test-interop test-images test-vm fuzz cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak conformance test-interop test-images test-vm fuzz cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -118,6 +120,15 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_RESTARTS=200 FLANNEL_TEST_PORTS=12 FLANNEL_TEST_PORT_STAYS=20 FLANNEL_TEST_PSK=200 \
 	  ./e2e/vm/test.sh 7200 --nocapture vm::wireguard::restarts vm::wireguard::keys $(VM_REST)
 	FLANNEL_BIN_DIR=$(CURDIR)/target/release ./e2e/vm/test.sh 1500 --nocapture vm_scale::
+	$(MAKE) --no-print-directory conformance
+
+conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables and nftables: half an hour [ARGS=dual_stack FOCUS=regular expression]
+	./e2e/setup.sh conformance
+	cargo build --workspace
+	rm -rf target/conformance
+	@# One cluster after the other: these tests measure time.
+	$(if $(FOCUS),FLANNEL_TEST_FOCUS='$(FOCUS)') cargo test -p e2e --test e2e -- --ignored --nocapture --test-threads=1 kube::conformance::$(ARGS)
+	@echo "conformance: target/conformance/table.md has the results"
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)
@@ -150,7 +161,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 # With ALL=1 also what other tests show on this machine's kernel: the suites of other backends.
 VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
 # What `make test` leaves to `make test-vm` and `make soak`: a busy machine emulates at half the speed, and twelve minutes must still do.
-VM_REST := vm::ipip::a_firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::a_port vm::wireguard_silent::
+VM_REST := kube::vm:: vm::ipip::a_firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::a_port vm::wireguard_silent::
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; most of it is a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm

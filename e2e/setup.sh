@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | test]      (test is all of it, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | test]      (test is all of it, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -178,6 +178,30 @@ container_runtime() {
     ln -sfn "$folder" "$cache/images"
 }
 
+# Kubernetes' own tests, and the images that they name.
+conformance_now() {
+    local folder=$cache/conformance-1.36
+    if [ ! -x "$folder/e2e.test" ]; then
+        find_go 26
+        say "Kubernetes' tests from their Go modules into $folder (two minutes, once)"
+        PATH="$(dirname "$go"):$PATH" "$here/conformance/build.sh" "$folder"
+    fi
+    if [ ! -x "$cache/coredns-1.14/coredns" ]; then
+        find_go 26
+        say "CoreDNS from its Go modules into $cache/coredns-1.14 (a minute, once)"
+        PATH="$(dirname "$go"):$PATH" "$here/coredns/build.sh" "$cache/coredns-1.14"
+    fi
+    # A changed recipe makes new images.
+    folder=$cache/conformance-images-$(cat "$here/conformance/images.sh" "$here/../conf/image/mkimage.py" | cksum | cut -d' ' -f1)
+    if [ ! -e "$folder/pause.tar" ]; then
+        has apt-get || fail "there is no apt-get here: the images of Kubernetes' tests are made of Debian's packages"
+        say "the images of Kubernetes' tests into $folder"
+        rm -rf "$cache"/conformance-images-*
+        "$here/conformance/images.sh" "$cache/conformance-1.36" "$cache/coredns-1.14" "$folder"
+    fi
+    ln -sfn "$folder" "$cache/conformance-images"
+}
+
 # The reference CNI plugins, to which ours delegates.
 cni_now() {
     local folder=${FLANNEL_CNI_DIR:-$cache/cni-1.9.1}
@@ -253,7 +277,8 @@ case $what in
     demo-etcd) demo_packages; install_packages; etcd_now ;;
     demo-kube) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now ;;
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
-    vm) test_packages; build_packages; install_packages; etcd_now; vm_now ;;
+    vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
+    conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
     test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
-    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm or test" ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance or test" ;;
 esac

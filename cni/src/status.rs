@@ -38,8 +38,47 @@ pub fn of(subnet_file: &Path) -> Daemon {
     match read(&path) {
         Ok(Some((text, alive))) => judge(&path, &text, alive),
         Ok(None) => Daemon::Unknown,
-        Err(error) => Daemon::NotReady(format!("{} cannot be read: {error}", path.display())),
+        Err(error) => Daemon::NotReady(unreadable(&path, &error)),
     }
+}
+
+/// Why a new pod would not work on this node; `None` if it would, or if nothing is known.
+///
+/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. So a store that is away and a daemon
+/// that restarts are no obstacles: the network that pods need is in the kernel.
+pub fn obstacle(subnet_file: &Path) -> Option<String> {
+    let path = path(subnet_file);
+    let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
+    match read(&path) {
+        Ok(Some((text, alive))) => obstacle_in(&path, &text, alive, exists),
+        Ok(None) => None,
+        Err(error) => Some(unreadable(&path, &error)),
+    }
+}
+
+fn obstacle_in(path: &Path, text: &[u8], alive: bool, exists: impl Fn(&str) -> bool) -> Option<String> {
+    let status: Value = serde_json::from_slice(text).unwrap_or_default();
+    let Some(pods) = status.get("pods") else {
+        // A daemon of an earlier version does not tell the two apart.
+        return match judge(path, text, alive) {
+            Daemon::NotReady(why) => Some(why),
+            Daemon::Unknown | Daemon::Ready => None,
+        };
+    };
+    let known = reasons(pods);
+    if !known.is_empty() {
+        return Some(format!("new pods would not work: {known}"));
+    }
+    let devices = pods.get("devices").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let gone = devices.iter().filter_map(Value::as_str).find(|device| !exists(device))?;
+    Some(match alive {
+        true => format!("new pods would not work: there is no device {gone}"),
+        false => format!("new pods would not work: there is no device {gone}, and flanneld is not running"),
+    })
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("{} cannot be read: {error}", path.display())
 }
 
 /// Why there may be no subnet.env.
@@ -127,5 +166,30 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot be read")));
+    }
+
+    #[test]
+    fn an_obstacle_is_what_a_pod_lacks_only() {
+        let rules = r#"{"condition":"rules","reason":"no iptables"}"#;
+        let status = |ready: bool, pods: &str| format!(r#"{{"ready":{ready},"reasons":[{{"condition":"store","reason":"away"}}],"pid":7{pods}}}"#);
+        let pods = |reasons: &str, devices: &str| format!(r#","pods":{{"reasons":[{reasons}],"devices":[{devices}]}}"#);
+        let cases = [
+            ("ready", status(true, &pods("", "\"there\"")), true, None),
+            ("the store is away", status(false, &pods("", "\"there\"")), true, None),
+            ("no daemon runs", status(false, &pods("", "\"there\"")), false, None),
+            ("no device is needed", status(false, &pods("", "")), false, None),
+            ("no rules", status(false, &pods(rules, "\"there\"")), true, Some("rules: no iptables")),
+            ("no rules, and no daemon", status(false, &pods(rules, "")), false, Some("rules: no iptables")),
+            ("no device", status(true, &pods("", "\"there\",\"gone\"")), true, Some("there is no device gone")),
+            ("no device, and no daemon", status(true, &pods("", "\"gone\"")), false, Some("flanneld is not running")),
+            ("an earlier daemon", status(true, ""), true, None),
+            ("an earlier daemon that is not ready", status(false, ""), true, Some("store: away")),
+            ("an earlier daemon that ended", status(true, ""), false, Some("not running")),
+            ("half a file", "{".to_owned(), true, Some("no \"ready\"")),
+        ];
+        for (name, text, alive, wanted) in cases {
+            let found = obstacle_in(Path::new("status"), text.as_bytes(), alive, |device| device == "there");
+            assert!(found.as_ref().map(|why| wanted.is_some_and(|wanted| why.contains(wanted))) == wanted.map(|_| true), "{name}: {found:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 One archive is an OCI layout and, by its manifest.json, what `docker load` before Docker 25 reads. Equal contents give equal bytes:
 entries are sorted, and every time is SOURCE_DATE_EPOCH (0 if unset).
 
-usage: mkimage.py --out FILE --ref NAME:TAG --arch amd64|arm64 [--entrypoint PATH] [--label KEY=VALUE]... [--level 1..9] ROOT
+usage: mkimage.py --out FILE --ref NAME:TAG --arch amd64|arm64 [--entrypoint PATH] [--command WORD]... [--label KEY=VALUE]... [--level 1..9] ROOT
 ROOT is the folder that becomes the image's root. All files belong to root; their modes are kept.
 """
 
@@ -72,6 +72,8 @@ def archive(options, epoch):
     config = {"Env": ["PATH=" + PATH], "WorkingDir": "/", "Labels": dict(label.split("=", 1) for label in options.label)}
     if options.entrypoint:
         config["Entrypoint"] = [options.entrypoint]
+    if options.command:
+        config["Cmd"] = options.command
     image = text({
         "created": created,
         "architecture": options.arch,
@@ -117,6 +119,7 @@ def main():
     parser.add_argument("--ref", required=True)
     parser.add_argument("--arch", required=True, choices=["amd64", "arm64"])
     parser.add_argument("--entrypoint")
+    parser.add_argument("--command", action="append", default=[])
     parser.add_argument("--label", action="append", default=[])
     parser.add_argument("--level", type=int, default=9)
     parser.add_argument("root")

@@ -16,9 +16,10 @@ mount --bind "$VM/modules" "/lib/modules/$(uname -r)"
 "$VM/busybox" hostname vm
 ip link set lo up
 cd "$WORK"
-# As on a host that has had pods for a while.
-modprobe br_netfilter
-modprobe tun
+# Before the tests: two of them that wanted the same module at once would get an error, `Unknown device type`.
+for module in veth bridge br_netfilter vxlan ipip tun wireguard sch_netem; do
+    modprobe "$module" || { echo "the kernel has no module $module"; echo "RESULT 1"; "$VM/busybox" poweroff -f; }
+done
 mkdir -p /dev/net
 [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200
 "$@"

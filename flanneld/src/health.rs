@@ -12,6 +12,7 @@ pub use figures::Figures;
 
 use jiff::Timestamp;
 use node_api::{Kernel, Node, Notice, Reason, Rules};
+use run_dir::status_file::Pods;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +47,10 @@ struct Inner {
     notices: BTreeMap<&'static str, String>,
     /// What the lease publishes of the device: its name and hardware address.
     vtep: Option<(String, String)>,
+    /// The devices that carry packets of pods to other nodes.
+    devices: Vec<String>,
+    /// Another node took this node's subnet.
+    lost: Option<String>,
     /// Conditions changed, or what is published.
     changed: Arc<Notify>,
 }
@@ -95,6 +100,8 @@ impl Health {
             node: Node::default(),
             notices: BTreeMap::new(),
             vtep: None,
+            devices: Vec::new(),
+            lost: None,
             changed: Arc::default(),
         })));
         health.condition(Condition::Start, Some("starting"));
@@ -139,6 +146,30 @@ impl Health {
         self.inner().vtep.clone()
     }
 
+    /// Notes the devices that carry packets of pods to other nodes.
+    pub fn carried_by(&self, devices: Vec<String>) {
+        self.inner().devices = devices;
+    }
+
+    /// Notes that another node took this node's subnet.
+    pub fn lost(&self, why: &str) {
+        let mut inner = self.inner();
+        inner.lost = Some(why.to_owned());
+        inner.changed.notify_one();
+    }
+
+    /// What a new pod needs of this node's network. `None` during a start: the network of the daemon before is still in the kernel.
+    pub fn pods(&self) -> Option<Pods> {
+        let inner = self.inner();
+        if inner.conditions.contains_key(&Condition::Start) {
+            return None;
+        }
+        let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
+        let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
+        let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
+        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.to_string(), why)).collect(), devices: inner.devices.clone() })
+    }
+
     /// The network restarts: not ready, and nothing is known of the one before.
     pub fn start_over(&self, why: &str) {
         let mut inner = self.inner();
@@ -148,6 +179,8 @@ impl Health {
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.vtep = None;
+        inner.devices.clear();
+        inner.lost = None;
         inner.figures = Figures::default();
         inner.node = inner.process.clone();
         inner.changed.notify_one();

@@ -12,11 +12,16 @@ const PACE: Duration = Duration::from_millis(250);
 
 /// Keeps the file until `stop`. It stays then: that nobody holds it any more says that the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
+    let before = run_dir::status_file::read(&subnet_file).ok().flatten();
+    let mut pods = before.map(|said| said.status.pods).unwrap_or_default();
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
         let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
-        match writer.put(&Status { reasons, version: options::version(), vtep: health.vtep() }) {
+        if let Some(now) = health.pods() {
+            pods = now;
+        }
+        match writer.put(&Status { reasons, version: options::version(), vtep: health.vtep(), pods: pods.clone() }) {
             Ok(()) => trouble.clear(),
             // The claim on subnet.env ends one of the two.
             Err(error @ StatusError::Held(_)) => debug!("{error}"),
@@ -45,6 +50,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
 mod tests {
     use super::*;
     use crate::health::condition::Condition;
+    use run_dir::status_file::{self, Pods};
 
     #[tokio::test]
     async fn the_file_follows_the_health() {
@@ -67,5 +73,61 @@ mod tests {
         stop.cancel();
         keeper.await.unwrap();
         assert!(file.exists());
+    }
+
+    /// What a daemon leaves in the file after these events.
+    async fn left(env: &std::path::Path, events: impl FnOnce(&Health)) -> Pods {
+        let (health, stop) = (Health::new(), CancellationToken::new());
+        events(&health);
+        stop.cancel();
+        keep(env.to_owned(), health, stop).await;
+        status_file::read(env).unwrap().unwrap().status.pods
+    }
+
+    #[tokio::test]
+    async fn new_pods_are_stopped_by_what_they_need_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        for condition in Condition::ALL {
+            let pods = left(&env, |health| {
+                health.condition(Condition::Start, None);
+                health.condition(condition, Some("broken"));
+            });
+            let reasons = pods.await.reasons;
+            let wanted = ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
+            let expected = if wanted { vec![(condition.to_string(), "broken".to_owned())] } else { Vec::new() };
+            // A start changes nothing: what the condition before it left still holds.
+            if condition != Condition::Start {
+                assert_eq!(reasons, expected, "{condition}");
+            }
+            left(&env, |health| health.condition(Condition::Start, None)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_keeps_what_the_daemon_before_knew_of_pods() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = folder.path().join("subnet.env");
+        assert_eq!(left(&env, |_| ()).await, Pods::default());
+        let serving = |health: &Health| {
+            health.carried_by(vec!["flannel.1".to_owned()]);
+            health.condition(Condition::Start, None);
+        };
+        let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
+        assert_eq!(left(&env, serving).await, well);
+        assert_eq!(left(&env, |health| health.condition(Condition::Store, Some("silent"))).await, well, "a daemon that starts");
+        let lost = Pods { reasons: vec![("lease".to_owned(), "taken".to_owned())], ..well.clone() };
+        let restarted = |health: &Health| {
+            serving(health);
+            health.start_over("moved");
+        };
+        assert_eq!(left(&env, restarted).await, well, "a network that restarts");
+        let taken = |health: &Health| {
+            serving(health);
+            health.lost("taken");
+        };
+        assert_eq!(left(&env, taken).await, lost);
+        assert_eq!(left(&env, |_| ()).await, lost, "the next one has no subnet yet");
+        assert_eq!(left(&env, serving).await, well);
     }
 }

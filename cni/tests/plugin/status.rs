@@ -1,7 +1,7 @@
 //! What the daemon writes, the plugin understands: STATUS and ADD against the daemon's own writer.
 
 use crate::bed::Bed;
-use run_dir::status_file::{Status, Writer};
+use run_dir::status_file::{Pods, Status, Writer};
 use std::fs;
 
 fn status(reason: Option<&str>) -> Status {
@@ -9,21 +9,41 @@ fn status(reason: Option<&str>) -> Status {
 }
 
 #[test]
-fn status_is_the_daemons_own_word() {
+fn status_fails_for_what_a_pod_needs_only() {
     let bed = Bed::new(&["bridge"]);
     bed.call("STATUS").ok();
+    let pods = |reasons: &[(&str, &str)], devices: &[&str]| Pods {
+        reasons: reasons.iter().map(|(condition, reason)| ((*condition).to_owned(), (*reason).to_owned())).collect(),
+        devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+    };
+    let away = Some("the API server does not answer");
+    let cases = [
+        (None, pods(&[], &[]), ""),
+        (away, pods(&[], &["lo"]), ""),
+        (away, pods(&[("rules", "no iptables")], &["lo"]), "new pods would not work: rules: no iptables"),
+        (None, pods(&[], &["lo", "flannel.none"]), "new pods would not work: there is no device flannel.none"),
+        (away, pods(&[], &["lo"]), ""),
+    ];
     let mut writer = Writer::new(&bed.path("subnet.env"));
-    writer.put(&status(None)).unwrap();
-    bed.call("STATUS").ok();
-    writer.put(&status(Some("10.244.7.0/24 is another node's"))).unwrap();
-    let answer = bed.call("STATUS");
-    assert_eq!((answer.code(), answer.error()["msg"].as_str().unwrap()), (50, "flanneld is not ready: lease: 10.244.7.0/24 is another node's"));
-    // Pods start as long as the subnet is known.
-    bed.call("ADD").ok();
-    writer.put(&status(None)).unwrap();
+    let said = |wanted: &str| {
+        let answer = bed.call("STATUS");
+        let found = if answer.code() == 0 { String::new() } else { answer.error()["msg"].as_str().unwrap_or_default().to_owned() };
+        assert!(found == wanted && (answer.code() == 50) == !wanted.is_empty(), "{wanted}: {answer:?}");
+    };
+    for (reason, pods, wanted) in cases {
+        writer.put(&Status { pods, ..status(reason) }).unwrap();
+        said(wanted);
+        // Pods start as long as the subnet is known.
+        bed.call("ADD").ok();
+        bed.call("DEL").ok();
+    }
+    // The network outlives the daemon.
     drop(writer);
-    let answer = bed.call("STATUS");
-    assert!(answer.code() == 50 && answer.stdout.contains("flanneld is not running"), "{answer:?}");
+    said("");
+    let mut next = Writer::new(&bed.path("subnet.env"));
+    next.put(&Status { pods: pods(&[], &["flannel.none"]), ..status(None) }).unwrap();
+    drop(next);
+    said("new pods would not work: there is no device flannel.none, and flanneld is not running");
     fs::write(bed.path("subnet.env"), "FLANNEL_MTU").unwrap();
     assert_eq!(bed.call("STATUS").code(), 50);
 }
@@ -57,12 +77,13 @@ fn a_status_is_whole_while_it_changes() {
                 if done.load(std::sync::atomic::Ordering::Relaxed) {
                     break;
                 }
-                writer.put(&status((number % 2 == 0).then_some("changing"))).unwrap();
+                let reasons = (number % 2 == 0).then(|| ("rules".to_owned(), "changing".to_owned())).into_iter().collect();
+                writer.put(&Status { pods: Pods { reasons, devices: Vec::new() }, ..status(None) }).unwrap();
             }
         });
         for _ in 0..200 {
             let answer = bed.call("STATUS");
-            assert!(answer.exit == 0 || answer.stdout.contains("lease: changing"), "{answer:?}");
+            assert!(answer.exit == 0 || answer.stdout.contains("rules: changing"), "{answer:?}");
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });

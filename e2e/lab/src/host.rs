@@ -195,7 +195,7 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program on this host, with its host name and its `/run`; output goes to `<folder>/<log>.log`.
+    /// Starts a program on this host, with its host name, its `/run` and files; output goes to `<folder>/<log>.log`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -205,6 +205,7 @@ impl Host {
             netns: self.inner.netns.clone(),
             hostname: self.inner.name.clone(),
             run: self.inner.site.folder(&format!("{}/run", self.name()))?,
+            places: self.inner.site.folder(&format!("{}/places", self.name()))?,
         };
         Process::spawn(&machine, launch, &folder.join(format!("{log}.log")), Arc::clone(&self.inner.site))
     }

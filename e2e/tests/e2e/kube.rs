@@ -4,6 +4,7 @@ mod bed;
 mod checks;
 mod cluster;
 mod configuration;
+mod conformance;
 mod credentials;
 mod doctor;
 mod families;
@@ -22,6 +23,7 @@ mod streams;
 mod udp;
 mod upstream;
 mod vagrant;
+mod vm;
 mod whose;
 
 pub(crate) use bed::turn;

@@ -1,4 +1,4 @@
-//! The file beside subnet.env in which a daemon says whether it is ready. The CNI plugin reads it.
+//! The file beside subnet.env in which a daemon says whether it is ready, and whether pods can start. The CNI plugin reads it.
 //!
 //! The daemon holds a lock on the file for life. A file whose lock is free was left by a dead daemon; unlike a pid, this holds across the
 //! pid namespaces of containers. Go flannel writes no such file.
@@ -7,7 +7,7 @@ use crate::subnet_env::{self, temporary_prefix};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use rand::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -25,12 +25,27 @@ pub struct Status {
     pub version: String,
     /// The hardware address that this node publishes for its device, with the device's name: what peers send to while no daemon runs here.
     pub vtep: Option<(String, String)>,
+    /// What a new pod needs of this node's network.
+    pub pods: Pods,
+}
+
+/// What a new pod needs of a node's network. It outlives the daemon, as the network does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// The conditions that keep a new pod from working, and their reasons.
+    pub reasons: Vec<(String, String)>,
+    /// The devices that carry packets of pods to other nodes.
+    pub devices: Vec<String>,
 }
 
 impl Status {
     fn render(&self) -> String {
-        let reasons: Vec<_> = self.reasons.iter().map(|(condition, reason)| json!({ "condition": condition, "reason": reason })).collect();
-        let mut status = json!({ "ready": reasons.is_empty(), "reasons": reasons, "pid": std::process::id(), "version": self.version });
+        let list = |reasons: &[(String, String)]| -> Vec<Value> {
+            reasons.iter().map(|(condition, reason)| json!({ "condition": condition, "reason": reason })).collect()
+        };
+        let pods = json!({ "reasons": list(&self.pods.reasons), "devices": self.pods.devices });
+        let (ready, reasons) = (self.reasons.is_empty(), list(&self.reasons));
+        let mut status = json!({ "ready": ready, "reasons": reasons, "pid": std::process::id(), "version": self.version, "pods": pods });
         if let (Some((device, mac)), Some(fields)) = (&self.vtep, status.as_object_mut()) {
             fields.insert("vtep".to_owned(), json!({ "device": device, "mac": mac }));
         }
@@ -141,12 +156,17 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let document: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let text = |value: &serde_json::Value, name: &str| value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
-    let reasons = document.get("reasons").and_then(serde_json::Value::as_array).into_iter().flatten();
-    let reasons = reasons.map(|reason| (text(reason, "condition"), text(reason, "reason"))).collect();
+    let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let reasons = |value: &Value| list(value, "reasons").iter().map(|reason| (text(reason, "condition"), text(reason, "reason"))).collect();
     let vtep = document.get("vtep").map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
-    Ok(Some(Said { alive: is_held(&path), status: Status { reasons, version: text(&document, "version"), vtep } }))
+    let pods = document.get("pods").map(|pods| {
+        let devices = list(pods, "devices").iter().filter_map(|device| device.as_str().map(str::to_owned)).collect();
+        Pods { reasons: reasons(pods), devices }
+    });
+    let status = Status { reasons: reasons(&document), version: text(&document, "version"), vtep, pods: pods.unwrap_or_default() };
+    Ok(Some(Said { alive: is_held(&path), status }))
 }
 
 /// Whether a daemon with this subnet.env lives.
@@ -167,7 +187,7 @@ mod tests {
 
     fn status(reason: Option<&str>) -> Status {
         let reasons = reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect();
-        Status { reasons, version: "1.2.3".to_owned(), vtep: None }
+        Status { reasons, version: "1.2.3".to_owned(), ..Status::default() }
     }
 
     #[test]
@@ -182,8 +202,8 @@ mod tests {
         assert!(!file.exists());
         writer.put(&status(Some("none yet"))).unwrap();
         let said: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        let wanted =
-            json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3"});
+        let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3",
+                   "pods": {"reasons": [], "devices": []}});
         assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));
         assert_eq!(read(&env).unwrap(), Some(Said { alive: true, status: status(Some("none yet")) }));
         let inode = std::fs::metadata(&file).unwrap().ino();
@@ -191,7 +211,9 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
         writer.put(&status(None)).unwrap();
         assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
-        let with_device = Status { vtep: Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())), ..status(None) };
+        let vtep = Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned()));
+        let pods = Pods { reasons: vec![("rules".to_owned(), "no iptables".to_owned())], devices: vec!["flannel.1".to_owned()] };
+        let with_device = Status { vtep, pods, ..status(None) };
         writer.put(&with_device).unwrap();
         drop(writer);
         assert!(file.exists() && !is_held(&file));

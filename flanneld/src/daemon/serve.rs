@@ -75,6 +75,7 @@ impl Daemon {
         let guarded = backend.guarded();
         let takes = backend.takes(false);
         let devices = takes.devices.clone();
+        self.health.carried_by(takes.devices.clone());
         let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
         let ports = takes.ports;
         let renewal = backend.renewal();
@@ -244,11 +245,18 @@ impl Daemon {
         self.run.spawn(following.run(self.run.stop.clone()));
         let stop = self.run.stop.clone();
         let state = NodeState { attrs: ends.attrs, programmed };
+        let health = self.health.clone();
         self.run.tasks.spawn(async move {
             tokio::select! {
                 lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
-                    Lost::Taken(text) => End::LeaseLost(text),
-                    Lost::Displaced(text) => End::Failed(text),
+                    Lost::Taken(text) => {
+                        health.lost(&text);
+                        End::LeaseLost(text)
+                    }
+                    Lost::Displaced(text) => {
+                        health.lost(&text);
+                        End::Failed(text)
+                    }
                     Lost::Moved(text) => End::Moved(text),
                 }),
                 () = stop.cancelled() => Ok(()),

@@ -62,6 +62,11 @@ impl Condition {
         }
     }
 
+    /// Whether a new pod would not work under it. The store and the watch are not needed to start a pod.
+    pub const fn stops_new_pods(self) -> bool {
+        matches!(self, Condition::Kernel | Condition::Rules | Condition::SubnetEnv | Condition::Underlay)
+    }
+
     /// Whether the code that sets the condition also logs it with its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv | Condition::CniConf)

@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,6 +21,11 @@ use nix::unistd::{Pid, sethostname};
 
 use crate::net::netns::Netns;
 use crate::site::Site;
+
+/// Where this machine's own node may have left what a daemon or the doctor would take for the host's: there, each host has its own.
+const PLACES: [&str; 6] = ["/etc/cni", "/etc/default", "/etc/systemd/system", "/usr/lib/systemd/system", "/var/lib/cni", "/var/log/pods"];
+/// The folder of kubelet's, by which the doctor knows a node of Kubernetes: it must not be there at all.
+const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
 /// So many files are handed over at most.
 const FILES: usize = 32;
@@ -114,6 +120,8 @@ pub(crate) struct Machine {
     pub(crate) hostname: String,
     /// Its `/run`: locks and sockets of one host must not meet those of another.
     pub(crate) run: PathBuf,
+    /// The folder of its own [`PLACES`].
+    pub(crate) places: PathBuf,
 }
 
 /// A running process, killed on drop.
@@ -134,7 +142,7 @@ impl Process {
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
-                furnish(machine).context("giving the host a name, /sys and /run")?;
+                furnish(machine).context("giving the host a name and files of its own")?;
                 let mut command = launch.command();
                 // Nothing of the tester's own environment may change what is tested.
                 for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_")) {
@@ -273,13 +281,38 @@ impl Drop for Process {
     }
 }
 
-/// Gives the calling thread, and so its children, a host name, `/sys` and `/run` of their own.
-fn furnish(machine: &Machine) -> nix::Result<()> {
+/// Gives the calling thread, and so its children, a host name, `/sys`, `/run` and [`PLACES`] of their own.
+fn furnish(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
     // Containers may forbid this one; then /sys/class/net shows the outer interfaces, which the daemon does not read.
     let _ = mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NONE);
     mount(Some(&machine.run), "/run", NONE, MsFlags::MS_BIND, NONE)?;
-    sethostname(&machine.hostname)
+    for place in PLACES.into_iter().filter(|place| Path::new(place).is_dir()) {
+        let own = machine.places.join(place.replace('/', "-"));
+        std::fs::create_dir_all(&own)?;
+        mount(Some(&own), place, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {place}"))?;
+    }
+    hide_kubelet(&machine.places)?;
+    Ok(sethostname(&machine.hostname)?)
+}
+
+/// Puts a folder of links in the place of kubelet's parent: to all that is there but kubelet.
+fn hide_kubelet(places: &Path) -> Result<()> {
+    const NONE: Option<&str> = None;
+    let (parent, kubelet) = KUBELET;
+    if !Path::new(parent).join(kubelet).exists() {
+        return Ok(());
+    }
+    let (links, machine) = (places.join("links"), places.join("machine"));
+    std::fs::create_dir_all(&links)?;
+    std::fs::create_dir_all(&machine)?;
+    mount(Some(parent), &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
+    mount(NONE, &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, NONE)?;
+    for entry in std::fs::read_dir(&machine)?.flatten().filter(|entry| entry.file_name() != kubelet) {
+        // Another process of the host may have made it.
+        let _ = symlink(entry.path(), links.join(entry.file_name()));
+    }
+    mount(Some(&links), parent, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {parent}"))
 }

@@ -60,6 +60,8 @@ pub struct ApiServer {
     names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
+    /// The earlier version that it behaves as.
+    emulated: Option<&'static str>,
 }
 
 impl ApiServer {
@@ -68,6 +70,18 @@ impl ApiServer {
     /// # Errors
     /// When Kubernetes or etcd is not installed, or it does not answer in time.
     pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
+        ApiServer::build(host, families, None)
+    }
+
+    /// Starts one with the APIs and features of an earlier version, such as `1.33`.
+    ///
+    /// # Errors
+    /// Those of [`ApiServer::start`].
+    pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
+        ApiServer::build(host, families, Some(version))
+    }
+
+    fn build(host: &Host, families: Families, emulated: Option<&'static str>) -> Result<ApiServer> {
         let folder = host.folder()?.join("kubernetes");
         std::fs::create_dir_all(&folder)?;
         let advertised = match families {
@@ -83,7 +97,7 @@ impl ApiServer {
         users::write_tokens(&folder.join("tokens.csv"))?;
         let tls = trusting(&certificates.ca())?;
         let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
-        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, names, folder, tls };
+        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, names, folder, tls, emulated };
         server.launch()?;
         eventually_ok(START, "roles can be bound", || users::grant(&server.admin()))?;
         Ok(server)
@@ -274,6 +288,7 @@ impl ApiServer {
             .arg(format!("--service-cluster-ip-range={}", self.families.services()))
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
+            .args(self.emulated.map(|version| format!("--emulated-version={version}")))
             // Seconds instead of a minute for what still watches when it is asked to end.
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;

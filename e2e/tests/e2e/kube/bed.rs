@@ -61,16 +61,25 @@ pub(super) struct Bed {
 impl Bed {
     /// Hosts without Nodes and daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
+        Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
+    }
+
+    /// The same, with an API server that the test starts.
+    pub(super) fn with(lab: &Lab, hosts: u8, net_conf: &str, start: impl Fn(&Host) -> Result<ApiServer>) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?])?;
+        let api = start(&machine)?;
         let uplink = |number| Uplink::enp0s8(&lan, number)?.gateway("192.168.56.199")?.gateway("fd00:56::199");
         let hosts = (1..=hosts).map(|number| lab.host(&format!("h{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
-        Bed::of(lab, &machine, Families::Dual, hosts, net_conf)
+        Bed::on(lab, api, hosts, net_conf)
     }
 
     /// These hosts, with an API server on this machine.
     pub(super) fn of(lab: &Lab, machine: &Host, families: Families, hosts: Vec<Host>, net_conf: &str) -> Result<Bed> {
-        let api = ApiServer::start(machine, families)?;
+        Bed::on(lab, ApiServer::start(machine, families)?, hosts, net_conf)
+    }
+
+    fn on(lab: &Lab, api: ApiServer, hosts: Vec<Host>, net_conf: &str) -> Result<Bed> {
         let file = lab.folder("")?.join("net-conf.json");
         std::fs::write(&file, net_conf)?;
         let proxies = [api.proxy(8001)?, api.proxy(8002)?];
@@ -81,14 +90,18 @@ impl Bed {
     /// Hosts with a Node, a ready daemon and a pod each, all of which reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let mut bed = Bed::empty(lab, hosts, net_conf)?;
-        for number in 1..=usize::from(hosts) {
-            let node = bed.node(number);
-            bed.admin().create_node(&node)?;
-        }
-        bed.start_daemons()?;
-        bed.start_pods()?;
-        bed.reach()?;
+        bed.populate()?;
         Ok(bed)
+    }
+
+    /// A Node, a ready daemon and a pod for each host, all of which reach each other.
+    pub(super) fn populate(&mut self) -> Result<()> {
+        for number in 1..=self.hosts.len() {
+            self.admin().create_node(&self.node(number))?;
+        }
+        self.start_daemons()?;
+        self.start_pods()?;
+        self.reach()
     }
 
     /// The Node of a host, from 1: both families.

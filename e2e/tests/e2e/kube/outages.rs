@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Answer, Call, Lab, NodeObject, eventually_ok, throughout};
+use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, eventually_ok, throughout};
 
 use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
 
@@ -33,6 +33,49 @@ fn the_api_fails_in_every_way_and_no_packet_is_lost() -> Result<()> {
         bed.each(OUTAGES)?;
         probes.finish()?.require_clean()
     })
+}
+
+/// Until 1.34, servers refuse to stream lists, so Nodes are listed by pages of 100.
+#[test]
+fn a_server_of_kubernetes_1_33_is_listed_by_pages_and_survives_its_outages() -> Result<()> {
+    const PEERS: u8 = 220;
+    let _turn = turn();
+    Lab::run("Node API: 1.33", |lab| {
+        let mut bed = Bed::with(lab, 2, VXLAN, |host| ApiServer::emulate(host, Families::Dual, "1.33"))?;
+        for number in 10..10 + PEERS {
+            let node = NodeObject::new(&format!("peer-{number:03}")).pod_cidr(&format!("10.244.{number}.0/24"));
+            bed.admin().create_node(&node.vxlan_peer(&format!("192.168.57.{number}"), &format!("02:00:00:00:03:{number:02x}")))?;
+        }
+        bed.populate()?;
+        let calls = bed.proxies[0].calls();
+        let answers =
+            |part: &str| calls.iter().filter(|call| call.is_of_nodes() && call.path.contains(part)).map(|call| call.status).collect::<Vec<_>>();
+        let streams = answers("sendInitialEvents");
+        ensure!(!streams.is_empty() && streams.iter().all(|status| *status == 422), "streamed lists: {streams:?}");
+        // Two daemons, two more pages each.
+        let pages = answers("continue=");
+        ensure!(pages.len() >= 4 && pages.iter().all(|status| *status == 200), "pages: {pages:?}");
+        for host in 0..bed.hosts.len() {
+            for number in [10, 10 + PEERS - 1] {
+                bed.wait_tunnel(host, &format!("10.244.{number}.0/24"), Some(&format!("192.168.57.{number}")))?;
+            }
+        }
+        bed.each(&[
+            ("a watch that expires", expired_watches),
+            ("a page of a list that expires", expired_pages),
+            ("an API server that restarts", restart),
+            ("a Node that is deleted while nobody watches", deleted_meanwhile),
+            ("the first address gone for good", failover),
+        ])
+    })
+}
+
+/// Deleted while the API is away: the next list does not have it.
+fn deleted_meanwhile(bed: &mut Bed) -> Result<()> {
+    bed.proxies.iter().for_each(lab::Proxy::cut);
+    bed.admin().delete_node("peer-010")?;
+    bed.proxies.iter().for_each(lab::Proxy::pass);
+    (0..bed.hosts.len()).try_for_each(|host| bed.wait_tunnel(host, "10.244.10.0/24", None))
 }
 
 fn is_watch_of_nodes(call: &Call) -> bool {

@@ -1,9 +1,20 @@
 //! The files that a node's programs read.
 
-/// containerd's: no AppArmor, whose profiles would be this machine's, and copies in place of layers, which works on every file system.
-pub(super) const CONTAINERD: &str = r#"
+use crate::kube::cluster::options::ClusterOptions;
+
+/// containerd's: no AppArmor, whose profiles would be this machine's. Copies in place of layers work on every file system.
+pub(super) fn containerd(options: &ClusterOptions) -> String {
+    CONTAINERD.replace("native", options.snapshotter())
+}
+
+/// kubelet's.
+pub(super) fn kubelet(options: &ClusterOptions) -> String {
+    format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
+}
+
+const CONTAINERD: &str = r#"
 version = 2
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.overlayfs"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/pause:1"
   disable_apparmor = true
@@ -12,8 +23,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     snapshotter = "native"
 "#;
 
-/// kubelet's: it leaves this machine's cgroups, disks and rules alone.
-pub(super) const KUBELET: &str = r"
+/// It leaves this machine's cgroups, disks and rules alone.
+const KUBELET: &str = r"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
@@ -31,6 +42,10 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 nodeStatusUpdateFrequency: 2s
 nodeStatusReportFrequency: 10s
+";
+
+const NAME_SERVICE: &str = r"clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
 ";
 
 /// Makes a machine of a mount namespace: `$0` is its folder, `/run` is its own already.

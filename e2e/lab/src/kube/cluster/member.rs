@@ -11,7 +11,7 @@ use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::kube::api_server::Families;
-use crate::kube::cluster::config::{CONTAINERD, KUBELET, MACHINE};
+use crate::kube::cluster::config::{self, MACHINE};
 use crate::kube::cluster::options::ClusterOptions;
 use crate::site::{cgroups, sweep};
 use crate::wait::eventually;
@@ -98,8 +98,8 @@ impl Member {
     /// What its disk holds before its first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
-        std::fs::write(disk.join("etc/containerd-lab.toml"), CONTAINERD)?;
-        std::fs::write(disk.join("etc/kubelet-lab.yaml"), KUBELET)?;
+        std::fs::write(disk.join("etc/containerd-lab.toml"), config::containerd(&self.options))?;
+        std::fs::write(disk.join("etc/kubelet-lab.yaml"), config::kubelet(&self.options))?;
         let plugins = disk.join("opt/cni/bin");
         std::fs::create_dir_all(&plugins)?;
         for name in ["bridge", "host-local", "loopback", "portmap"] {
@@ -197,7 +197,7 @@ impl Member {
         // The node's files are those of another mount namespace, with another working directory.
         let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
         let archive = archive.to_str().context("an archive's name")?;
-        self.command(&["ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", archive]).map(drop)
+        self.command(&["ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", self.options.snapshotter(), archive]).map(drop)
     }
 
     /// Runs a program on this node, with its network and its files, and returns its standard output.

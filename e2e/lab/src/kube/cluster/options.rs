@@ -42,6 +42,8 @@ pub struct ClusterOptions {
     pub(crate) nat: Option<Nat>,
     pub(crate) images: Vec<PathBuf>,
     pub(crate) network: (String, String),
+    pub(crate) name_service: bool,
+    pub(crate) layers: bool,
 }
 
 impl ClusterOptions {
@@ -55,6 +57,8 @@ impl ClusterOptions {
             nat: None,
             images: Vec::new(),
             network: ("10.244.0.0/16".to_owned(), "fd10:244::/48".to_owned()),
+            name_service: false,
+            layers: false,
         }
     }
 
@@ -112,6 +116,25 @@ impl ClusterOptions {
     pub fn pod_network(mut self, v4: &str) -> ClusterOptions {
         v4.clone_into(&mut self.network.0);
         self
+    }
+
+    /// Tells pods of a name service at 10.96.0.10, which the test installs.
+    #[must_use]
+    pub fn name_service(mut self) -> ClusterOptions {
+        self.name_service = true;
+        self
+    }
+
+    /// Keeps images as layers of an overlay, not as copies for each container: for large images, where the file system allows it.
+    #[must_use]
+    pub fn layers(mut self) -> ClusterOptions {
+        self.layers = true;
+        self
+    }
+
+    /// How containerd keeps images.
+    pub(crate) fn snapshotter(&self) -> &'static str {
+        if self.layers { "overlayfs" } else { "native" }
     }
 
     /// The ranges of podCIDRs, as the commands want them.

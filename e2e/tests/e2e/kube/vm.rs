@@ -1,0 +1,64 @@
+//! What of Kubernetes needs a kernel that few machines have.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Echo, Lab, Launch, User, binaries, eventually_ok, seen_as};
+use serde_json::json;
+
+use crate::kube::bed::{Bed, SOON, VXLAN, turn};
+
+const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
+const PORT: u16 = 80;
+
+/// A Service by kube-proxy's IPVS mode, from a pod, from its node, and with its endpoint on either node.
+#[test]
+#[ignore = "needs a kernel with IPVS: make test-vm"]
+fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
+    let _turn = turn();
+    Lab::run("vm: IPVS", |lab| {
+        let bed = Bed::start(lab, 2, VXLAN)?;
+        let admin = bed.api.kubeconfig(User::Admin, None)?;
+        let mut proxies = Vec::new();
+        for host in &bed.hosts {
+            host.netns().exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
+            let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
+                .args(["--proxy-mode=ipvs", "--conntrack-max-per-core=0", "--cluster-cidr=10.244.0.0/16"])
+                .args(["--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"])
+                .arg(format!("--kubeconfig={}", admin.display()));
+            proxies.push(host.spawn("kube-proxy", &launch)?);
+        }
+        let port = json!({ "name": "echo", "protocol": "UDP", "port": PORT });
+        let spec = json!({ "clusterIP": SERVICE, "ports": [port] });
+        bed.admin().create("/api/v1/namespaces/default/services", &json!({ "metadata": { "name": "echo" }, "spec": spec }))?;
+        for (number, pod) in bed.pods.iter().enumerate() {
+            let echo = Echo::start(pod.netns(), pod.address()?)?;
+            let slice = json!({
+                "metadata": { "name": "echo", "labels": { "kubernetes.io/service-name": "echo" } },
+                "addressType": "IPv4",
+                "endpoints": [{ "addresses": [pod.address()?], "nodeName": bed.hosts[number].name(), "conditions": { "ready": true } }],
+                "ports": [{ "name": "echo", "protocol": "UDP", "port": echo.address().port() }],
+            });
+            let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+            bed.admin().create(slices, &slice)?;
+            let other = &bed.pods[1 - number];
+            // A pod is seen as itself, a node as the address of its tunnel.
+            let ask = |from: &lab::Netns, want: Option<IpAddr>| {
+                eventually_ok(SOON, "the Service answers", || {
+                    let answers = seen_as(from, Ipv4Addr::UNSPECIFIED.into(), std::iter::once(0), SocketAddr::new(SERVICE.into(), PORT))?;
+                    let seen = answers.first().and_then(|(_, seen)| *seen).context("no answer")?;
+                    ensure!(want.is_none_or(|want| seen.ip() == want), "seen as {seen}, not {want:?}");
+                    Ok(())
+                })
+            };
+            ask(other.netns(), Some(other.address()?)).context("from a pod of the other node")?;
+            for (host, place) in bed.hosts.iter().zip(["the first node", "the second node"]) {
+                ask(host.netns(), None).with_context(|| format!("from {place}"))?;
+            }
+            let virtual_servers = bed.hosts[0].netns().exec("cat", &["/proc/net/ip_vs"])?;
+            ensure!(virtual_servers.contains("UDP  0A600050:0050"), "no virtual server:\n{virtual_servers}");
+            bed.admin().delete(&format!("{slices}/echo"))?;
+        }
+        Ok(())
+    })
+}
