@@ -125,7 +125,7 @@ fn the_chosen_one_is_followed() {
         let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {}).await.unwrap();
         let (sender, mut receiver) = watch::channel(found.chosen.underlay.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(read::follow(found.chosen, sender, |_: Option<&str>| (), stop.clone()));
+        let task = tokio::spawn(read::follow(found.chosen, false, sender, |_: Option<&str>| (), stop.clone()));
         let first = receiver.borrow().index;
         // The task must listen before the first event: its first reading sees everything that happened until then.
         for (step, want) in [

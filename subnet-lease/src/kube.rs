@@ -238,7 +238,8 @@ impl KubeManager {
 
     /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
     fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
-        let lock = |told: &Mutex<PostedEvents>, act: &dyn Fn(&mut PostedEvents) -> bool| act(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
+        let lock =
+            |told: &Mutex<PostedEvents>, act: &dyn Fn(&mut PostedEvents) -> bool| act(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
         if !lock(&self.told, &|told| told.take(reason, text, boot_time())) {
             return;
         }
