@@ -54,6 +54,8 @@ const FOREIGN_FLAGS: &[&str] = &[
     "pod-network-cidr",
     "service-cidr",
     "set",
+    "install",
+    "patch",
     "tail",
     "flannel-backend",
     "disable-network-policy",

@@ -4,12 +4,17 @@ use super::*;
 use crate::health::condition::Condition;
 use doctor::facts::Network;
 use doctor::facts::host::Sysctls;
+use doctor::look::Places;
 use doctor::look::sysctls;
 use subnet_lease::Subnets;
 
 fn checks_of(health: &Health) -> (Checks, watch::Sender<Known>) {
     let (known_out, known) = watch::channel(Known::default());
-    (Checks::new(known, "/nosuch/subnet.env".into(), health.clone(), Arc::default()), known_out)
+    let mut checks = Checks::new(known, "/nosuch/subnet.env".into(), health.clone(), Arc::default());
+    // The machine that runs the tests may be a node of Kubernetes.
+    let nowhere = std::path::PathBuf::from("/nosuch");
+    checks.look.places = Places { cni: nowhere.join("cni"), ipam: nowhere.join("ipam"), kubelet: nowhere, ..Places::default() };
+    (checks, known_out)
 }
 
 fn facts(ip_forward: i64) -> Facts {
