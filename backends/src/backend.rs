@@ -171,6 +171,11 @@ pub trait Backend: Send {
         false
     }
 
+    /// Whether the underlay has to reach all nodes without a gateway.
+    fn needs_links(&self) -> bool {
+        false
+    }
+
     /// Whether a lease is this node's by what identifies it to the backend. Read before the lease is acquired.
     fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
         Arc::new(|_| false)

@@ -50,6 +50,10 @@ impl Backend for HostGw {
         Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
     }
 
+    fn needs_links(&self) -> bool {
+        true
+    }
+
     fn accepts(&self) -> Accepts {
         Arc::new(|_| Ok(()))
     }

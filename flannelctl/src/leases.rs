@@ -149,6 +149,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         own: None,
         local: Vec::new(),
         underlay: Vec::new(),
+        links: None,
         accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.0))),
         identity: Arc::new(backends::identity_of),
     };

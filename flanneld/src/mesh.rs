@@ -168,6 +168,7 @@ mod tests {
             addresses: Dual::Both(v4, v6),
             public: Dual::Both(v4, v6),
             local: vec!["192.0.2.1/24".parse().unwrap()],
+            links: Vec::new(),
         };
         let overlay = |outer_ipv6| Overlay {
             kinds: Kinds::Any,

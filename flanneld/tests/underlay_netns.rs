@@ -125,7 +125,7 @@ fn the_chosen_one_is_followed() {
         let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {}).await.unwrap();
         let (sender, mut receiver) = watch::channel(found.chosen.underlay.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(read::follow(found.chosen, sender, |_: Option<&str>| (), stop.clone()));
+        let task = tokio::spawn(read::follow(found.chosen, true, sender, |_: Option<&str>| (), stop.clone()));
         let first = receiver.borrow().index;
         // The task must listen before the first event: its first reading sees everything that happened until then.
         for (step, want) in [
@@ -149,6 +149,13 @@ fn the_chosen_one_is_followed() {
             tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is)).await.unwrap_or_else(|_| panic!("{step}")).unwrap();
         }
         assert_ne!(receiver.borrow().index, first);
+        // Networks without a gateway come with addresses, and with routes alone. Those behind a gateway are none.
+        ip("route add 10.98.0.0/24 via 192.168.56.1\nroute add 10.99.0.0/24 dev uplink");
+        for net in ["192.168.56.0/24", "10.99.0.0/24"] {
+            let is = |underlay: &Underlay| underlay.links.contains(&net.parse().unwrap());
+            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is)).await.unwrap_or_else(|_| panic!("{net}")).unwrap();
+        }
+        assert!(!receiver.borrow().links.contains(&"10.98.0.0/24".parse().unwrap()), "{:?}", receiver.borrow().links);
         stop.cancel();
         task.await.unwrap();
     });

@@ -227,6 +227,7 @@ mod tests {
             own: Some(lease(1, [192, 168, 56, 1], true)),
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
+            links: Some(vec!["192.168.56.0/24".parse().unwrap()]),
             accepts: Arc::new(|_| Ok(())),
             identity: Arc::new(|_, _| None),
         };
@@ -244,6 +245,10 @@ mod tests {
         assert_eq!(read(vec![bad(3)]).await, (1, None));
         assert_eq!(read(vec![bad(3), bad(4)]).await, (2, Some(2)));
         assert_eq!(read(vec![bad(3), bad(4), good]).await, (2, None));
+        // The backend reaches none of them.
+        let far = |third| lease(third, [10, 99, 0, third], true);
+        assert_eq!(read(vec![far(3), far(4)]).await, (2, Some(2)));
+        assert_eq!(read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await, (2, None));
         // They run with the configuration of before.
         let before = |third| {
             let lease = lease(third, [192, 168, 56, third], true);

@@ -108,6 +108,7 @@ fn terms() -> Terms {
         own: Some(own),
         local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
+        links: None,
         accepts: Arc::new(
             |lease| if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) { Err("bad MAC".into()) } else { Ok(()) },
         ),
@@ -441,6 +442,62 @@ fn a_node_inside_a_leased_subnet() {
         let good = lease(1, if claim.starts_with("10") { [10, 5, 77, 1] } else { [203, 0, 113, 8] }, 3);
         assert_eq!(under([hostile, good], &assigned), ("10.5.1.0/24".to_owned(), vec![reason]), "{claim}");
     }
+}
+
+/// A peer that the backend cannot reach is refused, and nobody else; of a dual-stack lease, the family that cannot be reached.
+#[test]
+fn off_link_leases_are_refused_alone() {
+    let lease = |third: u8, v4: [u8; 4], v6: &str| Lease {
+        subnets: Dual::Both(format!("10.5.{third}.0/24").parse().unwrap(), format!("fd00:5:0:{third:x}::/64").parse().unwrap()),
+        attrs: LeaseAttrs {
+            public_ip: Some(v4.into()),
+            public_ipv6: v6.parse().ok(),
+            backend: "host-gw".into(),
+            node: Some(NodeId { id: format!("n{third}"), ..NodeId::default() }),
+            ..LeaseAttrs::default()
+        },
+        term: Term::Leased,
+        since: i64::from(third),
+    };
+    let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}"#);
+    let host_gw = Terms { config: config.unwrap(), identity: Arc::new(|_, _| None), ..terms() };
+    let judged = |links: Option<&[&str]>| {
+        let links = links.map(|links| links.iter().map(|net| net.parse().unwrap()).collect());
+        let terms = Terms { links, ..host_gw.clone() };
+        let leases = [
+            lease(1, [192, 168, 56, 8], "fd00:56::8"),
+            lease(2, [10, 99, 0, 5], "fd00:99::5"),
+            lease(3, [192, 168, 56, 9], "fd00:99::6"),
+            lease(4, [10, 99, 0, 6], "fe80::6"),
+        ];
+        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms);
+        assert!(table.unreadable().is_empty() && refused.iter().all(|refused| refused.reason == Reason::OffLink), "{refused:?}");
+        let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
+        (kept.join(" "), refused.into_iter().map(|refused| refused.text).collect::<Vec<_>>())
+    };
+    let all = judged(None);
+    assert!(all.0.split(' ').count() >= 4 && all.1.is_empty(), "a backend that needs no link: {all:?}");
+    let (kept, refused) = judged(Some(&["192.168.56.0/24", "fd00:56::/64", "fe80::/64"]));
+    for (subnet, there) in [
+        ("10.5.1.0/24", true),
+        ("fd00:5:0:1::/64", true),
+        ("10.5.2.0/24", false),
+        ("fd00:5:0:2::/64", false),
+        ("10.5.3.0/24", true),
+        ("fd00:5:0:3::/64", false),
+        ("10.5.4.0/24", false),
+        ("fd00:5:0:4::/64", true),
+    ] {
+        assert_eq!(kept.contains(subnet), there, "{subnet}: {kept}");
+    }
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert!(refused[0].contains("10.99.0.5") && refused[0].contains("192.168.56.0/24"), "{}", refused[0]);
+    // The links of a family are not known: the address of the underlay may be absent for a moment.
+    assert_eq!(judged(Some(&[])), all);
+    let (kept, refused) = judged(Some(&["fd00:56::/64"]));
+    assert!(kept.contains("10.5.2.0/24") && refused.len() == 2, "{kept} {refused:?}");
+    // A route without a gateway to everywhere.
+    assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
 
 /// Nodes are created in whole seconds. Of two in one second, the first by name is the older, as it is for subnets that are equal.

@@ -64,6 +64,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
         own: Some(own),
         local: vec![[192, 168, 56, 1].into()],
         underlay: Vec::new(),
+        links: None,
         accepts: Arc::new(|_| Ok(())),
         identity: Arc::new(|_, _| None),
     };

@@ -19,6 +19,8 @@ pub struct Underlay {
     pub public: Addresses,
     /// All addresses of this host, on any interface. A public address that is not among them is not local.
     pub local: Vec<IpNet>,
+    /// The networks that the interface reaches without a gateway, by the routes of the main table. Empty where they are not read.
+    pub links: Vec<IpNet>,
 }
 
 impl Underlay {

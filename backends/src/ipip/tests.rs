@@ -47,7 +47,7 @@ fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     // Behind NAT: packets leave with the interface's address.
     let public = Addresses::Both([203, 0, 113, 1].into(), "fd00:56::1".parse().unwrap());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public, local: Vec::new() }
+    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public, local: Vec::new(), links: Vec::new() }
 }
 
 fn state(plan: &IpipPlan, near: bool) -> KernelState {

@@ -54,7 +54,7 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
 
 fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() };
+    let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() };
     Facts { underlay, on_link: on_link.into_iter().collect(), accepted_macs: BTreeMap::new() }
 }
 

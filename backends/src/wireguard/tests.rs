@@ -58,7 +58,7 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
 
 fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
+    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() }
 }
 
 fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {

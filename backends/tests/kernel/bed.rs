@@ -128,6 +128,7 @@ pub fn underlay(dual: bool) -> Underlay {
         addresses,
         public: addresses,
         local: vec!["192.168.56.101/24".parse().unwrap(), "fd00:56::101/64".parse().unwrap()],
+        links: Vec::new(),
     }
 }
 

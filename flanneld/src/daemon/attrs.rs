@@ -49,6 +49,8 @@ pub struct Whose {
     pub accepts: backends::Accepts,
     /// Whether nodes may share one public address.
     pub shared_address: bool,
+    /// Whether the underlay has to reach them without a gateway.
+    pub needs_links: bool,
 }
 
 /// The terms of admission.
@@ -60,6 +62,7 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &W
         // The published address is ours too, even if another host translates it; unless nodes may share it.
         local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public).filter(|_| !whose.shared_address)).collect(),
         underlay: underlay_networks(config, underlay),
+        links: whose.needs_links.then(|| underlay.links.clone()),
         accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)),
         identity: Arc::new(backends::identity_of),
     }
@@ -104,7 +107,7 @@ impl Following {
     pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
         let Node { config, announced, lease, found, backend, held, .. } = node;
         let present = &found.chosen.underlay;
-        let whose = Whose { accepts: backend.accepts(), shared_address: backend.shares_address() };
+        let whose = Whose { accepts: backend.accepts(), shared_address: backend.shares_address(), needs_links: backend.needs_links() };
         let (underlay_out, underlay) = watch::channel(present.clone());
         let (announced_out, announced_in) = watch::channel(announced.clone());
         let (attrs, attrs_in) = watch::channel(of(announced, present));
@@ -127,7 +130,7 @@ impl Following {
             if let Some(own) = own {
                 let now = terms(&self.config, &own, &underlay, &self.whose);
                 self.terms.send_if_modified(|present| {
-                    let same = present.own == now.own && present.local == now.local && present.underlay == now.underlay;
+                    let same = present.own == now.own && present.local == now.local && present.underlay == now.underlay && present.links == now.links;
                     if !same {
                         *present = Arc::new(now);
                     }

@@ -77,6 +77,7 @@ impl Daemon {
         let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
         let ports = takes.ports;
         let renewal = backend.renewal();
+        let needs_links = backend.needs_links();
         let carrier = guarded.map(carrier);
         // What a firewall has to let through; of what cannot be forged, too.
         let passes = carrier.clone().or_else(|| (!ports.is_empty()).then(|| Carrier::Udp(ports.iter().copied().collect())));
@@ -217,7 +218,7 @@ impl Daemon {
             let stop = self.run.stop.clone();
             self.run.tasks.spawn(async move { stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(())) });
         }
-        self.run.spawn(follow(found.chosen, ends.underlay, tell, self.run.stop.clone()));
+        self.run.spawn(follow(found.chosen, needs_links, ends.underlay, tell, self.run.stop.clone()));
         self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
         let vitals = vitals::Vitals {
             held: held.1.clone(),

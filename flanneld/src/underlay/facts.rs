@@ -10,6 +10,8 @@ pub struct HostFacts {
     pub interfaces: Vec<Interface>,
     /// Default routes of the main table, the preferred ones first.
     pub defaults: Vec<DefaultRoute>,
+    /// Networks that an interface reaches without a gateway, by the routes of the main table.
+    pub links: Vec<(u32, IpNet)>,
     /// Answers to route look-ups; an error is the kernel's text.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, String>)>,
 }
@@ -167,6 +169,11 @@ impl HostFacts {
         };
         // Our own devices come and go, and their addresses reach no node.
         self.interfaces.iter().filter(|interface| !interface.name.starts_with("flannel")).flat_map(of).collect()
+    }
+
+    /// The networks that an interface reaches without a gateway.
+    pub fn links(&self, index: u32) -> Vec<IpNet> {
+        self.links.iter().filter(|(interface, _)| *interface == index).map(|(_, net)| *net).collect()
     }
 
     /// The interface through which an address is reached; for an address of this host, its owner.

@@ -4,6 +4,7 @@ use super::choice::{Chosen, Rule};
 use super::facts::link_local;
 use super::facts::{HostFacts, Interface};
 use backends::Underlay;
+use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::Addresses;
 
@@ -27,7 +28,19 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     now.addresses = addresses(chosen, last, interface, facts);
     now.public = now.addresses.map(|v4| chosen.told.0.unwrap_or(v4), |v6| chosen.told.1.unwrap_or(v6));
     now.local = facts.local(now.index);
+    now.links = links(last, &now.addresses, interface, facts);
     now
+}
+
+/// The networks without a gateway. Those of a family stay while the interface is down or its address is absent: the kernel removes their routes
+/// meanwhile, and the nodes there are not gone.
+fn links(last: &Underlay, addresses: &Addresses, interface: &Interface, facts: &HostFacts) -> Vec<IpNet> {
+    let absent = |address: Option<IpAddr>| address.is_some_and(|address| !interface.up || facts.owner(address).is_none());
+    let (v4, v6) = (absent(addresses.v4().copied().map(IpAddr::V4)), absent(addresses.v6().copied().map(IpAddr::V6)));
+    let mut links = facts.links(interface.index);
+    let kept = last.links.iter().filter(|net| if net.addr().is_ipv6() { v6 } else { v4 });
+    links.extend(kept.copied().filter(|net| !facts.links.contains(&(interface.index, *net))).collect::<Vec<_>>());
+    links
 }
 
 fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &HostFacts) -> Addresses {

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use options::Selector;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
@@ -83,11 +83,24 @@ pub async fn facts(targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
 
 async fn read(handle: &Handle, targets: &[IpAddr]) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts { interfaces: interfaces(handle).await?, ..HostFacts::default() };
+    routes(handle, &mut facts).await?;
+    for target in targets {
+        let answer = look_up(handle, *target).await;
+        facts.routes.push((*target, answer));
+    }
+    Ok(facts)
+}
+
+/// Adds the default routes, and the networks that need no gateway.
+async fn routes(handle: &Handle, facts: &mut HostFacts) -> Result<(), ReadError> {
     for (ipv6, query) in [(false, RouteMessageBuilder::<Ipv4Addr>::new().build()), (true, RouteMessageBuilder::<Ipv6Addr>::new().build())] {
         let mut routes = Box::pin(handle.route().get(query).execute());
         while let Some(route) = routes.next().await {
             match route {
-                Ok(route) => facts.defaults.extend(defaults(ipv6, &route)),
+                Ok(route) => {
+                    facts.defaults.extend(defaults(ipv6, &route));
+                    facts.links.extend(link_network(ipv6, &route));
+                }
                 // A kernel without IPv6 refuses its dump.
                 Err(error) if ipv6 => {
                     debug!("IPv6 routes cannot be read: {error}");
@@ -98,11 +111,7 @@ async fn read(handle: &Handle, targets: &[IpAddr]) -> Result<HostFacts, ReadErro
         }
     }
     facts.defaults.sort_by_key(|route| (route.ipv6, route.metric));
-    for target in targets {
-        let answer = look_up(handle, *target).await;
-        facts.routes.push((*target, answer));
-    }
-    Ok(facts)
+    Ok(())
 }
 
 async fn interfaces(handle: &Handle) -> Result<Vec<Interface>, ReadError> {
@@ -181,6 +190,24 @@ fn defaults(ipv6: bool, route: &RouteMessage) -> Vec<DefaultRoute> {
     if paths.is_empty() { vec![one(index)] } else { paths.into_iter().map(|index| one(Some(index))).collect() }
 }
 
+/// The interface and the destination of a route of the main table without a gateway.
+fn link_network(ipv6: bool, route: &RouteMessage) -> Option<(u32, IpNet)> {
+    let mut table = u32::from(route.header.table);
+    let (mut index, mut to) = (None, if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) });
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Oif(number) => index = Some(*number),
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = IpAddr::V4(*ip),
+            RouteAttribute::Destination(RouteAddress::Inet6(ip)) => to = IpAddr::V6(*ip),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_) => return None,
+            _ => {}
+        }
+    }
+    let counts = table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast;
+    Some((index.filter(|_| counts)?, IpNet::new(to, route.header.destination_prefix_length).ok()?))
+}
+
 /// Where the kernel would send a packet to an address.
 async fn look_up(handle: &Handle, target: IpAddr) -> Result<RouteAnswer, String> {
     let query = match target {
@@ -194,8 +221,8 @@ async fn look_up(handle: &Handle, target: IpAddr) -> Result<RouteAnswer, String>
     };
     let index = route.attributes.iter().find_map(|attribute| if let RouteAttribute::Oif(index) = attribute { Some(*index) } else { None });
     let source = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
-        RouteAttribute::PrefSource(netlink_packet_route::route::RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::PrefSource(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     });
     index.map(|index| RouteAnswer { index, source }).ok_or_else(|| "the route has no outgoing interface".to_owned())
@@ -327,16 +354,16 @@ async fn settle(messages: &mut (impl Stream<Item = RouteNetlinkMessage> + Unpin)
     while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. Calls `tell`
-/// with the reason when it cannot carry packets, and when it can again.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated; with `links`
+/// also the networks that it reaches without a gateway. Calls `tell` with the reason when it cannot carry packets, and when it can again.
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
-pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
+pub async fn follow(chosen: Chosen, links: bool, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
     let run = async {
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
-            if let Err(error) = follow_once(&chosen, &sender, &tell, &mut alarm, &mut others).await {
+            if let Err(error) = follow_once(&chosen, links, &sender, &tell, &mut alarm, &mut others).await {
                 warn!("cannot follow the underlay, retrying: {error}");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -348,15 +375,23 @@ pub async fn follow(chosen: Chosen, sender: watch::Sender<Underlay>, tell: impl 
 /// Follows until the netlink socket fails.
 async fn follow_once(
     chosen: &Chosen,
+    links: bool,
     sender: &watch::Sender<Underlay>,
     tell: &impl Fn(Option<&str>),
     alarm: &mut Alarm,
     others: &mut Option<Vec<IpAddr>>,
 ) -> Result<(), ReadError> {
-    let mut socket = open(&[MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr])?;
+    let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr, MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
+    // Routes change with every pod, and matter for links only.
+    let mut socket = open(if links { &groups } else { groups.get(..3).unwrap_or_default() })?;
     loop {
-        let facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
+        let mut facts = HostFacts { interfaces: interfaces(&socket.handle).await?, ..HostFacts::default() };
         let last = sender.borrow().clone();
+        if links {
+            routes(&socket.handle, &mut facts).await?;
+        } else {
+            facts.links = last.links.iter().map(|net| (last.index, *net)).collect();
+        }
         let now = followed(chosen, &last, &facts);
         let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
         let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
@@ -390,6 +425,15 @@ fn concerns(message: &RouteNetlinkMessage, underlay: &Underlay) -> bool {
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
             let named = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if *name == underlay.name);
             link.header.index == underlay.index || link.attributes.iter().any(named)
+        }
+        // A route through a gateway is no link. A message without an interface may stand for lost events.
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            let elsewhere = |attribute: &RouteAttribute| match attribute {
+                RouteAttribute::Oif(index) => *index != underlay.index,
+                RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => true,
+                _ => false,
+            };
+            !route.attributes.iter().any(elsewhere)
         }
         _ => true,
     }

@@ -373,6 +373,7 @@ fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named:
             addresses,
             public,
             local: facts.local(interface.index),
+            links: facts.links(interface.index),
         },
         why: candidate.why,
         named: named || request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6(),

@@ -2,6 +2,7 @@
 
 use super::trouble::{Alarm, trouble};
 use super::*;
+use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Dual;
@@ -32,11 +33,16 @@ fn vagrant() -> HostFacts {
             (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
             (ip("203.0.113.9"), Err("Network is unreachable (os error 101)".to_owned())),
         ],
+        links: vec![(2, net("10.0.2.0/24")), (3, net("192.168.56.0/24")), (3, net("fd00:56::/64")), (5, net("198.51.100.0/24"))],
     }
 }
 
 fn default(ipv6: bool, index: u32, metric: u32) -> DefaultRoute {
     DefaultRoute { ipv6, index: Some(index), metric, carries: true }
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -385,6 +391,29 @@ fn following() {
     // What a flag tells the peers stays, even where it was the interface's own address.
     let told = select(&Request { public_ip: Some("192.168.56.11".parse().unwrap()), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
     assert_eq!(followed(&told, &told.underlay, &now).public.to_string(), "192.168.56.11 and fd00:56::99");
+}
+
+#[test]
+fn links_follow_routes_and_stay_while_the_address_is_absent() {
+    let facts = vagrant();
+    let best = select(&request(BOTH, vec![name("enp0s8")]), &facts).unwrap();
+    let last = &best.underlay;
+    let links = |change: &dyn Fn(&mut HostFacts)| {
+        let mut now = facts.clone();
+        change(&mut now);
+        followed(&best, last, &now).links
+    };
+    let (v4, v6, more) = (net("192.168.56.0/24"), net("fd00:56::/64"), net("10.99.0.0/16"));
+    assert_eq!(last.links, [v4, v6], "of its own interface only");
+    assert_eq!(links(&|now| now.links.push((3, more))), [v4, v6, more]);
+    // The address is there, and the network of the interface is another one.
+    assert_eq!(links(&|now| now.links = vec![(3, more), (3, v6)]), [more, v6]);
+    // The kernel removes the routes with the last address, and while the interface is down.
+    let flushed = |now: &mut HostFacts| now.links = vec![(2, net("10.0.2.0/24"))];
+    let lost = |now: &mut HostFacts| now.interfaces[2].addresses.retain(|address| address.ip().is_ipv6());
+    assert_eq!(links(&|now| (flushed(now), lost(now)).0), [v4]);
+    assert_eq!(links(&|now| (flushed(now), now.interfaces[2].up = false).0), [v4, v6]);
+    assert_eq!(links(&|now| (flushed(now), drop(now.interfaces.remove(2))).0), [v4, v6]);
 }
 
 #[test]

@@ -45,13 +45,14 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
             continue;
         }
         halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
+        let in_reach = on_link(lease, &subnets, terms).unwrap_or(subnets);
         let usable = match (terms.accepts)(lease) {
             Err(why) => Err((Reason::Unusable, why)),
             Ok(()) => identities.take(lease).map_err(|used| used.reason(lease, terms)),
         };
         let in_force = match usable {
-            Ok(()) if subnets == lease.subnets => Some(lease.clone()),
-            Ok(()) => Some(Arc::new(Lease { subnets, ..Lease::clone(lease) })),
+            Ok(()) if in_reach == lease.subnets => Some(lease.clone()),
+            Ok(()) => Some(Arc::new(Lease { subnets: in_reach, ..Lease::clone(lease) })),
             Err((reason, why)) => {
                 refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
                 let good = before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, terms));
@@ -156,7 +157,31 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     if subnets.nets().all(|net| lease.attrs.public_for(net.addr().is_ipv6()).is_none()) {
         return Err((Reason::NoAddress, format!("{} is published without an address of its family: its node cannot be reached", lease.subnets)));
     }
+    if on_link(lease, subnets, terms).is_none() {
+        return Err((Reason::OffLink, off_link(subnets, &lease.subnets.to_string(), &lease.attrs.public_text(), terms)));
+    }
     Ok(())
+}
+
+/// The halves whose node the backend can reach, as far as links tell.
+fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
+    if terms.links.is_none() {
+        return Some(*subnets);
+    }
+    let near = |ipv6: bool| lease.attrs.public_for(ipv6).is_some_and(|address| !terms.is_off_link(address));
+    Dual::from_options(subnets.v4().copied().filter(|_| near(false)), subnets.v6().copied().filter(|_| near(true)))
+}
+
+/// Why these subnets of a lease are out of reach, with the links of their families.
+fn off_link(subnets: &Subnets, what: &str, address: &str, terms: &Terms) -> String {
+    let of_family = |link: &&IpNet| subnets.nets().any(|net| net.addr().is_ipv6() == link.addr().is_ipv6());
+    let links: Vec<String> = terms.links.iter().flatten().filter(of_family).map(ToString::to_string).collect();
+    format!(
+        "{what} is published at {address}, which is on no network of this node's underlay ({}): {} needs a direct link to each node. Connect the \
+         nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
+        links.join(", "),
+        terms.config.backend
+    )
 }
 
 /// Whether a lease with that BackendType is of that backend. Go flannel writes none for udp and alloc, which cannot be told apart.
@@ -175,6 +200,9 @@ pub(super) fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -
     let left_out = |net: IpNet| {
         if lease.attrs.public_for(net.addr().is_ipv6()).is_none() {
             return Some((Reason::NoAddress, format!("{net} of {} is published without an address of its family", lease.subnets)));
+        }
+        if let Some(address) = lease.attrs.public_for(net.addr().is_ipv6()).filter(|address| terms.is_off_link(*address)) {
+            return Some((Reason::OffLink, off_link(&net.into(), &format!("{net} of {}", lease.subnets), &address.to_string(), terms)));
         }
         let half = Lease { subnets: net.into(), ..lease.clone() };
         (terms.accepts)(&half).err().map(|why| (Reason::Unusable, format!("{net} of {} cannot be used: {why}", lease.subnets)))

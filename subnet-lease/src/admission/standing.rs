@@ -132,8 +132,15 @@ mod tests {
     fn who_is_in_nobodys_way_costs_nobody_anything() {
         let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
         let own = Some(lease(1, 1));
-        let terms =
-            Arc::new(Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())), identity: Arc::new(vtep_mac) });
+        let terms = Arc::new(Terms {
+            config,
+            own,
+            local: Vec::new(),
+            underlay: Vec::new(),
+            links: None,
+            accepts: Arc::new(|_| Ok(())),
+            identity: Arc::new(vtep_mac),
+        });
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = Standing::default();
         standing.update(&raw, None, &terms);

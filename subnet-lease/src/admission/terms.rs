@@ -24,6 +24,8 @@ pub struct Terms {
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
+    /// Networks that the underlay reaches without a gateway, for a backend that reaches other nodes only there. `None`: any address will do.
+    pub links: Option<Vec<IpNet>>,
     /// What the backend can use.
     pub accepts: Accepts,
     /// What identifies a node to the backend.
@@ -51,6 +53,8 @@ pub enum Reason {
     InsideSubnet,
     /// Publishes no address of its subnet's family.
     NoAddress,
+    /// Publishes an address that the underlay does not reach without a gateway, which the backend needs.
+    OffLink,
     /// Belongs to another backend.
     OtherBackend,
     /// Reserved by an operator, and not taken yet.
@@ -68,6 +72,16 @@ impl Terms {
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
+
+    /// Whether the backend cannot reach a node at an address, because it is on no link of the underlay. If no link of a family is known, any
+    /// address passes: the underlay may have lost its own for a moment. IPv6 link-local addresses are on every link.
+    pub fn is_off_link(&self, address: IpAddr) -> bool {
+        if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            return false;
+        }
+        let mut links = self.links.iter().flatten().filter(|net| net.addr().is_ipv6() == address.is_ipv6()).peekable();
+        links.peek().is_some() && !links.any(|net| net.contains(&address))
+    }
 }
 
 impl Reason {
@@ -83,6 +97,7 @@ impl Reason {
             Reason::NoHost => "no-host-address",
             Reason::InsideSubnet => "address-in-subnet",
             Reason::NoAddress => "no-address",
+            Reason::OffLink => "off-link",
             Reason::OtherBackend => "other-backend",
             Reason::Reserved => "reserved",
             Reason::Unusable => "unusable-data",

@@ -143,7 +143,7 @@ fn seen(own: &str, cluster: &[Node], events: &[Event], config: &NetworkConfig) -
 
 fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
     let config = own.as_ref().map_or_else(|| config.clone(), |own| config.only(&own.subnets));
-    Terms { config, own, local: Vec::new(), underlay: Vec::new(), accepts: Arc::new(|_| Ok(())), identity: Arc::new(|_, _| None) }
+    Terms { config, own, local: Vec::new(), underlay: Vec::new(), links: None, accepts: Arc::new(|_| Ok(())), identity: Arc::new(|_, _| None) }
 }
 
 proptest! {

@@ -83,7 +83,7 @@ impl Plan for Routes {
 
 fn underlay() -> Underlay {
     let addresses = Addresses::V4([192, 168, 56, 1].into());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new() }
+    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() }
 }
 
 fn tunnel() -> crate::link::LinkSpec {

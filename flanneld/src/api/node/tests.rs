@@ -69,6 +69,7 @@ fn described(folder: &Path) -> (Describer, Health, impl Sized) {
         addresses: Addresses::V4("192.0.2.1".parse().unwrap()),
         public: Addresses::V4("192.0.2.1".parse().unwrap()),
         local: Vec::new(),
+        links: Vec::new(),
     };
     let held = Held { until: Some(boot_time() + Duration::from_secs(3600)), renewed: Some(boot_time()), ..Held::default() };
     let table = LeaseTable::of([own.clone(), second, third], Default::default());
