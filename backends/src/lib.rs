@@ -17,6 +17,7 @@ pub mod wireguard;
 
 pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Renewal, Setup, Takes};
 pub use netstate::plan::Announced;
+pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
 pub use registry::{create, identity_of};

@@ -295,6 +295,7 @@ impl Health {
             Kernel {
                 in_sync: now.in_step,
                 trouble: now.trouble,
+                failed_peers: now.failed_peers.iter().map(figures::failed_peer).collect(),
                 routes: wanted.routes,
                 neighbours: wanted.neighbours,
                 fdb: wanted.fdb,

@@ -191,7 +191,11 @@ impl Kernel for FakeKernel {
                     world.notices.push(notice);
                     self.noise.notify_one();
                 }
-                Err(why) => errors.push(OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }),
+                Err(why) => {
+                    let in_the_way = world.foreign.contains(op.key()) && !matches!(op.key(), Key::Link(_));
+                    let kind = if in_the_way { FailureKind::Conflict } else { FailureKind::Other };
+                    errors.push(OpError { verb: op.verb(), key: *op.key(), kind, why });
+                }
             }
         }
         errors

@@ -42,7 +42,7 @@ pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
 /// The kind of a failure, as far as callers act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// An object that is not ours is in the way. It has to be removed first.
+    /// The kernel refuses this object only: a foreign object is in its place, or the kernel cannot use its address.
     Conflict,
     /// The kernel does not support the operation.
     Unsupported,

@@ -4,6 +4,7 @@
 //! applied incrementally. An unexpected notification, a failure, the audit or a new underlay cause a full pass.
 
 mod adopt;
+pub mod failures;
 mod mac_conflicts;
 pub mod progress;
 pub mod questions;
@@ -23,6 +24,7 @@ use crate::scope::Scope;
 use crate::sighting::{Sighting, holders};
 use crate::underlay::Underlay;
 use adopt::adopt;
+use failures::Failures;
 use mac_conflicts::MacConflicts;
 use progress::Progress;
 use questions::{Inspector, Question};
@@ -218,6 +220,16 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         desired
     }
 
+    /// Whose failures these are.
+    fn failures(&self, errors: &[OpError], leases: &LeaseTable, facts: &Facts) -> Failures {
+        if errors.is_empty() {
+            return Failures::default();
+        }
+        let own = self.desired(&LeaseTable::default(), facts).state;
+        let (holders, owners) = holders(&self.plan, leases, facts);
+        Failures::of(errors.to_vec(), &own, &holders, &owners)
+    }
+
     /// A full pass. `fresh` is set if it follows from new inputs.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
@@ -260,10 +272,12 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.follow(&desired.state);
         self.report.tunnels(&self.tunnels);
         self.plan_look(&desired.state);
-        self.report.applied(&ops, &errors, repair, || peers_of(&desired.state));
-        self.report.state(&errors, held.is_some());
+        self.report.applied(&ops, &errors, repair.then_some(&self.failed.0), || peers_of(&desired.state));
+        let failures = self.failures(&errors, leases, &facts);
+        self.report.state(&failures, held.is_some());
         self.report.wanted(&desired.state);
-        self.settled = errors.is_empty() && held.is_none();
+        // A peer that failed by itself may do so for days, and must not hide what other programs change meanwhile.
+        self.settled = failures.node.is_empty() && held.is_none();
         if self.settled {
             // Nothing of the former run is left. Objects that appear in its networks from now on belong to others.
             self.scope.former = Default::default();
@@ -300,9 +314,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.report.changed(&change);
         desired.take(change);
         self.tunnels.applied(&ops);
-        self.report.applied(&ops, &errors, false, || peers_of(&desired.state));
-        self.report.state(&errors, false);
-        self.settled = errors.is_empty();
+        self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
+        let failures = self.failures(&errors, leases, &facts);
+        self.report.state(&failures, false);
+        self.settled = failures.node.is_empty();
         self.facts = Some(facts.clone());
         self.changes_after = rest(began, PAUSE_FACTORS.1);
         Some(Pass { errors, held: None, desired, announced: self.announced.clone() })

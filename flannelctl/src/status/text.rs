@@ -3,7 +3,7 @@
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
-use node_api::{FileState, Node, Status, Wireguard};
+use node_api::{FailedPeer, FileState, Node, Status, Wireguard};
 use probing::state::Harm;
 use std::fmt::Display;
 use std::time::Duration;
@@ -121,6 +121,7 @@ fn running(node: &Node, screen: Screen) -> String {
     row("pods", pods(node));
     row("store", store(node));
     row("kernel", kernel(node));
+    row("failed", failed_peers(node));
     row("silent", silent_peers(node));
     row("rules", rules(node));
     row("peers", Some(peers(node)));
@@ -203,6 +204,15 @@ fn kernel(node: &Node) -> Option<String> {
     let state = if kernel.in_sync { "all as wanted".to_owned() } else { format!("not as wanted: {}", kernel.trouble) };
     let back = if kernel.put_back > 0 { format!("; {} put back in the last hour", kernel.put_back) } else { String::new() };
     Some(format!("{objects}, {state}{back}"))
+}
+
+/// The peers that the kernel refuses; the first one with the reason.
+fn failed_peers(node: &Node) -> Option<String> {
+    let failed = &node.kernel.as_ref()?.failed_peers;
+    let FailedPeer { node, subnet, text, .. } = failed.first()?;
+    let name = node.as_ref().map_or(String::new(), |node| format!(" ({node})"));
+    let count = if failed.len() == 1 { "1 peer".to_owned() } else { format!("{} peers", failed.len()) };
+    Some(format!("{count} cannot be programmed: {subnet}{name}: {text}"))
 }
 
 /// The peers of WireGuard that complete no handshake.

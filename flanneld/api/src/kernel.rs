@@ -1,14 +1,18 @@
 //! What the kernel has of this network.
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Links, addresses, routes, neighbours, FDB entries and peers of WireGuard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Whether all are as wanted.
+    /// Whether all are as wanted, apart from those of `failed_peers`.
     pub in_sync: bool,
     /// What is not, in words; empty if all are.
     pub trouble: String,
+    /// Peers that the kernel refuses, each for a reason of its own. They cost this node no readiness.
+    pub failed_peers: Vec<FailedPeer>,
     /// Number of routes wanted.
     pub routes: u64,
     /// Number of permanent neighbours wanted.
@@ -19,6 +23,19 @@ pub struct Kernel {
     pub put_back: u64,
     /// The peers of WireGuard; absent with another backend.
     pub wireguard: Option<Wireguard>,
+}
+
+/// A peer whose objects the kernel refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedPeer {
+    /// The name of its node, if its lease has one.
+    pub node: Option<String>,
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// The address that it publishes.
+    pub address: IpAddr,
+    /// What the kernel refused, and the remedy.
+    pub text: String,
 }
 
 /// The peers of WireGuard.

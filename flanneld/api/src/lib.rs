@@ -10,7 +10,7 @@ pub mod probe;
 pub mod routes;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
-pub use kernel::{Kernel, Rules, Wireguard};
+pub use kernel::{FailedPeer, Kernel, Rules, Wireguard};
 pub use node::{File, FileState, Lease, Node, Notice, Reason, Store, Underlay};
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};

@@ -112,6 +112,12 @@ fn full() -> Node {
         kernel: Some(Kernel {
             in_sync: true,
             trouble: text(),
+            failed_peers: vec![FailedPeer {
+                node: Some(text()),
+                subnet: "10.244.2.0/24".parse().unwrap(),
+                address: "192.0.2.2".parse().unwrap(),
+                text: text(),
+            }],
             routes: 1,
             neighbours: 1,
             fdb: 1,

@@ -45,7 +45,7 @@ pub struct Vitals {
     pub mtu: watch::Receiver<SubnetEnv>,
     /// The node is not ready once its lease has less time left than this.
     pub margin: Duration,
-    /// Learns whether the kernel is in sync with the leases.
+    /// Learns whether the kernel is in sync with the leases, apart from peers that failed by themselves.
     pub programmed: watch::Sender<bool>,
     /// Where the results go.
     pub health: Health,

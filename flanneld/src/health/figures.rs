@@ -5,7 +5,7 @@ use super::last_hour::LastHour;
 use super::probes;
 use crate::logging;
 use backends::status::{Observer, Status};
-use node_api::Wireguard;
+use node_api::{FailedPeer, Wireguard};
 use probing::prober::Prober;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -96,7 +96,16 @@ impl Figures {
             gauge("lease_expiry_seconds", "Seconds until this node's lease expires unless renewed", left);
         }
         if let Some(status) = &status {
-            gauge("kernel_in_step", "1 while the kernel is in sync with the desired state", u64::from(status.kernel.in_step));
+            gauge(
+                "kernel_in_step",
+                "1 while the kernel is in sync with the desired state, apart from peers that failed by themselves",
+                u64::from(status.kernel.in_step),
+            );
+            gauge(
+                "peers_failed",
+                "Peers that the kernel refuses, each for a reason of its own",
+                u64::try_from(status.kernel.failed_peers.len()).unwrap_or(u64::MAX),
+            );
         }
         gauge("rules_at_war", "1 while another program keeps changing the traffic rules", u64::from(self.rules_contended));
         if let Some(unknown) = self.unknown_senders {
@@ -170,6 +179,7 @@ impl Figures {
             let kernel = serde_json::json!({
                 "in_step": status.kernel.in_step,
                 "trouble": status.kernel.trouble,
+                "failed_peers": status.kernel.failed_peers.iter().map(failed_peer).collect::<Vec<_>>(),
                 "passes": status.kernel.passes,
                 "writes": status.kernel.writes,
                 "failures": status.kernel.failures,
@@ -185,6 +195,12 @@ impl Figures {
         }
         out
     }
+}
+
+/// A peer that the kernel refuses, as the documents show it.
+pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
+    let backends::FailedPeer { peer, why } = failed;
+    FailedPeer { node: peer.node.clone(), subnet: peer.subnet, address: peer.address, text: why.clone() }
 }
 
 /// The peers of WireGuard; `None` where there are none, as with another backend.

@@ -16,7 +16,7 @@ pub const CONDITION_EVERY: Duration = Duration::from_secs(60);
 pub struct Wanted<'a> {
     /// What this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel does what the leases ask for: only then may pods be scheduled.
+    /// Whether the kernel does what the leases ask for, apart from peers that failed by themselves: only then may pods be scheduled.
     pub programmed: bool,
     /// Whether the condition NetworkUnavailable is ours to clear.
     pub clear_condition: bool,

@@ -40,6 +40,12 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
             (FailureKind::Conflict, text)
         }
         (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (FailureKind::Conflict, gateway_text(op)),
+        // The address of one peer. Errors of the host (a missing device, no memory) have other numbers.
+        (
+            _,
+            Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..) | Key::Route(..),
+            libc::EEXIST | libc::EINVAL | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::ENETUNREACH | libc::EHOSTUNREACH,
+        ) => (FailureKind::Conflict, String::new()),
         (_, Key::Link(name), libc::EOPNOTSUPP) => (
             FailureKind::Unsupported,
             format!(
@@ -149,6 +155,12 @@ mod tests {
             ),
             (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::EPERM, FailureKind::Unsupported, "CAP_NET_ADMIN"),
             (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::ENOMEM, FailureKind::Other, "words"),
+            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::EINVAL, FailureKind::Conflict, "words"),
+            (Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)), libc::ENODEV, FailureKind::Other, "words"),
+            (Op::Add(key, Value::Route(route)), libc::ENETDOWN, FailureKind::Other, "words"),
+            (Op::Add(key, Value::Route(route)), libc::ENOBUFS, FailureKind::Other, "words"),
+            (Op::Add(key, Value::Route(route)), libc::EPERM, FailureKind::Unsupported, "CAP_NET_ADMIN"),
+            (Op::Replace(key, Value::Route(route)), libc::EAFNOSUPPORT, FailureKind::Conflict, "words"),
             (Op::Add(Key::Address(name, "fd00::/128".parse().unwrap()), Value::Address), libc::EACCES, FailureKind::Unsupported, "disable_ipv6=0"),
         ] {
             let error = refused(op, code).unwrap();

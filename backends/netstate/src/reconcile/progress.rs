@@ -1,5 +1,6 @@
 //! The progress of the reconciler: written by its loop, read by others.
 
+use super::failures::FailedPeer;
 use super::repairs::Repairs;
 use super::tunnels::Silent;
 use std::sync::Mutex;
@@ -19,6 +20,7 @@ pub struct Progress {
     pub(super) repairs: AtomicU64,
     pub(super) in_step: AtomicBool,
     pub(super) trouble: Mutex<String>,
+    pub(super) failed_peers: Mutex<Vec<FailedPeer>>,
     pub(super) repaired: Mutex<Repairs>,
     pub(super) wanted: Mutex<Counts>,
     pub(super) tunnels: Mutex<TunnelPeers>,
@@ -85,10 +87,12 @@ pub struct Snapshot {
     pub failures: u64,
     /// Operations that reverted a change of another program.
     pub repairs: u64,
-    /// Whether the kernel is in the desired state.
+    /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_step: bool,
     /// The current problem, in words. Empty while the kernel is in sync.
     pub trouble: String,
+    /// Peers whose objects the kernel refuses, each for a reason of its own.
+    pub failed_peers: Vec<FailedPeer>,
     /// The wanted objects.
     pub wanted: Counts,
     /// The objects that were put back in the last ten minutes, and how often.
@@ -107,6 +111,7 @@ impl Progress {
             repairs: self.repairs.load(Relaxed),
             in_step: self.in_step.load(Relaxed),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failed_peers: self.failed_peers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             repaired: self.repaired.lock().unwrap_or_else(PoisonError::into_inner).lately(Instant::now()),
             tunnels: self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),

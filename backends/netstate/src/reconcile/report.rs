@@ -1,5 +1,6 @@
 //! The counters, the current problem and the log lines of the loop. Log lines are rate-limited.
 
+use super::failures::{FailedPeer, Failures};
 use super::progress::{Counts, Progress};
 use super::tunnels::Tunnels;
 use crate::desired::Change;
@@ -18,6 +19,8 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 const CONFLICT_REPAIRS: u32 = 5;
 /// The number of objects tracked for conflicts. A conflict over more objects shows in these too.
 const WATCHED: usize = 64;
+/// The number of peers that are logged one by one.
+const LOGGED_PEERS: usize = 20;
 
 /// Reports what the loop does.
 #[derive(Default)]
@@ -64,23 +67,36 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations.
-    pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: bool, routes: impl FnOnce() -> usize) {
+    /// Counts and logs operations. Those that nothing but a change by another program explains are repairs: `repair` has the failures of the pass
+    /// before, which are tried again.
+    pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: Option<&Vec<OpError>>, routes: impl FnOnce() -> usize) {
         let done = ops.len().saturating_sub(errors.len());
         self.progress.writes.fetch_add(done as u64, Relaxed);
         self.progress.failures.fetch_add(errors.len() as u64, Relaxed);
         if done == 0 {
             return;
         }
-        if repair {
-            self.progress.repairs.fetch_add(done as u64, Relaxed);
-            self.progress.repaired.lock().unwrap_or_else(std::sync::PoisonError::into_inner).note(ops.iter().map(Op::key), Instant::now());
-            self.repairs(ops, done);
-            return;
-        }
         let failed: BTreeSet<&Key> = errors.iter().map(|error| &error.key).collect();
+        let mut ops: Vec<&Op> = ops.iter().filter(|op| !failed.contains(op.key())).collect();
+        if let Some(before) = repair {
+            let before: BTreeSet<&Key> = before.iter().map(|error| &error.key).collect();
+            let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) = ops.into_iter().partition(|op| before.contains(op.key()));
+            if !repairs.is_empty() {
+                self.progress.repairs.fetch_add(repairs.len() as u64, Relaxed);
+                self.progress
+                    .repaired
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .note(repairs.iter().map(|op| op.key()), Instant::now());
+                self.repairs(&repairs);
+            }
+            if tried_again.is_empty() {
+                return;
+            }
+            ops = tried_again;
+        }
         let (mut added, mut changed, mut removed, mut other) = (0, 0, 0, 0);
-        for op in ops.iter().filter(|op| !failed.contains(op.key())) {
+        for op in ops {
             match op {
                 Op::Add(Key::Route(..), _) => added += 1,
                 Op::Replace(Key::Route(..), _) => changed += 1,
@@ -96,7 +112,7 @@ impl Report {
         self.repaired.values().any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
     }
 
-    fn repairs(&mut self, ops: &[Op], done: usize) {
+    fn repairs(&mut self, ops: &[&Op]) {
         let now = Instant::now();
         self.repaired.retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
         for op in ops.iter().take(WATCHED) {
@@ -112,7 +128,7 @@ impl Report {
                 );
             }
         }
-        self.unlogged += done;
+        self.unlogged += ops.len();
         // The first repair is logged at once, further ones every ten seconds.
         if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6) {
             tracing::warn!("repaired changes made by another program: {}", summary(ops, self.unlogged));
@@ -122,7 +138,8 @@ impl Report {
     }
 
     /// Reports the state after a pass.
-    pub fn state(&mut self, errors: &[OpError], held: bool) {
+    pub fn state(&mut self, failures: &Failures, held: bool) {
+        let errors = &failures.node;
         let mut trouble = String::new();
         if held {
             trouble.push_str("many routes without a lease are kept for a minute; ");
@@ -134,6 +151,25 @@ impl Report {
             let _ = write!(trouble, "and {} more; ", errors.len() - 3);
         }
         self.set_problem(trouble.trim_end_matches("; ").to_owned(), errors.is_empty());
+        self.peers(&failures.peers);
+    }
+
+    /// Reports the peers that failed by themselves. Each failure is logged once, as it lasts until somebody acts on it.
+    fn peers(&mut self, failed: &[FailedPeer]) {
+        let mut last = self.progress.failed_peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
+        for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
+            let node = peer.node.as_deref().unwrap_or_default();
+            tracing::warn!(peer = node, subnet = %peer.subnet, address = %peer.address, error = why, "a peer cannot be programmed");
+        }
+        if new.len() > LOGGED_PEERS {
+            tracing::warn!("{} more peers cannot be programmed; /status lists them", new.len() - LOGGED_PEERS);
+        }
+        if failed.is_empty() && !last.is_empty() {
+            tracing::info!("all peers are programmed again");
+        }
+        last.clear();
+        last.extend_from_slice(failed);
     }
 
     /// Reports that the kernel could not be read.
@@ -157,7 +193,7 @@ impl Report {
 }
 
 /// Describes operations: the number of each kind, with the first object.
-fn summary(ops: &[Op], total: usize) -> String {
+fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
         kinds.entry((op.key().kind(), op.verb())).or_insert((0, op.key())).0 += 1;

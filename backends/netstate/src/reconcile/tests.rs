@@ -348,13 +348,52 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         let running = start(&kernel, table([(2, 2), (3, 3), (4, 4)])).await;
         running.wait().await;
         assert_eq!(kernel.world().state.len(), 2);
-        assert!(running.progress.trouble.lock().unwrap().contains("10.244.3.0/24"));
-        assert!(!running.progress.in_step.load(Relaxed));
+        let now = running.progress.snapshot();
+        assert!(now.in_step && now.trouble.is_empty(), "one peer does not hold the node back: {}", now.trouble);
+        let named: Vec<_> = now.failed_peers.iter().map(|failed| (failed.peer.subnet.to_string(), failed.why.contains("file exists"))).collect();
+        assert_eq!(named, [("10.244.3.0/24".to_owned(), true)]);
         // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
         assert_eq!(kernel.world().state, running.want());
-        assert_eq!(*running.progress.trouble.lock().unwrap(), "");
+        assert_eq!(running.progress.snapshot().failed_peers, []);
+        // What somebody else undoes counts as before, and the bad peer does not.
+        kernel.world().foreign.insert(key(3));
+        kernel.modify(|world| drop(world.state.0.remove(&key(3))));
+        running.wait().await;
+        let repairs = running.progress.snapshot().repairs;
+        kernel.modify(|world| drop(world.state.0.remove(&key(2))));
+        running.wait().await;
+        let now = running.progress.snapshot();
+        assert_eq!((now.repairs, now.repaired.iter().map(|(key, _)| *key).collect::<Vec<_>>()), (repairs + 1, vec![key(2)]));
+        kernel.world().foreign.clear();
+        sleep(Duration::from_secs(7)).await;
+        // All of several: the cause is here.
+        running.leases.send_replace(Arc::new(table([])));
+        running.wait().await;
+        kernel.world().foreign = [key(3), key(4)].into();
+        running.leases.send_replace(Arc::new(table([(3, 3), (4, 4)])));
+        running.wait().await;
+        let now = running.progress.snapshot();
+        assert!(!now.in_step && now.trouble.contains("10.244.3.0/24") && now.failed_peers.is_empty(), "{now:?}");
+        running.end().await;
+    });
+}
+
+#[test]
+fn a_local_cause_holds_the_node_back_even_for_one_peer() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let running = start(&kernel, table([(2, 2), (3, 3)])).await;
+        running.wait().await;
+        kernel.world().faults = vec![true; 1000].into();
+        running.leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        sleep(Duration::from_millis(10)).await;
+        let now = running.progress.snapshot();
+        assert!(!now.in_step && now.trouble.contains("10.244.4.0/24") && now.failed_peers.is_empty(), "{now:?}");
+        kernel.world().faults.clear();
+        running.wait().await;
+        assert!(running.progress.snapshot().in_step);
         running.end().await;
     });
 }

@@ -205,6 +205,25 @@ fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
 }
 
 #[test]
+fn peers_that_the_kernel_refuses_have_a_line() {
+    let with = |count: u8| {
+        let mut node = node();
+        let failed = |number: u8| FailedPeer {
+            node: (number == 2).then(|| "node-2".to_owned()),
+            subnet: format!("10.244.{number}.0/24").parse().unwrap(),
+            address: [192, 0, 2, number].into(),
+            text: "cannot add route: File exists".to_owned(),
+        };
+        node.kernel.as_mut().unwrap().failed_peers = (2..2 + count).map(failed).collect();
+        running(&node, Screen::plain())
+    };
+    let line = "  failed    1 peer cannot be programmed: 10.244.2.0/24 (node-2): cannot add route: File exists\n";
+    assert!(with(1).starts_with("node-1 is ready") && with(1).contains(line), "{}", with(1));
+    assert!(with(3).contains("  failed    3 peers cannot be programmed: 10.244.2.0/24 (node-2)"), "{}", with(3));
+    assert!(!with(0).contains("cannot be programmed"), "{}", with(0));
+}
+
+#[test]
 fn silent_peers_of_wireguard_have_a_line() {
     let with = |silent| {
         let mut node = node();

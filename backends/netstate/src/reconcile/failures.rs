@@ -1,0 +1,155 @@
+//! Tells failures of single peers from failures of this node. Pure.
+//!
+//! Any node of the cluster may publish an address that this node's kernel refuses. That is no fault of this node.
+
+use crate::kernel::{FailureKind, OpError};
+use crate::object::{KernelState, Key};
+use crate::sighting::Holder;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A peer whose objects the kernel refuses, for a reason that concerns this peer only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedPeer {
+    /// The peer, in one address family.
+    pub peer: Holder,
+    /// The first refusal.
+    pub why: String,
+}
+
+/// The failures of a pass.
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    /// Failures of this node's own objects, and failures with a cause on this host.
+    pub node: Vec<OpError>,
+    /// Peers that failed by themselves.
+    pub peers: Vec<FailedPeer>,
+}
+
+impl Failures {
+    /// Sorts the errors of a pass. `own` are the objects that the node needs without any peer; `holders` and `owners` are the peers and whose
+    /// objects these are, as in [`holders`](crate::sighting::holders).
+    ///
+    /// If all of several peers of an address family fail, the cause is on this host.
+    pub fn of(errors: Vec<OpError>, own: &KernelState, holders: &[Holder], owners: &BTreeMap<Key, usize>) -> Self {
+        let owner = |error: &OpError| {
+            let place = owners.get(&error.key).filter(|_| error.kind == FailureKind::Conflict && !own.0.contains_key(&error.key));
+            place.and_then(|place| Some((*place, holders.get(*place)?)))
+        };
+        let failed: BTreeSet<usize> = errors.iter().filter_map(|error| Some(owner(error)?.0)).collect();
+        let peers: BTreeSet<usize> = owners.values().copied().collect();
+        let of_family = |places: &BTreeSet<usize>, ipv6: bool| {
+            places.iter().filter(|place| holders.get(**place).is_some_and(|holder| holder.subnet.addr().is_ipv6() == ipv6)).count()
+        };
+        let all_failed = |ipv6: bool| of_family(&failed, ipv6) > 1 && of_family(&failed, ipv6) == of_family(&peers, ipv6);
+        let (v4_failed, v6_failed) = (all_failed(false), all_failed(true));
+        let mut failures = Self::default();
+        let mut told = BTreeSet::new();
+        for error in errors {
+            match owner(&error) {
+                Some((place, peer)) if !(if peer.subnet.addr().is_ipv6() { v6_failed } else { v4_failed }) => {
+                    if told.insert(place) {
+                        failures.peers.push(FailedPeer { peer: peer.clone(), why: error.to_string() });
+                    }
+                }
+                _ => failures.node.push(error),
+            }
+        }
+        failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{LinkName, Mac};
+    use proptest::prelude::*;
+
+    const LOCAL: [FailureKind; 2] = [FailureKind::Other, FailureKind::Unsupported];
+
+    fn subnet(peer: u8, ipv6: bool) -> ipnet::IpNet {
+        if ipv6 { format!("fd00:0:0:{peer:x}::/64").parse().unwrap() } else { format!("10.244.{peer}.0/24").parse().unwrap() }
+    }
+
+    fn route(peer: u8, ipv6: bool) -> Key {
+        Key::Route(subnet(peer, ipv6), 0)
+    }
+
+    fn fdb(peer: u8) -> Key {
+        Key::Fdb(LinkName::parse("flannel.1").unwrap(), Mac([2, 0, 0, 0, 0, peer]))
+    }
+
+    fn error(key: Key, kind: FailureKind) -> OpError {
+        OpError { verb: "add", key, kind, why: "refused".to_owned() }
+    }
+
+    /// Peers with a route and an FDB entry each.
+    fn sorted(peers: &[(u8, bool)], own: &[Key], errors: Vec<OpError>) -> (usize, Vec<ipnet::IpNet>) {
+        let mut owners = BTreeMap::new();
+        let mut holders = Vec::new();
+        for (place, (peer, ipv6)) in peers.iter().enumerate() {
+            holders.push(Holder { node: None, subnet: subnet(*peer, *ipv6), address: [192, 168, 56, *peer].into() });
+            owners.insert(route(*peer, *ipv6), place);
+            owners.entry(fdb(*peer)).or_insert(place);
+        }
+        let mut state = KernelState::default();
+        own.iter().for_each(|key| state.set(*key, crate::object::Value::Address));
+        let failures = Failures::of(errors, &state, &holders, &owners);
+        (failures.node.len(), failures.peers.into_iter().map(|failed| failed.peer.subnet).collect())
+    }
+
+    #[test]
+    fn refusal_of_one_peer_is_that_peers() {
+        let peers = [(2, false), (3, false)];
+        let errors = vec![error(fdb(3), FailureKind::Conflict), error(route(3, false), FailureKind::Conflict)];
+        assert_eq!(sorted(&peers, &[], errors), (0, vec![subnet(3, false)]), "counted once");
+    }
+
+    #[test]
+    fn refusal_of_the_only_peer_is_that_peers() {
+        assert_eq!(sorted(&[(2, false)], &[], vec![error(route(2, false), FailureKind::Conflict)]), (0, vec![subnet(2, false)]));
+    }
+
+    #[test]
+    fn refusal_of_all_of_several_peers_of_a_family_is_the_nodes() {
+        let all = |ipv6| vec![error(route(2, ipv6), FailureKind::Conflict), error(route(3, ipv6), FailureKind::Conflict)];
+        assert_eq!(sorted(&[(2, false), (3, false)], &[], all(false)), (2, vec![]));
+        // The other family works.
+        let dual = [(2, false), (3, false), (2, true), (3, true)];
+        assert_eq!(sorted(&dual, &[], all(true)), (2, vec![]));
+        let one_of_ipv6 = vec![error(route(2, true), FailureKind::Conflict)];
+        assert_eq!(sorted(&dual, &[], one_of_ipv6), (0, vec![subnet(2, true)]));
+    }
+
+    #[test]
+    fn local_cause_is_the_nodes_even_for_one_peer() {
+        for kind in LOCAL {
+            assert_eq!(sorted(&[(2, false), (3, false)], &[], vec![error(route(3, false), kind)]), (1, vec![]), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_an_own_object_is_the_nodes() {
+        let own = [Key::Link(LinkName::parse("flannel.1").unwrap()), route(9, false), route(3, false)];
+        for key in own {
+            assert_eq!(sorted(&[(2, false), (3, false)], &own, vec![error(key, FailureKind::Conflict)]), (1, vec![]), "{key}");
+        }
+        // Nobody's: something that is left over.
+        assert_eq!(sorted(&[(2, false)], &[], vec![error(route(77, false), FailureKind::Conflict)]), (1, vec![]));
+    }
+
+    proptest! {
+        /// Peers of one node cannot make it fail while another peer works, and no failure is lost.
+        #[test]
+        fn bad_peers_never_hold_back_a_node_with_a_good_one(bad in proptest::collection::btree_set(3u8..60, 0..58), twice: bool, broken in 0usize..3) {
+            let peers: Vec<(u8, bool)> = (2..60).map(|peer| (peer, false)).collect();
+            let mut errors: Vec<OpError> = bad.iter().map(|peer| error(route(*peer, false), FailureKind::Conflict)).collect();
+            if twice {
+                errors.extend(bad.iter().map(|peer| error(fdb(*peer), FailureKind::Conflict)));
+            }
+            errors.extend((0..broken).map(|_| error(Key::Link(LinkName::parse("flannel.1").unwrap()), FailureKind::Other)));
+            let (node, failed) = sorted(&peers, &[], errors);
+            prop_assert_eq!(node, broken);
+            prop_assert_eq!(failed, bad.iter().map(|peer| subnet(*peer, false)).collect::<Vec<_>>());
+        }
+    }
+}
