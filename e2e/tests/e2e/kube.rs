@@ -8,6 +8,7 @@ mod doctor;
 mod families;
 mod flannel;
 mod golden;
+mod hostile;
 mod installed;
 mod life;
 mod minute;

@@ -7,6 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod admission;
+mod bad_peers;
 mod bench;
 mod canary;
 mod checks;

@@ -191,8 +191,8 @@ fn unmanaged(bed: &mut Bed) -> Result<()> {
     bed.wait_tunnel(0, "10.244.78.0/24", None)
 }
 
-/// Nodes that nobody could use, each by another fault.
-fn hostile_nodes() -> Vec<NodeObject> {
+/// Nodes that nobody could use, each by another fault; otherwise they are of this backend.
+pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
     let data = [
@@ -255,9 +255,9 @@ fn hostile_nodes() -> Vec<NodeObject> {
         let node = NodeObject::new(&format!("hostile-{}", nodes.len())).pod_cidr(cidr).flannel("kube-subnet-manager", "true");
         nodes.push(node.flannel("backend-type", kind).flannel("backend-data", data).flannel("public-ip", ip));
     };
-    data.iter().for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", "vxlan"));
-    ip.iter().for_each(|ip| add(mac, ip, "10.244.66.0/24", "vxlan"));
-    cidr.iter().for_each(|cidr| add(mac, "192.168.56.66", cidr, "vxlan"));
+    data.iter().for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", backend));
+    ip.iter().for_each(|ip| add(mac, ip, "10.244.66.0/24", backend));
+    cidr.iter().for_each(|cidr| add(mac, "192.168.56.66", cidr, backend));
     kind.iter().for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
     let bare = |name: &str| NodeObject::new(name);
     nodes.push(bare("hostile-no-annotations").pod_cidr("10.244.66.0/24"));
@@ -278,7 +278,7 @@ fn is_canary(line: &str) -> bool {
 
 fn hostile(bed: &mut Bed) -> Result<()> {
     let before = [bed.peers_of(0)?, bed.peers_of(1)?];
-    let nodes = hostile_nodes();
+    let nodes = hostile_nodes("vxlan");
     ensure!(nodes.len() >= 60, "{} Nodes", nodes.len());
     let mut taken = Vec::new();
     for node in &nodes {
@@ -293,6 +293,9 @@ fn hostile(bed: &mut Bed) -> Result<()> {
     }
     ensure!(taken.len() >= 50, "the API server took {} only: {taken:?}", taken.len());
     bed.require_alive()?;
+    for daemon in &bed.daemons {
+        ensure!(daemon.is_ready(), "{:?}", daemon.get("/readyz")?);
+    }
     for (host, before) in before.iter().enumerate() {
         let now = bed.peers_of(host)?;
         ensure!(before.lines().all(|line| now.contains(line)), "h{} lost something:\n{before}\nnow:\n{now}", host + 1);
