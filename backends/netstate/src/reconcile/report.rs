@@ -160,7 +160,7 @@ impl Report {
         let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
-            tracing::warn!(peer = node, subnet = %peer.subnet, address = %peer.address, error = why, "a peer cannot be programmed");
+            tracing::warn!(peer = node, subnet = %peer.subnet, address = %peer.address, "a peer cannot be programmed: {why}");
         }
         if new.len() > LOGGED_PEERS {
             tracing::warn!("{} more peers cannot be programmed; /status lists them", new.len() - LOGGED_PEERS);
