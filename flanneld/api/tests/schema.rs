@@ -7,8 +7,8 @@ use doctor::{Finding, Report, Severity};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
 use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::{
-    File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
-    Unused, Wireguard,
+    FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store,
+    Underlay, Unused, Wireguard,
 };
 use probing::state::State;
 use probing::view::{self, Mesh};

@@ -1,7 +1,7 @@
 //! The sentence and the rows, case by case.
 
 use super::*;
-use node_api::{File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard};
+use node_api::{FailedPeer, File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard};
 use run_dir::last_words::LastWords;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
