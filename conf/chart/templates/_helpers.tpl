@@ -79,3 +79,11 @@
 {{- end -}}
 {{- toYaml (mergeOverwrite $context $own) -}}
 {{- end -}}
+
+{{/* What all annotations of flannel begin with, as the flag --kube-annotation-prefix completes it. */}}
+{{- define "flannel.annotation-prefix" -}}
+{{- $prefix := .Values.policy.annotationPrefix | default "flannel.alpha.coreos.com/" -}}
+{{- if not (contains "/" $prefix) }}{{ $prefix = printf "%s/" $prefix }}{{ end -}}
+{{- if not (or (hasSuffix "/" $prefix) (hasSuffix "-" $prefix)) }}{{ $prefix = printf "%s-" $prefix }}{{ end -}}
+{{- $prefix -}}
+{{- end -}}

@@ -378,3 +378,21 @@ fn images_are_pulled_from_registries_that_have_them() -> Result<()> {
     ensure!(policies(&own)? == ["Never", "Always"], "{:?}", policies(&own)?);
     Ok(())
 }
+
+/// The policy allows what the daemon writes with that prefix, and never every annotation.
+#[test]
+fn policy_has_the_prefix_that_the_flag_makes() -> Result<()> {
+    for (value, prefix) in [
+        ("", "flannel.alpha.coreos.com/"),
+        ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/"),
+        ("example.org", "example.org/"),
+        ("example.org/", "example.org/"),
+        ("example.org/net", "example.org/net-"),
+        ("example.org/net-", "example.org/net-"),
+    ] {
+        let text = rendered("kube-flannel", &[("policy.enabled", "true"), ("policy.annotationPrefix", &format!("{value:?}"))])?;
+        let allowed: BTreeSet<&str> = text.split("startsWith('").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
+        ensure!(allowed == BTreeSet::from([prefix]), "{value:?}: {allowed:?}");
+    }
+    Ok(())
+}
