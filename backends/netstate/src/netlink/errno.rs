@@ -34,8 +34,8 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         ),
         (Op::Add(..), Key::Route(net, _), libc::EEXIST) => {
             let text = format!(
-                "; another route to {net} already exists: find it with `ip route show {net}` and remove it (one by cni0 is the bridge of a \
-                 subnet that this node had: `ip link delete cni0`, and restart the pods of that subnet)"
+                "; another route to {net} already exists: find it with `ip route show {net}` and remove it (one by cni0 comes from an address of \
+                 that bridge: `ip address del` it, and restart the pods of that subnet)"
             );
             (FailureKind::Conflict, text)
         }
