@@ -1,6 +1,7 @@
 //! Selection of the interface that carries packets between nodes: pure, based on facts read elsewhere.
 
 mod arp;
+mod candidate;
 mod choice;
 mod facts;
 mod follow;

@@ -29,7 +29,7 @@ mod watching;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, SubnetManager, boot_time};
+use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
 use crate::reason::{Kind, Reason};
 use crate::table::LeaseEvent;
 use api::Api;
@@ -49,6 +49,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 pub use tool::{Listed, Tool};
 use watching::Watching;
 
@@ -240,7 +241,7 @@ impl KubeManager {
     fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
         let lock =
             |told: &Mutex<PostedEvents>, act: &dyn Fn(&mut PostedEvents) -> bool| act(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
-        if !lock(&self.told, &|told| told.take(reason, text, boot_time())) {
+        if !lock(&self.told, &|told| told.take(reason, text, Instant::now())) {
             return;
         }
         let (api, extras, told, node, text) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone(), text.to_owned());

@@ -90,6 +90,9 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, async || if is_so() { Ok(()) } else { Err("not yet") }).await;
 }
 
+/// More than an Event takes to be posted and answered.
+const ANSWERED: Duration = Duration::from_millis(500);
+
 /// The program's clock goes on by so much, all at once.
 async fn later(by: Duration) {
     tokio::time::pause();
@@ -190,6 +193,7 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     let last = || server.asked().iter().rev().find(|asked| asked.is_event()).and_then(|asked| asked.authorization.clone()).unwrap_or_default();
+    let mut known = 0;
     for (text, want) in [(Some("second\n"), "Bearer second"), (None, "Bearer second"), (Some("third"), "Bearer third")] {
         match text {
             Some(text) => std::fs::write(bed.path("token"), text).unwrap(),
@@ -197,6 +201,8 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
         }
         later(Duration::from_secs(61)).await;
         manager.tell_operator(&format!("{want} {}", text.is_some())).await;
+        until("the Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > known).await;
+        known += 1;
         assert_eq!(last(), want);
     }
 }
@@ -219,6 +225,9 @@ async fn busy_server_keeps_its_connection_when_there_is_no_other() {
         known(&manager).await;
         for number in 0..4 {
             manager.tell_operator(&format!("text {number}")).await;
+            until("an Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > number).await;
+            // It may be told again only once the answer has come.
+            tokio::time::sleep(ANSWERED).await;
         }
         let used: Vec<usize> = server.asked().iter().filter(|asked| asked.is_event()).map(|asked| asked.connection).collect();
         assert_eq!(used.len(), 4, "{code}");
@@ -305,18 +314,23 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     let events = || server.asked().iter().filter(|asked| asked.is_event()).count();
-    for _ in 0..3 {
-        manager.tell_operator("no interface").await;
-    }
+    let tell = async |times: usize| {
+        for _ in 0..times {
+            manager.tell_operator("no interface").await;
+            tokio::time::sleep(ANSWERED).await;
+        }
+    };
+    tell(3).await;
     assert_eq!(events(), 1, "a refusal is not asked for again at once");
     later(Duration::from_secs(301)).await;
-    manager.tell_operator("no interface").await;
+    tell(1).await;
     assert_eq!(events(), 2, "still refused");
     server.on(|_| Reply::Pass);
     later(Duration::from_secs(301)).await;
-    manager.tell_operator("no interface").await;
+    tell(1).await;
     assert_eq!(events(), 3, "what could not be told is told");
-    manager.tell_operator("no interface").await;
+    later(Duration::from_secs(61)).await;
+    tell(1).await;
     assert_eq!(events(), 3, "once");
     let told = log.lines().iter().filter(|line| line.contains("cannot post Events")).count();
     assert_eq!(told, 1, "{:#?}", log.lines());

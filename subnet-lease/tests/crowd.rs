@@ -283,15 +283,17 @@ async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
     assert!(lists.len() <= 5 * NODES, "{} first pages for {NODES} nodes", lists.len());
 }
 
-/// The most lists within any second, or within as much more as this process stood still before it and meanwhile.
+/// The most lists a second within any three seconds, or within as much more as this process stood still before them and meanwhile.
 fn peak(server: &Server, lists: &[Instant]) -> usize {
     const SECOND: Duration = Duration::from_secs(1);
+    // A busy machine runs what was due in one second in the next one.
+    const WINDOW: Duration = Duration::from_secs(3);
     let stalls = server.stalls.lock().unwrap();
     let within = |start: &Instant| {
-        let count = lists.iter().filter(|at| **at >= *start && **at < *start + SECOND).count();
-        let around = stalls.iter().filter(|(from, to)| *to + SECOND * 5 >= *start && *from < *start + SECOND);
+        let count = lists.iter().filter(|at| **at >= *start && **at < *start + WINDOW).count();
+        let around = stalls.iter().filter(|(from, to)| *to + SECOND * 5 >= *start && *from < *start + WINDOW);
         let still: Duration = around.map(|(from, to)| to.duration_since(*from)).sum();
-        count * 1000 / usize::try_from((SECOND + still).as_millis()).unwrap()
+        count * 1000 / usize::try_from((WINDOW + still).as_millis()).unwrap()
     };
     lists.iter().map(within).max().unwrap_or(0)
 }

@@ -4,10 +4,10 @@
 #[cfg(test)]
 mod tests;
 
+use super::candidate::{Candidate, Failure, absent, default_route, finish, names};
 use super::choice::{Chosen, Rule};
 use super::facts::{HostFacts, Interface};
 use super::request::{KnownAddresses, Request};
-use super::select::{Candidate, Failure, absent, default_route, finish, names};
 use backends::Underlay;
 use ipnet::IpNet;
 use std::collections::BTreeMap;

@@ -40,17 +40,17 @@ impl EventReason {
 #[derive(Debug, Default)]
 pub struct PostedEvents {
     texts: BTreeSet<String>,
-    /// When the last one of each reason was posted (boot-time clock).
-    last: BTreeMap<EventReason, Duration>,
+    /// When the last one of each reason was posted.
+    last: BTreeMap<EventReason, Instant>,
 }
 
 impl PostedEvents {
     /// Notes an Event, unless it was posted before or another one of its reason was, less than a minute ago. Returns whether it is to be posted.
-    pub fn take(&mut self, reason: EventReason, text: &str, now: Duration) -> bool {
+    pub fn take(&mut self, reason: EventReason, text: &str, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
         /// Texts are few, unless somebody makes many: then some are posted again.
         const KEPT: usize = 50;
-        if self.texts.contains(text) || self.last.get(&reason).is_some_and(|last| now.saturating_sub(*last) < EVERY) {
+        if self.texts.contains(text) || self.last.get(&reason).is_some_and(|last| now.duration_since(*last) < EVERY) {
             return false;
         }
         if self.texts.len() >= KEPT {
@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn event_is_posted_once_and_one_a_minute_for_a_reason() {
-        let at = Duration::from_secs;
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
         let mut posted = PostedEvents::default();
         assert!(posted.take(EventReason::Interface, "a", at(5)));
         assert!(!posted.take(EventReason::Interface, "b", at(64)) && posted.take(EventReason::PodCidr, "c", at(6)));
