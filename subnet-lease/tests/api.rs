@@ -193,8 +193,8 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     let last = || server.asked().iter().rev().find(|asked| asked.is_event()).and_then(|asked| asked.authorization.clone()).unwrap_or_default();
-    let mut known = 0;
-    for (text, want) in [(Some("second\n"), "Bearer second"), (None, "Bearer second"), (Some("third"), "Bearer third")] {
+    let steps = [(Some("second\n"), "Bearer second"), (None, "Bearer second"), (Some("third"), "Bearer third")];
+    for (known, (text, want)) in steps.into_iter().enumerate() {
         match text {
             Some(text) => std::fs::write(bed.path("token"), text).unwrap(),
             None => std::fs::remove_file(bed.path("token")).unwrap(),
@@ -202,7 +202,6 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
         later(Duration::from_secs(61)).await;
         manager.tell_operator(&format!("{want} {}", text.is_some())).await;
         until("the Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > known).await;
-        known += 1;
         assert_eq!(last(), want);
     }
 }
