@@ -56,7 +56,7 @@ mod tests {
     async fn the_file_follows_the_health() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
-        let file = run_dir::status_file::path(&env);
+        let file = status_file::path(&env);
         let (health, stop) = (Health::new(), CancellationToken::new());
         let keeper = tokio::spawn(keep(env, health.clone(), stop.clone()));
         let says = async |words: &str| {

@@ -28,7 +28,7 @@ fn status_fails_for_what_a_pod_needs_only() {
     let said = |wanted: &str| {
         let answer = bed.call("STATUS");
         let found = if answer.code() == 0 { String::new() } else { answer.error()["msg"].as_str().unwrap_or_default().to_owned() };
-        assert!(found == wanted && (answer.code() == 50) == !wanted.is_empty(), "{wanted}: {answer:?}");
+        assert!(found == wanted && (answer.code() == 50) != wanted.is_empty(), "{wanted}: {answer:?}");
     };
     for (reason, pods, wanted) in cases {
         writer.put(&Status { pods, ..status(reason) }).unwrap();

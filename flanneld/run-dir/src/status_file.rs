@@ -201,7 +201,7 @@ mod tests {
         let mut writer = Writer::new(&env);
         assert!(!file.exists());
         writer.put(&status(Some("none yet"))).unwrap();
-        let said: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let said: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3",
                    "pods": {"reasons": [], "devices": []}});
         assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));

@@ -12,7 +12,7 @@ fn checks_of(health: &Health) -> (Checks, watch::Sender<Known>) {
     let (known_out, known) = watch::channel(Known::default());
     let mut checks = Checks::new(known, "/nosuch/subnet.env".into(), health.clone(), Arc::default());
     // The machine that runs the tests may be a node of Kubernetes.
-    let nowhere = std::path::PathBuf::from("/nosuch");
+    let nowhere = PathBuf::from("/nosuch");
     checks.look.places = Places { cni: nowhere.join("cni"), ipam: nowhere.join("ipam"), kubelet: nowhere, ..Places::default() };
     (checks, known_out)
 }
