@@ -51,7 +51,12 @@ fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
                     Ok(())
                 })
             };
-            ask(other.netns(), Some(other.address()?)).context("from a pod of the other node")?;
+            ask(other.netns(), Some(other.address()?)).with_context(|| {
+                let look = |host: &lab::Host| {
+                    host.netns().sh("cat /proc/net/ip_vs /proc/net/ip_vs_stats; ip -br address; ip route; iptables-save -c; ipset list; cat /proc/net/ip_vs_conn; cat /proc/sys/net/ipv4/vs/conntrack; conntrack -L")
+                };
+                format!("from a pod of the other node: {:?} {:?}", look(&bed.hosts[0]), look(&bed.hosts[1]))
+            })?;
             for (host, place) in bed.hosts.iter().zip(["the first node", "the second node"]) {
                 ask(host.netns(), None).with_context(|| format!("from {place}"))?;
             }
