@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Echo, Lab, Launch, User, binaries, eventually_ok, seen_as};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, SOON, VXLAN, turn};
+use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
 const PORT: u16 = 80;
@@ -44,14 +44,18 @@ fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
             let other = &bed.pods[1 - number];
             // A pod is seen as itself, a node as the address of its tunnel.
             let ask = |from: &lab::Netns, want: Option<IpAddr>| {
-                eventually_ok(SOON, "the Service answers", || {
+                eventually_ok(MINUTES, "the Service answers", || {
                     let answers = seen_as(from, Ipv4Addr::UNSPECIFIED.into(), std::iter::once(0), SocketAddr::new(SERVICE.into(), PORT))?;
                     let seen = answers.first().and_then(|(_, seen)| *seen).context("no answer")?;
                     ensure!(want.is_none_or(|want| seen.ip() == want), "seen as {seen}, not {want:?}");
                     Ok(())
                 })
             };
-            ask(other.netns(), Some(other.address()?)).context("from a pod of the other node")?;
+            ask(other.netns(), Some(other.address()?)).with_context(|| {
+                let look = "cat /proc/net/ip_vs /proc/net/ip_vs_conn; ip -brief address; iptables-save -c";
+                let seen: Vec<_> = bed.hosts.iter().map(|host| host.netns().sh(look)).collect();
+                format!("from a pod of the other node:\n{seen:#?}")
+            })?;
             for (host, place) in bed.hosts.iter().zip(["the first node", "the second node"]) {
                 ask(host.netns(), None).with_context(|| format!("from {place}"))?;
             }
