@@ -22,7 +22,8 @@ use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::eventually_ok;
 
 const PORT: u16 = 6443;
-const START: Duration = Duration::from_secs(120);
+/// In an emulated machine, beside another test, it takes more than two minutes.
+const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(20);
 
 /// Which addresses Services have.
