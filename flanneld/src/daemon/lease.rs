@@ -59,9 +59,15 @@ impl Daemon {
 
     async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
         let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
-        let found = wait_for(&wish, |why| self.health.condition(Condition::Underlay, Some(why))).await.map_err(End::failed)?;
+        let found = wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::failed)?;
         self.tell_underlay(&found);
         Ok(found)
+    }
+
+    /// Reports what the node waits for.
+    pub(super) fn wait_for_interface(&self, why: &str) {
+        warn!("no interface to use yet, waiting for it: {why}");
+        self.health.condition(Condition::Underlay, Some(why));
     }
 
     /// Logs the choice.

@@ -78,12 +78,13 @@ impl Daemon {
     ) -> Result<(Found, NetworkConfig), End> {
         let mut changes = manager.node_info_changes();
         let mut info = info.clone();
+        let mut told = String::new();
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
             let wish = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
             withdraw(manager, &wish, &info).await;
             let found = tokio::select! {
-                found = self.wait_for_families(manager, &wish) => found.map_err(End::failed)?,
+                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
                 now = another(manager, whole, &info, &mut changes) => {
                     // Another Node came or went: its addresses count.
                     info = now;
@@ -105,9 +106,19 @@ impl Daemon {
     }
 
     /// Waits for an interface with both families for a moment, then for one with either.
-    async fn wait_for_families(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish) -> Result<Found, crate::underlay::SelectError> {
+    /// What was reported last is not reported again, however often other Nodes change.
+    async fn wait_for_families(
+        &self,
+        manager: &Arc<dyn SubnetManager>,
+        wish: &Wish,
+        told: &mut String,
+    ) -> Result<Found, crate::underlay::SelectError> {
         let waiting = |why: &str| {
-            self.health.condition(Condition::Underlay, Some(why));
+            if told == why {
+                return;
+            }
+            why.clone_into(told);
+            self.wait_for_interface(why);
             let (manager, why) = (manager.clone(), why.to_owned());
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };

@@ -378,7 +378,7 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
     if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) { StoreAt::Here } else { StoreAt::There(addresses) }
 }
 
-/// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes.
+/// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes: it logs it.
 ///
 /// # Errors
 /// When waiting cannot help, or the time is up.
@@ -405,7 +405,6 @@ pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Resu
             return Err(SelectError { text, may_come: true, shared: error.shared });
         }
         if error.text != told {
-            warn!("no interface to use yet, waiting for it: {}", error.text);
             waiting(&error.text);
             told = error.text;
         }
