@@ -247,7 +247,7 @@ impl KubeManager {
         let (api, extras, told, node, text) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone(), text.to_owned());
         tokio::spawn(async move {
             if !extras.event(&api, &node, reason, &text).await {
-                lock(&told, &|told| told.retract(reason, &text));
+                lock(&told, &|told| told.retract(&text));
             }
         });
     }

@@ -225,8 +225,8 @@ async fn busy_server_keeps_its_connection_when_there_is_no_other() {
         for number in 0..4 {
             manager.tell_operator(&format!("text {number}")).await;
             until("an Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > number).await;
-            // It may be told again only once the answer has come.
             tokio::time::sleep(ANSWERED).await;
+            later(Duration::from_secs(61)).await;
         }
         let used: Vec<usize> = server.asked().iter().filter(|asked| asked.is_event()).map(|asked| asked.connection).collect();
         assert_eq!(used.len(), 4, "{code}");

@@ -16,7 +16,7 @@ use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
-use subnet_lease::{Dual, NetworkConfig, NodeId, Term};
+use subnet_lease::{Dual, NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -46,6 +46,10 @@ impl Daemon {
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
         self.health.condition(Condition::Lease, None);
+        if let Some(judged) = info.as_ref().and_then(|info| info.subnets).filter(|judged| has_others(&lease.subnets, judged)) {
+            // What the host kept of the former subnet was judged before.
+            return Err(End::Moved(format!("this node's subnet became {} while it waited for its lease, and was {judged}", lease.subnets)));
+        }
         let how = match &info {
             Some(info) => format!(", the podCIDR of the Node {}", info.id),
             None if lease.term == Term::Reserved => " (no expiry)".to_owned(),
@@ -125,4 +129,9 @@ impl Daemon {
         };
         Claim { node, public: underlay.public, host }
     }
+}
+
+/// Whether there is a subnet that is not among these.
+fn has_others(subnets: &Subnets, known: &Subnets) -> bool {
+    subnets.nets().any(|net| !known.nets().any(|other| other == net))
 }

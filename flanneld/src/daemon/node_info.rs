@@ -25,6 +25,8 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_s
 const CONFIGURATION: Duration = Duration::from_secs(2);
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
+/// How often the choice is made anew while there is no interface, in case what it depends on has changed without notice.
+const AGAIN: Duration = Duration::from_secs(30);
 /// How long changes are gathered before the interface is reconsidered.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
@@ -81,15 +83,21 @@ impl Daemon {
         let mut told = String::new();
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
-            let wish = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
-            withdraw(manager, &wish, &info).await;
+            let (wish, local) = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
+            withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
                 found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
-                now = another(manager, whole, &info, &mut changes) => {
+                now = another(manager, whole, &info, &local, &mut changes) => {
+                    if now.subnets != info.subnets {
+                        // What this host keeps of the former subnet has to be judged anew.
+                        return Err(End::Moved("this node got another subnet while it waited for an interface".to_owned()));
+                    }
                     // Another Node came or went: its addresses count.
                     info = now;
                     continue;
                 }
+                // The store's servers may be known now, and an address that was given up may be taken again.
+                () = tokio::time::sleep(AGAIN) => continue,
             };
             let present = found.chosen.underlay.addresses;
             let config = whole.only(&subnets).only(&matching(&subnets, present.v4().is_some(), present.v6().is_some()));
@@ -143,33 +151,28 @@ impl Daemon {
     }
 }
 
-/// The request of a node that the store knows, with the store's servers where they can matter.
+/// The request of a node that the store knows, with the store's servers where they can matter; and the addresses of this host.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
     info: &NodeInfo,
     families: Families,
     left: BTreeSet<IpAddr>,
-) -> Wish {
+) -> (Wish, Vec<IpAddr>) {
     let bare = Wish::of(settings, families);
     let wish = bare.clone().for_node(info).knowing(left.clone(), Vec::new());
-    let needed = match (bare.look().await, &wish.known) {
-        (Ok((_, facts)), Some(known)) => needs_servers(known, &facts),
-        _ => false,
-    };
-    if needed { wish.knowing(left, manager.servers().await) } else { wish }
+    let Ok((_, facts)) = bare.look().await else { return (wish, Vec::new()) };
+    let local = facts.interfaces.iter().flat_map(|interface| &interface.addresses).map(Address::ip).collect();
+    let needed = wish.known.as_ref().is_some_and(|known| needs_servers(known, &facts));
+    if needed { (wish.knowing(left, manager.servers().await), local) } else { (wish, local) }
 }
 
 /// Withdraws an address that this node published and no longer has, unless flags or annotations decide what it publishes.
-async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo) {
-    if info.published.is_empty() || wish.public_ip.is_some() || wish.public_ipv6.is_some() {
-        return;
-    }
-    let bare = Wish { known: None, ..wish.clone() };
-    let Ok((_, facts)) = bare.look().await else { return };
-    let local: Vec<IpAddr> = facts.interfaces.iter().flat_map(|interface| &interface.addresses).map(Address::ip).collect();
-    if info.published.iter().any(|ip| !local.contains(ip)) {
-        manager.withdraw(&local).await;
+async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo, local: &[IpAddr]) {
+    let decided = wish.public_ip.is_some() || wish.public_ipv6.is_some();
+    // A host whose addresses could not be read has them still.
+    if !decided && !local.is_empty() && info.published.iter().any(|ip| !local.contains(ip)) {
+        manager.withdraw(local).await;
     }
 }
 
@@ -197,17 +200,29 @@ fn matching(subnets: &Subnets, v4: bool, v6: bool) -> Subnets {
     Dual::from_options(subnets.v4().copied().filter(|_| v4), subnets.v6().copied().filter(|_| v6)).unwrap_or(*subnets)
 }
 
-/// Returns when the store says something else. Nodes change all the time, mostly in ways that do not matter here.
-async fn another(manager: &Arc<dyn SubnetManager>, config: &NetworkConfig, known: &NodeInfo, changes: &mut Option<watch::Receiver<u64>>) -> NodeInfo {
+/// Returns when the store says something else that concerns this host. Nodes change all the time, mostly in ways that do not matter here.
+async fn another(
+    manager: &Arc<dyn SubnetManager>,
+    config: &NetworkConfig,
+    known: &NodeInfo,
+    local: &[IpAddr],
+    changes: &mut Option<watch::Receiver<u64>>,
+) -> NodeInfo {
     let Some(changes) = changes else { return std::future::pending().await };
     while changes.changed().await.is_ok() {
         tokio::time::sleep(SETTLE).await;
         changes.borrow_and_update();
         if let Ok(Some(now)) = manager.node_info(config).await
-            && now != *known
+            && concerning(&now, local) != concerning(known, local)
         {
             return now;
         }
     }
     std::future::pending().await
+}
+
+/// What the choice of this host's interface depends on: of the claims of other Nodes those of its own addresses, and whether there are others.
+fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
+    let own = NodeInfo { taken: info.taken.iter().filter(|(ip, _)| local.contains(ip)).map(|(ip, by)| (*ip, by.clone())).collect(), ..info.clone() };
+    (own, info.taken.keys().any(|ip| !local.contains(ip)))
 }

@@ -8,16 +8,17 @@ use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Heard, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
-use crate::underlay::read::{Wish, received};
+use crate::underlay::read::{Wish, neighbours, received};
 use crate::underlay::{Chosen, doubt, select};
 use backends::Underlay;
 use options::Settings;
 use probing::prober::Prober;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::NetworkConfig;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
+use subnet_lease::{LeaseTable, NetworkConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -41,6 +42,8 @@ pub struct Reconsider {
     pub prober: Option<Prober>,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
+    /// The leases in force.
+    pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The addresses that this node gave up.
     pub left: Left,
     /// What the doctor is told of this node's addresses.
@@ -92,14 +95,23 @@ impl Reconsider {
         let Some(prober) = self.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
         // What cannot be read is no silence.
         let Ok(received) = received(&self.devices).await else { return false };
-        silence.look(Heard { answers: prober.figures().0.answered, received }, Instant::now())
+        silence.look(Heard { answers: prober.figures().0.answered, received }, Instant::now()) && !self.meets_a_peer().await
+    }
+
+    /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.
+    async fn meets_a_peer(&self) -> bool {
+        let leases = self.leases.borrow().clone();
+        let peers = leases.iter().flat_map(|lease| [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)));
+        let (peers, index): (BTreeSet<IpAddr>, u32) = (peers.collect(), self.underlay.borrow().index);
+        // What cannot be read is no silence.
+        neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
     }
 
     async fn better(&self, info: &NodeInfo, silent: bool) -> Better {
         let present = self.underlay.borrow().clone();
         let Some(subnets) = info.subnets else { return Better::Nothing };
         let all = families(&subnets);
-        let wish = |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now()));
+        let wish = async |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now())).await.0;
         if !present.addresses.same_families(&all) && wish(all).await.choose().await.is_ok() {
             return Better::Choice("an address of the other family has come".to_owned());
         }

@@ -218,6 +218,7 @@ impl Daemon {
                 underlay: underlay.clone(),
                 prober,
                 devices,
+                leases: leases.table.clone(),
                 left: self.left.clone(),
                 known: self.known.clone(),
             };
@@ -248,6 +249,9 @@ impl Daemon {
         let health = self.health.clone();
         self.run.tasks.spawn(async move {
             tokio::select! {
+                // A stop ends what `hold` follows, too: that is no loss of the lease.
+                biased;
+                () = stop.cancelled() => Ok(()),
                 lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
                     Lost::Taken(text) => {
                         health.lost(&text);
@@ -259,7 +263,6 @@ impl Daemon {
                     }
                     Lost::Moved(text) => End::Moved(text),
                 }),
-                () = stop.cancelled() => Ok(()),
             }
         });
         Ok(())

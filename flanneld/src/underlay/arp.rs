@@ -65,10 +65,11 @@ async fn ask(handle: &Handle, interface: &Interface, source: IpAddr, asked: &[Ip
 }
 
 /// The address of an entry of the neighbour table that has been answered for.
-fn resolved(entry: &NeighbourMessage) -> Option<IpAddr> {
+pub(super) fn resolved(entry: &NeighbourMessage) -> Option<IpAddr> {
     let answered = [NeighbourState::Reachable, NeighbourState::Stale, NeighbourState::Delay, NeighbourState::Probe];
     let address = entry.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     });
     address.filter(|_| answered.contains(&entry.header.state))

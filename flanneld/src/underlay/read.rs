@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use options::Selector;
 use rtnetlink::packet_core::NetlinkPayload;
@@ -96,6 +97,16 @@ pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
         link.attributes.iter().find_map(|attribute| if let LinkAttribute::Stats64(stats) = attribute { Some(stats.rx_packets) } else { None })
     };
     Ok(links.iter().filter(named).filter_map(packets).sum())
+}
+
+/// The hosts that have answered on the link of an interface.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
+    let socket = open(&[])?;
+    let table: Vec<NeighbourMessage> = socket.handle.neighbours().get().execute().try_collect().await.map_err(ReadError::of("neighbours"))?;
+    Ok(table.iter().filter(|entry| entry.header.ifindex == index).filter_map(arp::resolved).collect())
 }
 
 async fn read(handle: &Handle, request: &Request) -> Result<HostFacts, ReadError> {

@@ -106,6 +106,10 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     /// What this node published last, if this host has it: what worked is not given up at a start, whoever claims it.
     fn published(&mut self) -> Option<Chosen> {
+        if self.known.overwritten {
+            // It is not what the node chose.
+            return None;
+        }
         for candidate in owned(&self.known.published, "which this node published last", self.request, self.facts) {
             match finish(self.request, self.facts, candidate, false) {
                 Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => return Some(chosen),

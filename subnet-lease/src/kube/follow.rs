@@ -68,6 +68,8 @@ pub struct Follower<'a, S> {
     /// Seen up to here; none: list.
     version: Option<String>,
     interrupted: bool,
+    /// Since when the present watch stands.
+    standing: Option<Instant>,
     /// When the watch has to end.
     until: Instant,
     /// What was logged since all was well.
@@ -77,7 +79,7 @@ pub struct Follower<'a, S> {
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
     pub fn new(api: &'a Api, only: Option<&'a str>, crowd: &'a Crowd, sink: S) -> Self {
-        Self { api, only, crowd, sink, version: None, interrupted: true, until: Instant::now(), told: Told::default() }
+        Self { api, only, crowd, sink, version: None, interrupted: true, standing: None, until: Instant::now(), told: Told::default() }
     }
 
     /// Never ends.
@@ -86,7 +88,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         let mut failing: Option<Instant> = None;
         let mut listed = false;
         loop {
-            let begun = Instant::now();
+            self.standing = None;
             if self.only.is_some() {
                 // One Node is listed as cheaply as its version is checked.
                 self.version = None;
@@ -100,7 +102,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             if !self.interrupted {
                 failing = None;
             }
-            let stood = begun.elapsed() > SPREAD && !self.interrupted;
+            let stood = self.standing.is_some_and(|since| since.elapsed() > SPREAD) && !self.interrupted;
             if stood {
                 // Only a watch that stood for a while is a new beginning: one that ends at once costs a list of all Nodes each time.
                 failures = 0;
@@ -301,6 +303,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     fn stands(&mut self) {
         self.api.counters.reached();
         self.interrupted = false;
+        self.standing = Some(Instant::now());
         self.sink.resumed();
     }
 

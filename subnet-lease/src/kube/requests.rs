@@ -61,9 +61,9 @@ impl PostedEvents {
         true
     }
 
-    /// Forgets one that could not be posted. Returns whether it was known.
-    pub fn retract(&mut self, reason: EventReason, text: &str) -> bool {
-        self.last.remove(&reason);
+    /// Forgets one that could not be posted, so that it is posted later. Its minute counts all the same: the server may have too much to do.
+    /// Returns whether it was known.
+    pub fn retract(&mut self, text: &str) -> bool {
         self.texts.remove(text)
     }
 }
@@ -240,8 +240,8 @@ mod tests {
         assert!(posted.take(EventReason::Interface, "a", at(5)));
         assert!(!posted.take(EventReason::Interface, "b", at(64)) && posted.take(EventReason::PodCidr, "c", at(6)));
         assert!(posted.take(EventReason::Interface, "b", at(65)) && !posted.take(EventReason::Interface, "a", at(1000)));
-        // The API did not answer: it is posted at the next occasion.
-        assert!(posted.retract(EventReason::Interface, "b") && posted.take(EventReason::Interface, "b", at(66)));
+        // The API did not answer: it is posted a minute later.
+        assert!(posted.retract("b") && !posted.take(EventReason::Interface, "b", at(66)) && posted.take(EventReason::Interface, "b", at(125)));
     }
 
     #[test]

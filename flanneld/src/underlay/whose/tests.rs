@@ -211,6 +211,7 @@ fn claims_of_other_nodes_pass_an_address_over_while_another_is_left() {
         ("the first published", two().others(&["192.0.2.11"], &["198.51.100.11"]), "eth1 198.51.100.11 (in doubt)"),
         ("both published", two().others(&["192.0.2.11", "198.51.100.11"], &[]), "refused: 192.0.2.11 (Node n2), 198.51.100.11 (Node n2)"),
         ("behind an operator's address", two().overwritten().others(&["192.0.2.11"], &[]), "eth0 192.0.2.11"),
+        ("an operator's address that this host has", two().overwritten().published(&["198.51.100.11"]), "eth0 192.0.2.11"),
         ("the NAT behind an operator's address", vagrant().overwritten().others(&["10.0.2.15"], &[]), "enp0s3 10.0.2.15"),
         ("left, and nothing else", one().left("192.0.2.11"), "refused: "),
         ("left, and something else", two().left("192.0.2.11"), "eth1 198.51.100.11"),
