@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, binaries, eventually, eventually_ok, throughout};
+use lab::{ANNOTATIONS, Answer, Call, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, Proxy, binaries, eventually, eventually_ok, throughout};
 use serde_json::json;
 
 use crate::kube::bed::{Bed, DUAL, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
@@ -114,6 +114,18 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
         bed.restart(2)?;
         serves_another_subnet(&bed, "10.244.33", "10.244.34")?;
         new_pod_is_reached(&bed, "newer")?;
+
+        // And while it waits for its lease, after it has looked at what the host keeps.
+        ensure!(bed.daemons[2].terminate(SOON)?.success(), "{}", bed.daemons[2].log());
+        let refused = |call: &Call| if call.method == "PATCH" { Answer::status(403, "Forbidden") } else { Answer::Pass };
+        bed.proxies.iter().for_each(|proxy| proxy.on(refused));
+        bed.admin().annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
+        bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
+        eventually(SOON, "it waits", || bed.daemons[2].log().contains("waiting for a lease")).with_context(|| bed.daemons[2].log())?;
+        bed.admin().delete_node("h3")?;
+        bed.admin().create_node(&another_h3(&bed, 35)?)?;
+        bed.proxies.iter().for_each(Proxy::pass);
+        serves_another_subnet(&bed, "10.244.34", "10.244.35")?;
         probe.finish()?.require_clean()
     })
 }
