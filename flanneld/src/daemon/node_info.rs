@@ -21,8 +21,6 @@ use tracing::warn;
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// How often the configuration is read while the node waits for its lease.
-const CONFIGURATION: Duration = Duration::from_secs(2);
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
 /// How often the choice is made anew while there is no interface, in case what it depends on has changed without notice.
@@ -173,20 +171,6 @@ async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo
     // A host whose addresses could not be read has them still.
     if !decided && !local.is_empty() && info.published.iter().any(|ip| !local.contains(ip)) {
         manager.withdraw(local).await;
-    }
-}
-
-/// Returns when the configuration of a store that knows its nodes is another one than this: while the node waits for its lease, the present one
-/// applies. A file that cannot be used changes nothing.
-pub(super) async fn another_configuration(manager: &Arc<dyn SubnetManager>, waiting_with: &NetworkConfig) -> End {
-    if manager.node_info_changes().is_none() {
-        return std::future::pending().await;
-    }
-    loop {
-        tokio::time::sleep(CONFIGURATION).await;
-        if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
-            return End::StartOver("the network configuration has changed".to_owned());
-        }
     }
 }
 

@@ -1,0 +1,24 @@
+//! The configuration of the network while a node waits for its lease: the file as it stands now applies.
+
+use super::end::End;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::NetworkConfig;
+use subnet_lease::manager::SubnetManager;
+
+/// How often the configuration is read while the node waits for its lease.
+const CONFIGURATION: Duration = Duration::from_secs(2);
+
+/// Returns when the configuration of a store that knows its nodes is another one than this: while the node waits for its lease, the present one
+/// applies. A file that cannot be used changes nothing.
+pub async fn another_configuration(manager: &Arc<dyn SubnetManager>, waiting_with: &NetworkConfig) -> End {
+    if manager.node_info_changes().is_none() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(CONFIGURATION).await;
+        if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
+            return End::StartOver("the network configuration has changed".to_owned());
+        }
+    }
+}
