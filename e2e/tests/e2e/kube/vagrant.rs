@@ -33,6 +33,10 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
         require_right(&cluster)?;
         require_traffic(&cluster)?;
         if order == Order::OffAndOn {
+            // What the API says of pods is old for a while after the power is back: those that are asked then are new.
+            for number in 1..=all {
+                cluster.api.admin().delete(&format!("/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0"))?;
+            }
             cluster.nodes.iter_mut().try_for_each(Member::power_off)?;
             cluster.start_nodes(0..all)?;
             cluster.wait_ready()?;
