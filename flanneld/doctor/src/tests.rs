@@ -5,6 +5,7 @@ mod causes;
 mod firewalld;
 mod healthy;
 mod listings;
+mod remedies;
 mod trap;
 mod wireguard;
 
