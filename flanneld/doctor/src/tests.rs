@@ -3,9 +3,9 @@
 mod cases;
 mod causes;
 mod firewalld;
+mod harm;
 mod healthy;
 mod listings;
-mod remedies;
 mod trap;
 mod wireguard;
 

@@ -317,7 +317,7 @@ fn configure_mtu(facts: &Facts, mtu: u32) -> Option<String> {
         }
         Access::Directory(folder) => {
             let file = word(&folder.join("config").display().to_string());
-            Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}"#))
+            Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}.new && mv {file}.new {file}"#))
         }
         Access::Kubernetes => {
             let Launch::Kubernetes { namespace, .. } = &facts.daemon.launch else { return None };

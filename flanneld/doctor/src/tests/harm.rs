@@ -71,7 +71,7 @@ fn is_fleeting(command: &str) -> bool {
 
 /// Whether a line makes a change outlive a reboot, or says that it does not.
 fn is_lasting(line: &str) -> bool {
-    line.starts_with("# ") || ["> /etc/", "/etc/default/", "--permanent"].iter().any(|part| line.contains(part))
+    line.starts_with("# ") || ["> /etc/", "/etc/default/", "/etc/nftables.conf", "--permanent"].iter().any(|part| line.contains(part))
 }
 
 #[test]
