@@ -305,6 +305,21 @@ fn flags_on_every_page_exist() {
     assert!(missing.is_empty(), "no page explains these flags of flannelctl: {missing:?}");
 }
 
+/// Without a flag or variable, these ask etcd on this machine: on most nodes there is none.
+#[test]
+fn commands_that_need_the_store_name_it() {
+    for (name, page) in pages() {
+        for (_, block) in spans_and_blocks(&page).1.iter().filter(|(language, _)| language == "sh") {
+            for line in
+                block.lines().filter(|line| ["leases", "release", "reserve"].iter().any(|command| line.contains(&format!("flannelctl {command}"))))
+            {
+                let named = ["--etcd-endpoints=", "--subnet-dir=", "--kube-subnet-mgr"].iter().any(|flag| line.contains(flag));
+                assert!(named, "{name}: this command names no store: {line}");
+            }
+        }
+    }
+}
+
 #[test]
 fn variables_on_every_page_exist() {
     let flags = flags(&read("docs/options.md"));

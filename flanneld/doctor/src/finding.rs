@@ -55,7 +55,7 @@ pub struct Evidence {
 /// What ends the problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Commands for a shell, to be typed as they stand, in this order. Empty if no command can do it.
+    /// Commands for a shell, to be typed as they stand, in this order, then comments about them. Empty if no command can do it.
     pub commands: Vec<String>,
     /// Where to type them.
     pub on: String,
@@ -119,6 +119,12 @@ impl Finding {
     pub fn run_all(mut self, commands: impl IntoIterator<Item = String>) -> Self {
         self.remedy.commands.extend(commands);
         self
+    }
+
+    /// Adds what to know of the commands, as a comment of the shell. Comments come last.
+    #[must_use]
+    pub fn note(self, text: &str) -> Self {
+        self.run(format!("# {text}"))
     }
 
     /// Says where the commands belong.

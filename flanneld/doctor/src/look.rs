@@ -80,6 +80,7 @@ impl Look {
         Pods {
             env: env(&daemon.subnet_file),
             cni: cni::configurations(&self.places),
+            docker: cni::docker(&self.places),
             ipam: cni::kept(&self.places, namespace_of_pod(&self.places).is_some(), network, host),
         }
     }

@@ -1,7 +1,7 @@
 //! The table of all checks, and the judgement over it: pure.
 
 use crate::check::Check;
-use crate::checks::{self, daemon, daemon_set, wireguard};
+use crate::checks::{self, daemon, daemon_set, interface, wireguard};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use subnet_lease::printable;
 /// All checks: causes before what they may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
-        checks::interface::CHECKS,
+        interface::CHECKS,
         checks::kubernetes::CHECKS,
         checks::store::CHECKS,
         checks::devices::CHECKS,
@@ -75,6 +75,7 @@ fn fold(findings: &mut [Finding]) {
             let fits: fn(&Finding, &Finding) -> bool = match cause.id {
                 id if id == wireguard::SILENT.id => wireguard::explains,
                 daemon::PORT_TAKEN => daemon::explains,
+                interface::WRONG_INTERFACE => interface::explains,
                 _ => |_, _| true,
             };
             cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))

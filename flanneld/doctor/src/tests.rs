@@ -3,6 +3,7 @@
 mod cases;
 mod causes;
 mod firewalld;
+mod harm;
 mod healthy;
 mod listings;
 mod trap;

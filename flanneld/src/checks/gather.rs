@@ -76,6 +76,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         store: Store {
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
+            access: known.access.clone(),
             trouble: Fact::of(
                 reason("store").cloned().or(silence).or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text }),
             ),

@@ -5,6 +5,7 @@ use backends::Underlay;
 use backends::status::Observer;
 use doctor::facts::Network;
 use doctor::facts::daemon::Choice;
+use doctor::facts::store::{Access, Etcd};
 use doctor::look::{Places, namespace_of_pod};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,6 +22,8 @@ use tokio::sync::watch;
 pub struct Known {
     /// Where the leases are.
     pub store: String,
+    /// How commands reach it.
+    pub access: Access,
     /// The store's addresses.
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; none where it runs in no pod.
@@ -49,7 +52,22 @@ impl Known {
             _ => None,
         };
         let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
-        Self { store: store.to_string(), namespace, node, ..Self::default() }
+        Self { store: store.to_string(), access: access(store), namespace, node, ..Self::default() }
+    }
+}
+
+/// How commands reach a store. The password stays here.
+fn access(store: &options::Store) -> Access {
+    match store {
+        options::Store::Etcd(etcd) => Access::Etcd(Etcd {
+            endpoints: etcd.endpoints.iter().map(ToString::to_string).collect(),
+            prefix: etcd.prefix.clone(),
+            ca: etcd.tls.as_ref().and_then(|tls| tls.ca.clone()),
+            client: etcd.tls.as_ref().and_then(|tls| tls.client.clone()),
+            user: etcd.user.as_ref().map(|(name, _)| name.clone()),
+        }),
+        options::Store::Dir(folder) => Access::Directory(folder.clone()),
+        options::Store::Kube(_) => Access::Kubernetes,
     }
 }
 

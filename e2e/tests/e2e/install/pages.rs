@@ -22,7 +22,11 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("curl -sfL https://get.k3s.io | sh -s - --flannel-backend=none --disable-network-policy --cluster-cidr=10.42.0.0/16", "there is no k3s here"),
     ("mkdir -p /opt/cni/bin", "the same"),
     ("for plugin in bridge host-local loopback portmap; do ln -sf /var/lib/rancher/k3s/data/current/bin/$plugin /opt/cni/bin/; done", "the same"),
-    ("mkdir -p /var/lib/rancher/k3s/agent/images", "the same"),
+    (
+        "for plugin in bridge host-local loopback portmap; do for folder in /usr/lib/cni /usr/libexec/cni; do [ ! -x $folder/$plugin ] || ln -sf $folder/$plugin /opt/cni/bin/; done; done",
+        "there is no RKE2 here",
+    ),
+    ("mkdir -p /var/lib/rancher/k3s/agent/images", "there is no k3s here"),
     ("cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/", "the same"),
     ("systemctl restart k3s", "the same"),
     (KUBELET[0], "kubelet has other files here: a test of its own"),

@@ -44,8 +44,8 @@ pub fn restart(namespace: &str, node: &str) -> String {
 
 /// Says where commands of kubectl belong, and whether the namespace in them is a guess.
 pub fn tell_place(finding: &mut Finding, facts: &Facts) {
-    let commands = &finding.remedy.commands;
-    if commands.is_empty() || !commands.iter().all(|command| command.contains("kubectl ")) {
+    let mut commands = finding.remedy.commands.iter().filter(|command| !command.starts_with('#')).peekable();
+    if commands.peek().is_none() || !commands.all(|command| command.contains("kubectl ")) {
         return;
     }
     if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {

@@ -67,6 +67,7 @@ fn module(facts: &Facts) -> Vec<Finding> {
             )
             .seen(&module.why, format!("modprobe {name}"))
             .run(format!("modprobe {}", word(name)))
+            .run(format!("echo {} > {}", word(name), word(&format!("/etc/modules-load.d/flannel-{name}.conf"))))
             .run_all(start(facts))
         })
         .collect()
@@ -100,7 +101,8 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                     word(name),
                     word(&format!("was-{}", name.chars().take(11).collect::<String>()))
                 ))
-                .run_all(start(facts)),
+                .run_all(start(facts))
+                .note("not kept over a reboot: give the device another name where it is configured"),
             );
         }
         let ours = network.vni.zip(network.port());

@@ -11,10 +11,18 @@ use crate::shell::word;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+/// The check of the interface that was chosen.
+pub const WRONG_INTERFACE: &str = "wrong-interface";
+
+/// Whether a wrong interface explains other findings: a risk of one explains none.
+pub fn explains(cause: &Finding, _: &Finding) -> bool {
+    cause.severity == Severity::Broken
+}
+
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
-        id: "wrong-interface",
+        id: WRONG_INTERFACE,
         severity: Severity::Broken,
         title: "flannel uses an interface that does not join the nodes",
         needs: &[Need::Interfaces, Need::Routes, Need::Choice],
@@ -125,19 +133,24 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let name = &interface.name;
-    let what = match marks {
-        Some(_) => format!("flannel uses {name}, the NAT interface of the virtual machine"),
-        None => format!("flannel uses {name}, by which no other node is reached"),
+    let chosen = match choice.named {
+        true => choice.why.clone(),
+        false => format!("nothing named an interface ({})", choice.why),
     };
-    let reached = "no other machine reaches it";
-    let why = match choice.named {
-        true => format!("{}; {reached}", choice.why),
-        false => format!("nothing named an interface ({}); {reached}", choice.why),
+    let mut finding = match &marks {
+        Some(marks) => {
+            let what = format!("flannel uses {name}, the NAT interface of the virtual machine");
+            let finding = Finding::new(WRONG_INTERFACE, Severity::Broken, name, what, format!("{chosen}; no other machine reaches it"));
+            finding.seen(marks, "ip address, ip route")
+        }
+        // The peers may be off: silence proves nothing of the interface.
+        None => {
+            let what = format!("no other node answers on {name}, which flannel uses, and this host has another interface");
+            let why =
+                format!("{chosen}; either the other nodes are off or filter, or {name} does not join the nodes: only you know which network does");
+            Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
+        }
     };
-    let mut finding = Finding::new("wrong-interface", Severity::Broken, name, what, why);
-    if let Some(marks) = marks {
-        finding = finding.seen(marks, "ip address, ip route");
-    }
     if let Some(words) = refused {
         finding = finding.seen(words.split(". ").next().unwrap_or_default(), "the last words of flanneld");
     }
@@ -157,7 +170,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
             "ip address",
         );
     }
-    vec![lead_out(finding, facts, &candidates)]
+    vec![lead_out(finding, facts, interface, &candidates)]
 }
 
 /// Whether no peer answers. One that has moved to another address is unknown for some seconds: while nodes are mended one by one, the rest of them
@@ -197,7 +210,7 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
         format!("flannel uses {name}, the NAT interface of the virtual machine"),
         "other nodes will not reach this one: every machine is alone behind that gateway, often with the same address",
     );
-    vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, &candidates)]
+    vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, interface, &candidates)]
 }
 
 fn duplicate_address(facts: &Facts) -> Vec<Finding> {
@@ -205,7 +218,11 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     let way_out = |finding: Finding| match chosen(facts) {
         Some(interface) => {
             let candidates = candidates(facts, interface);
-            lead_out(finding, facts, &candidates)
+            let finding = match nat_marks(facts, interface) {
+                Some(marks) => finding.seen(marks, "ip address, ip route"),
+                None => finding,
+            };
+            lead_out(finding, facts, interface, &candidates)
         }
         None => finding,
     };
@@ -258,7 +275,11 @@ fn clone(facts: &Facts) -> Vec<Finding> {
                 true => {
                     "--node-id (FLANNELD_NODE_ID) is the same there, as on machines cloned from one image: two nodes with one lease would take each other's packets"
                 }
-                false => "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets",
+                false => {
+                    "machines cloned from one image share /etc/machine-id, and with it one lease: two of them would take each other's packets. \
+                     The commands give flanneld an identity of its own and leave /etc/machine-id alone: DHCP, the journal and kubelet know this machine by it. \
+                     Give the machine another one with systemd-machine-id-setup before it runs anything"
+                }
             },
         );
         let finding = finding.seen(text, from);
@@ -267,10 +288,8 @@ fn clone(facts: &Facts) -> Vec<Finding> {
                 let edit = edit_unit(argument, "node-id", NEW_ID);
                 finding.run_all(edit.map(|command| command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")))
             }
-            // Of several equal variables the last one counts.
-            (true, None) => finding.run(add_line("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)")),
-            // A new machine-id would be made of what D-Bus remembers.
-            (false, _) => finding.run("rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup"),
+            // Of several equal variables the last one applies.
+            _ => finding.run(add_line("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)")),
         });
         break;
     }
@@ -296,7 +315,12 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
             finding = finding.run(format!("ip link set {} up", word(&interface.name)));
         }
     }
-    vec![finding]
+    let is_raised = !finding.remedy.commands.is_empty();
+    vec![if is_raised {
+        finding.note("not kept over a reboot: what configures the interface has to raise it (netplan, NetworkManager, systemd-networkd, ifupdown)")
+    } else {
+        finding
+    }]
 }
 
 fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
@@ -319,8 +343,11 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
         )
         .seen(marks, "ip address, ip route")
-        // kubeadm's file: one line, in quotes.
-        .run(format!("sed -i 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env", right.addr()))
+        // kubeadm's file: one line, in quotes. An address that is there goes first.
+        .run(format!(
+            "sed -i -E -e 's/ *--node-ip=[^ \"]*//; s/=\" +/=\"/' -e 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env",
+            right.addr()
+        ))
         .run("systemctl restart kubelet"),
     ]
 }

@@ -125,21 +125,31 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
             continue;
         }
         let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
-        let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+        let via = match route.via {
+            Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
+            Some(via) => format!(" via {via}"),
+            None => String::new(),
+        };
         let (to, metric) = (route.to, route.metric);
         let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
         let onward = if route.via.is_some() { " onlink" } else { "" };
-        findings.push(
-            Finding::new(
-                "foreign-route",
-                Severity::Broken,
-                to.to_string(),
-                format!("a route that is not flannel's leads to {to}, the subnet of {}", peer.name),
-                "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's",
-            )
-            .seen(format!("{to}{via}{device} proto {}", protocol(route.protocol)), format!("{ip} route show {to}"))
-            .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}")),
-        );
+        // One with several next hops has neither; what made it can also put it back.
+        let is_plain = route.via.is_some() || route.index.is_some();
+        let why = match is_plain {
+            true => "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's",
+            false => {
+                "packets to pods of that node take this route, which has several next hops; give it a larger metric where it is configured, or delete it"
+            }
+        };
+        let what = format!("a route that is not flannel's leads to {to}, the subnet of {}", peer.name);
+        let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why)
+            .seen(format!("{to}{via}{device} proto {}", protocol(route.protocol)), format!("{ip} route show {to}"));
+        findings.push(match is_plain {
+            true => finding
+                .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
+                .note("not kept over a reboot, nor where another program makes the route: give it this metric where it is configured"),
+            false => finding.run(format!("{ip} route show {to}")),
+        });
     }
     findings
 }

@@ -131,8 +131,9 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             let minutes = peer.silent? / 60;
             let subnet = peer.subnets.nets().next()?;
             let command = match &facts.daemon.launch {
-                Launch::Systemd => with_store(facts, &format!("flannelctl release --yes {subnet}")),
-                Launch::Kubernetes { .. } => format!("kubectl delete node {}", word(&peer.name)),
+                // It shows the lease and asks: only people know whether the machine comes back.
+                Launch::Systemd => with_store(facts, &format!("flannelctl release {subnet}")),
+                Launch::Kubernetes { .. } => format!("kubectl get node {} -o wide", word(&peer.name)),
             };
             Some(
                 Finding::new(
@@ -140,7 +141,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
                     Severity::Risk,
                     peer.subnets.to_string(),
                     format!("{} has not been heard of for {minutes} min", peer.name),
-                    "if that machine is gone for good, its subnet stays taken until its lease ends",
+                    "if that machine is gone for good, its subnet stays taken until its lease ends, or on Kubernetes until its Node is deleted",
                 )
                 .seen("it answers neither probes nor ping", "probes")
                 .run(command),

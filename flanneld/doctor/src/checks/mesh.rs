@@ -156,14 +156,12 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
 }
 
+/// Why nothing answers at a peer's address: silence alone does not tell.
+pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
+
 fn peer_cut(_: &Facts, path: &Path) -> Finding {
-    let finding = Finding::new(
-        "peer-cut",
-        Severity::Broken,
-        about(path),
-        format!("{} at {} answers nothing, ping neither", path.node, path.address),
-        "that machine is off, its network is down, or its lease names an address that does not lead to it",
-    );
+    let finding =
+        Finding::new("peer-cut", Severity::Broken, about(path), format!("{} at {} answers nothing, ping neither", path.node, path.address), SILENCE);
     blame(path, finding.seen("no answer through the overlay, none beside it", "probes"))
         .run(format!("ip route get {}", path.address))
         .run(format!("ping -c 3 {}", path.address))

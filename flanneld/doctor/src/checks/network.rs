@@ -1,13 +1,16 @@
 //! Addresses and MTUs that do not fit the network.
 
 use crate::check::Check;
+use crate::facts::daemon::Launch;
 use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
+use crate::facts::store::Access;
 use crate::facts::{Facts, Network};
-use crate::finding::{EVERYWHERE, Finding, Severity};
+use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -203,7 +206,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
             }
             let name = &bridge.name;
             // Docker's own network may be inside of Network without ever having been flannel's: that is an overlap.
-            if name == "docker0" && (net.prefix_len() != own.prefix_len() || !network.contains(&net.trunc())) {
+            if name == "docker0" && facts.pods.docker.known() != Some(net) {
                 continue;
             }
             let finding = Finding::new(
@@ -212,14 +215,16 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 format!("{name} {net}"),
                 format!("{name} has {net}, an address outside of this node's subnet {own}"),
                 match name.as_str() {
-                    "docker0" => "containers have addresses of an earlier subnet and are reached by nobody; the command restarts Docker, and with it its containers",
+                    "docker0" => "mk-docker-opts.sh gave Docker this address, of an earlier subnet: its containers are reached by nobody; the command restarts Docker, and ends all its containers",
                     _ => "pods of an earlier subnet are reached by nobody, and new pods do not start; restart the pods of this node afterwards",
                 },
             )
             .seen(format!("{net} on {name}"), format!("ip address show {name}"));
             findings.push(match name.as_str() {
                 "docker0" => finding.run("systemctl restart docker"),
-                _ => finding.run(format!("ip address del {net} dev {}", word(name))),
+                _ => finding
+                    .run(format!("ip address del {net} dev {}", word(name)))
+                    .note("nothing has to be kept over a reboot: the bridge is made anew, with the address of the present subnet"),
             });
         }
     }
@@ -242,7 +247,8 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
                 "large packets between nodes are lost or cut into pieces: connections begin and then stall; pods that start anew get the right MTU",
             )
             .seen(format!("{} has the MTU {}, FLANNEL_MTU is {mtu}", first.name, first.mtu), "ip link")
-            .run_all(commands),
+            .run_all(commands)
+            .note("not kept over a reboot, nor for new pods, which get the right MTU by themselves; restart the pods to give it to them"),
         );
     }
     findings
@@ -252,8 +258,9 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let small: Vec<_> = mesh.paths.iter().filter(|path| path.state == State::SmallMtu).collect();
     let Some(least) = small.iter().filter_map(|path| path.carries).min() else { return Vec::new() };
-    let nodes: Vec<&str> = small.iter().take(4).map(|path| path.node.as_str()).collect();
-    let more = if small.len() > nodes.len() { format!(" and {} more", small.len() - nodes.len()) } else { String::new() };
+    let names: BTreeSet<&str> = small.iter().map(|path| path.node.as_str()).collect();
+    let nodes: Vec<&str> = names.iter().copied().take(4).collect();
+    let more = if names.len() > nodes.len() { format!(" and {} more", names.len() - nodes.len()) } else { String::new() };
     let wanted = network.mtu.map(|mtu| format!(", and pods send up to {mtu}")).unwrap_or_default();
     let mut finding = Finding::new(
         "mtu",
@@ -267,18 +274,57 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
             finding = finding.seen(format!("{} bytes to {} at {}", carries, path.node, path.address), "probes");
         }
     }
+    // Those that answer nothing say nothing of sizes.
+    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.state.answers()).map(|path| path.node.as_str()).collect();
+    let whole = whole.difference(&names).count();
+    if whole > 0 {
+        let text = format!("{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there", nodes.join(", "));
+        return vec![finding.seen(text, "probes").run("flannelctl doctor").on(format!("{}{more}", nodes.join(", ")))];
+    }
     if let (Some(overhead), Some(choice)) = (network.overhead(), facts.daemon.choice.known()) {
         // WireGuard's device leaves room for either family.
         let is_longer = !network.is_encrypted() && small.iter().any(|path| path.address.is_ipv6());
         let overhead = if is_longer { overhead + 20 } else { overhead };
         let outer = least + overhead;
+        let interface = word(&choice.interface);
         finding = finding
             .seen(
                 format!("with the {overhead} bytes that flannel adds, the underlay carries {outer}: as Backend.MTU, give {outer}"),
                 "the network configuration",
             )
-            .run(format!("ip link set {} mtu {outer}", word(&choice.interface)))
-            .on(EVERYWHERE);
+            .seen(
+                format!(
+                    "where only this node finds it, the link of this node is too small: mend that link. `ip link set {interface} mtu {outer}` would limit \
+                     everything else on {interface} as well, may interrupt it, and is gone after a reboot"
+                ),
+                "ip link",
+            );
+        // The other backends have no such key.
+        if matches!(network.backend.as_deref(), Some("vxlan" | "wireguard")) {
+            finding = finding.run_all(configure_mtu(facts, outer)).on("one node; then restart flanneld and the pods on every node");
+        }
     }
     vec![finding]
+}
+
+/// The command that puts the MTU into the network's configuration and keeps the rest. What cannot be read is not written.
+fn configure_mtu(facts: &Facts, mtu: u32) -> Option<String> {
+    let filter = format!("jq -ce '.Backend.MTU = {mtu}'");
+    match &facts.store.access {
+        Access::Etcd(_) => {
+            let (etcdctl, key) = super::store::etcdctl(facts);
+            Some(format!(r#"new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#))
+        }
+        Access::Directory(folder) => {
+            let file = word(&folder.join("config").display().to_string());
+            Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}.new && mv {file}.new {file}"#))
+        }
+        Access::Kubernetes => {
+            let Launch::Kubernetes { namespace, .. } = &facts.daemon.launch else { return None };
+            let kubectl = format!("kubectl -n {}", word(namespace));
+            let filter = format!(r#"jq '.data["net-conf.json"] |= (fromjson | .Backend.MTU = {mtu} | tojson)'"#);
+            Some(format!("{kubectl} get configmap kube-flannel-cfg -o json | {filter} | {kubectl} replace -f -"))
+        }
+        Access::Unknown => None,
+    }
 }

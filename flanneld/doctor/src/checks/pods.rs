@@ -146,8 +146,9 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
             for object in own.iter().take(6) {
                 finding = finding.seen(&object.object, "ip link, ls /etc/cni/net.d");
             }
-            // Only configurations can be set aside without a loss.
-            let files = own.iter().filter_map(|object| object.object.strip_prefix("configuration "));
+            // A network that has devices here may be in use, or a cluster may be moving to it: its configuration stays.
+            let is_left = own.iter().all(|object| object.object.starts_with("configuration "));
+            let files = own.iter().filter(|_| is_left).filter_map(|object| object.object.strip_prefix("configuration "));
             finding.run_all(files.map(|path| format!("mv {} {}", word(path), word(&format!("{path}.aside")))))
         })
         .collect()
@@ -177,10 +178,20 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
-            let finding = match &ipam.running {
-                Some(running) if gone > 0 => finding
-                    .seen(format!("the containers of {gone} of them are gone"), format!("ls {}", word(&running.display().to_string())))
-                    .run(free(&folder, &running.display().to_string())),
+            let running: Vec<String> = ipam.running.iter().map(|folder| word(&folder.display().to_string())).collect();
+            // Each pod on the bridge has one of the addresses that are kept, and its container runs.
+            let are_theirs = u64::try_from(gone).ok().zip(pods).is_some_and(|(gone, pods)| gone + pods > count);
+            let finding = match running.first() {
+                Some(_) if gone > 0 && are_theirs => finding.seen(
+                    format!(
+                        "{gone} of them are for containers that are not in {}, and pods on cni0 have some of these: another runtime has them",
+                        running.join(", ")
+                    ),
+                    format!("ls {}", running.join(" ")),
+                ),
+                Some(_) if gone > 0 => finding
+                    .seen(format!("the containers of {gone} of them are gone"), format!("ls {}", running.join(" ")))
+                    .run(free(&folder, &running)),
                 _ => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
             };
             findings.push(finding);
@@ -190,11 +201,13 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The command that frees the addresses of containers that are gone. It looks again itself, because pods come and go; a pod that is just being
-/// started has no container yet. Without the runtime's folder nobody knows which containers run.
-fn free(folder: &str, running: &str) -> String {
+/// started has no container yet. Where one of the runtimes' folders is missing, nobody knows which containers run.
+fn free(folder: &str, running: &[String]) -> String {
+    let each = |test: &str, name: &str| running.iter().map(|folder| format!("[ {test} {folder}{name} ]")).collect::<Vec<_>>();
     format!(
-        "[ -d {1} ] && cd {0} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do [ -e {1}/\"$(head -n 1 \"$ip\" | tr -d '\\r')\" ] || rm \"$ip\"; done",
+        "{} && cd {} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do id=$(head -n 1 \"$ip\" | tr -d '\\r'); {} || rm \"$ip\"; done",
+        each("-d", "").join(" && "),
         word(folder),
-        word(running)
+        each("-e", "/\"$id\"").join(" || "),
     )
 }

@@ -3,7 +3,7 @@
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::store::TroubleKind;
+use crate::facts::store::{Access, TroubleKind};
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -42,6 +42,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         false => (Severity::Broken, "this node has no lease yet, and gets none until the store answers"),
     };
     let route = host.map(|host| format!("ip route get {host}"));
+    let (etcdctl, config) = etcdctl(facts);
     let (what, commands) = match trouble.kind {
         TroubleKind::Refused => {
             let start = place.starts_with("etcd ").then(|| "systemctl start etcd".to_owned());
@@ -60,14 +61,13 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         TroubleKind::NoSpace => (
             "etcd's disk quota is used up".to_owned(),
             vec![
-                r#"etcdctl compact "$(etcdctl get / -w fields | sed -n 's/^"Revision" : //p')""#.to_owned(),
-                "etcdctl defrag --cluster".to_owned(),
-                "etcdctl alarm disarm".to_owned(),
+                format!(r#"{etcdctl} compact "$({etcdctl} get {config} -w fields | sed -n 's/^"Revision" : //p')""#),
+                format!("{etcdctl} defrag"),
+                format!("{etcdctl} alarm disarm"),
+                "# defrag: one endpoint after the other, and each answers nobody meanwhile; with users, all three are for root".to_owned(),
             ],
         ),
-        TroubleKind::NoQuorum => {
-            ("most of its members are down: it has no quorum".to_owned(), vec!["etcdctl endpoint status --cluster -w table".to_owned()])
-        }
+        TroubleKind::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
         TroubleKind::Other => ("it does not serve".to_owned(), Vec::new()),
     };
     let mut finding =
@@ -84,9 +84,20 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     }
     let place = match trouble.kind {
         TroubleKind::NoRoute | TroubleKind::Silent | TroubleKind::Name | TroubleKind::Tls => HERE,
+        TroubleKind::NoSpace | TroubleKind::NoQuorum => "a machine with etcdctl and these files, such as this node",
         _ => "the store's machine",
     };
     vec![finding.run_all(commands).on(place)]
+}
+
+/// The program etcdctl with the options by which flanneld reaches etcd, and the key of the configuration. It asks for a password itself.
+pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
+    let Access::Etcd(etcd) = &facts.store.access else { return ("etcdctl".to_owned(), "/coreos.com/network/config".to_owned()) };
+    let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
+    let client = etcd.client.iter().flat_map(|(certificate, key)| [file("cert", certificate), file("key", key)]);
+    let options = [format!("--endpoints={}", etcd.endpoints.join(","))].into_iter().chain(etcd.ca.as_ref().map(|ca| file("cacert", ca)));
+    let options = options.chain(client).chain(etcd.user.as_ref().map(|user| format!("--user={user}")));
+    (options.fold("etcdctl".to_owned(), |line, option| format!("{line} {}", word(&option))), word(&format!("{}/config", etcd.prefix)))
 }
 
 /// What does not fit of the certificates, and whether a wrong clock of this node may be why.
@@ -110,7 +121,7 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for one that it can use, and goes on as soon as it is there",
     );
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
-    let finding = finding.seen(text, &facts.store.place).run_all(put(text));
+    let finding = finding.seen(text, &facts.store.place).run_all(put(facts, text));
     // A daemon that ended over it does not come back by itself.
     vec![match start {
         Some(start) => finding.run(start).on("this node, once the configuration is correct"),
@@ -120,12 +131,13 @@ fn config(facts: &Facts) -> Vec<Finding> {
 
 /// The command that puts a configuration where there is none: as the text of the store says. Other texts quote what stands in the store, which
 /// must not become a command: only those that are ours from their beginning count.
-fn put(text: &str) -> Option<String> {
+fn put(facts: &Facts, text: &str) -> Option<String> {
     let rest = text.strip_prefix("the network configuration ").filter(|rest| rest.starts_with('/'))?;
     if let Some((key, rest)) = rest.split_once(" is not in etcd (v3): put it there with `") {
         let (command, _) = rest.split_once('`')?;
         let ours = word(key) == key && command.starts_with(&format!("etcdctl put {key} '"));
-        return ours.then(|| command.to_owned());
+        let (etcdctl, _) = etcdctl(facts);
+        return command.strip_prefix("etcdctl ").filter(|_| ours).map(|rest| format!("{etcdctl} {rest}"));
     }
     let (file, example) = rest.split_once(" does not exist: create it, e.g. ")?;
     Some(format!("printf '%s\\n' {} > {}", word(example), word(file)))

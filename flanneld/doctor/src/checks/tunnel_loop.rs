@@ -42,8 +42,12 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     for (way, device) in looped.iter().take(TOLD) {
         finding = finding.seen(format!("{} at {} leaves by {device}", way.whose, way.to), format!("ip route get {}", way.to));
     }
-    let commands = looped.iter().take(TOLD).filter_map(|(way, _)| route(facts, way.to));
-    vec![finding.run_all(commands.collect::<Vec<_>>()).on(HERE)]
+    let commands: Vec<String> = looped.iter().take(TOLD).filter_map(|(way, _)| route(facts, way.to)).collect();
+    if commands.is_empty() {
+        return vec![finding];
+    }
+    let note = "not kept over a reboot: add the same routes where this host's network is configured (netplan, NetworkManager, ifupdown)";
+    vec![finding.run_all(commands).note(note).on(HERE)]
 }
 
 /// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.

@@ -64,15 +64,16 @@ pub fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>
     }
 }
 
-/// Adds what was seen of the candidates, and the commands that take the best.
-pub fn lead_out(mut finding: Finding, facts: &Facts, candidates: &[Candidate<'_>]) -> Finding {
+/// Adds what was seen of the candidates; and the commands that take the best, where the chosen interface has the marks of NAT. Silence is no
+/// reason to leave an interface: the peers may be off, and the store may be on a network of its own.
+pub fn lead_out(mut finding: Finding, facts: &Facts, chosen: &Interface, candidates: &[Candidate<'_>]) -> Finding {
     for candidate in candidates {
         finding = match &candidate.leads {
             Some((text, from)) => finding.seen(text, from),
             None => finding.seen(format!("{} has {} and may join the nodes", candidate.interface.name, candidate.address), "ip address"),
         };
     }
-    match best(candidates) {
+    match best(candidates).filter(|_| nat_marks(facts, chosen).is_some()) {
         Some(best) => finding.run_all(choose(facts, &best.interface.name)).on(EVERYWHERE),
         None => finding,
     }
@@ -88,14 +89,27 @@ pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
     }
 }
 
-/// The commands that put another argument in the place of one in the daemon's unit.
+/// Where the unit's new command line is put: it applies over that of the unit, and over earlier additions.
+const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
+
+/// The commands that put another argument in the place of one of the daemon's unit. The unit, which may be a package's, stays as it is: an
+/// addition repeats the command line that applies.
 pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
         false => (format!("{}{} {}", argument.dashes, argument.flag, argument.value), format!("--{flag} {value}")),
     };
     let script = format!("s|{}|{}|", daemon_set::pattern(&old), daemon_set::replacement(&new));
-    [format!("sed -E -i {} \"$(systemctl show -p FragmentPath --value flanneld)\"", word(&script)), "systemctl daemon-reload".to_owned()]
+    // An empty ExecStart= forgets those before it; a backslash at the end goes on in the next line.
+    let lines = r#"awk '/^ExecStart=/{on=1} on{all=all $0 "\n"} $0=="ExecStart="{all=""} {on=on && /\\$/} END{printf "%s",all}'"#;
+    let files = "$(systemctl show -p FragmentPath -p DropInPaths --value flanneld)";
+    [
+        format!(
+            r#"mkdir -p {DROP_INS} && lines=$({lines} {files} | sed -E {}) && printf '[Service]\nExecStart=\n%s\n' "$lines" > {DROP_INS}/90-flannel.conf"#,
+            word(&script)
+        ),
+        "systemctl daemon-reload".to_owned(),
+    ]
 }
 
 /// The commands that give the daemon an option with a value.

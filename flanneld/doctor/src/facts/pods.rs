@@ -1,6 +1,7 @@
 //! What pods depend on beside the network: subnet.env, the CNI configuration, the addresses of host-local.
 
 use crate::fact::Fact;
+use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use subnet_lease::Subnets;
@@ -14,6 +15,8 @@ pub struct Pods {
     pub cni: Fact<Cni>,
     /// The addresses that host-local keeps, network by network.
     pub ipam: Fact<Vec<Ipam>>,
+    /// The address that mk-docker-opts.sh gave to Docker's bridge; absent where it gave none.
+    pub docker: Fact<IpNet>,
 }
 
 /// What subnet.env says.
@@ -58,8 +61,8 @@ pub struct Ipam {
     pub folder: PathBuf,
     /// The addresses with the file that keeps each, and whether a network namespace or link of its container still is there.
     pub kept: Vec<Kept>,
-    /// The folder in which the container runtime keeps what runs, by container; `None` where it is not known.
-    pub running: Option<PathBuf>,
+    /// The folders in which container runtimes keep what runs, by container; empty where they are not known.
+    pub running: Vec<PathBuf>,
     /// How many interfaces of pods are on the bridge.
     pub ports: Option<usize>,
 }

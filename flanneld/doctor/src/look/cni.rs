@@ -5,6 +5,7 @@ use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{Foreign, Host};
 use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
+use ipnet::IpNet;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -74,7 +75,9 @@ pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, hos
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::Unavailable(why),
     };
-    let running = places.containers.iter().find(|folder| folder.is_dir());
+    // A runtime that is in use may be beside what another one left.
+    let is_told = !places.other_runtimes.iter().any(|socket| socket.exists());
+    let running: Vec<_> = places.containers.iter().filter(|folder| is_told && folder.is_dir()).cloned().collect();
     let mut found = Vec::new();
     for name in networks {
         let folder = folder.join(name);
@@ -88,12 +91,19 @@ pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, hos
             let text = run_dir::regular::read(&file, 4096).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
             let container = text.lines().next().unwrap_or_default().trim().to_owned();
             let safe = !container.is_empty() && container.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-            let gone = running.filter(|_| safe).map(|running| !running.join(&container).exists());
+            let gone = (safe && !running.is_empty()).then(|| !running.iter().any(|running| running.join(&container).exists()));
             kept.push(Kept { address, file, container, gone });
         }
-        found.push(Ipam { folder, kept, running: running.cloned(), ports: ports(host) });
+        found.push(Ipam { folder, kept, running: running.clone(), ports: ports(host) });
     }
     Fact::Known(found)
+}
+
+/// The address that mk-docker-opts.sh gave to Docker's bridge.
+pub(super) fn docker(places: &Places) -> Fact<IpNet> {
+    let Ok(bytes) = run_dir::regular::read(&places.docker, LIMIT) else { return Fact::Absent };
+    let text = String::from_utf8_lossy(&bytes);
+    Fact::of(text.split(['"', ' ', '\n']).find_map(|word| word.strip_prefix("--bip=")?.parse().ok()))
 }
 
 /// How many interfaces of pods are on the bridge.
@@ -149,7 +159,9 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let of = |name: &str| folder.join(name);
-        Places { cni: of("cni"), ipam: of("ipam"), containers: vec![of("containers")], kubelet: of("kubelet"), ..Places::default() }
+        let (containers, other_runtimes) = (vec![of("containers"), of("k3s")], vec![of("crio.sock")]);
+        let places = Places { containers, other_runtimes, docker: of("docker"), ..Places::default() };
+        Places { cni: of("cni"), ipam: of("ipam"), kubelet: of("kubelet"), ..places }
     }
 
     #[test]
@@ -180,6 +192,20 @@ mod tests {
     }
 
     #[test]
+    fn docker_was_given_an_address_or_not() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        assert_eq!(docker(&places), Fact::Absent);
+        for (text, found) in [
+            ("DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPTS=\" --bip=10.1.74.1/24 --ip-masq=true --mtu=1450\"\n", Some("10.1.74.1/24")),
+            ("DOCKER_OPTS=\"--mtu=1450 --bip=x\"\n", None),
+        ] {
+            std::fs::write(&places.docker, text).unwrap();
+            assert_eq!(docker(&places), Fact::of(found.map(|net| net.parse().unwrap())));
+        }
+    }
+
+    #[test]
     fn an_address_is_kept_for_a_container_that_runs_or_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
@@ -200,6 +226,12 @@ mod tests {
         assert_eq!(gone(), [None, None, None], "nobody knows what runs");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
+        // The containerd of k3s beside one that is not used, and a runtime that keeps nothing there.
+        std::fs::create_dir_all(root.path().join("k3s/dead")).unwrap();
+        assert_eq!(gone(), [Some(false), Some(false), None]);
+        std::fs::write(root.path().join("crio.sock"), "").unwrap();
+        assert_eq!(gone(), [None, None, None]);
+        std::fs::remove_file(root.path().join("crio.sock")).unwrap();
         assert_eq!(kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].ports, Some(1));
     }
 }

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia};
 use rtnetlink::{Handle, RouteMessageBuilder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -135,6 +135,7 @@ fn route_of(ipv6: bool, message: &RouteMessage) -> Option<Route> {
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Destination(address) => to = plain(address)?,
             RouteAttribute::Gateway(address) => via = plain(address),
+            RouteAttribute::Via(RouteVia::Inet6(address)) => via = Some(IpAddr::V6(*address)),
             RouteAttribute::Oif(number) => index = Some(*number),
             RouteAttribute::Priority(number) => metric = *number,
             _ => {}

@@ -23,7 +23,12 @@ impl Options {
             let bytes = run_dir::regular::read(path, LIMIT).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let unit = places.units.iter().find_map(|unit| text(unit)).unwrap_or_default();
+        let mut unit = places.units.iter().find_map(|unit| text(unit)).unwrap_or_default();
+        let mut added: Vec<_> = std::fs::read_dir(&places.drop_ins).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        added.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+        added.sort();
+        // Each file ends its last line.
+        unit.extend(added.iter().filter_map(|path| text(path)).map(|text| format!("\n{text}")));
         Self::parse(&unit, &text(&places.options).unwrap_or_default())
     }
 
@@ -36,7 +41,10 @@ impl Options {
         }
         // A flag wins over a variable.
         let command = unit.replace("\\\n", " ");
-        let start = || command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).flat_map(str::split_whitespace);
+        let mut lines: Vec<&str> = command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).collect();
+        // An empty one forgets those before it.
+        lines.drain(..lines.iter().rposition(|line| line.is_empty()).unwrap_or_default());
+        let start = || lines.iter().copied().flat_map(str::split_whitespace);
         let arguments = on_command_line(start().map(str::to_owned));
         let mut words = start().peekable();
         while let Some(word) = words.next() {
@@ -90,10 +98,18 @@ mod tests {
         let edited: Vec<(&str, &str)> = options.arguments.iter().map(|argument| (argument.flag.as_str(), argument.value.as_str())).collect();
         assert_eq!(edited, [("iface", "eth3")]);
         assert_eq!(Options::parse("", file).get("iface"), Some("eth2"), "the last one counts");
+        let added = format!("{unit}\n[Service]\nExecStart=\nExecStart=/usr/local/bin/flanneld --iface=eth4\n");
+        let other = Options::parse(&added, "");
+        assert_eq!((other.get("iface"), other.arguments.len()), (Some("eth4"), 1), "an addition applies over the unit");
         let (place, addresses) = options.store();
         assert_eq!((place.as_str(), addresses.len()), ("etcd at http://192.0.2.250:2379, https://[2001:db8::1]:2379, http://etcd:2379", 2));
         assert!(!format!("{options:?}").contains("canary"));
         assert_eq!(Options::parse("", "FLANNELD_SUBNET_DIR=/srv/leases\n").store(), ("the directory /srv/leases".to_owned(), vec![]));
-        assert_eq!(Options::read(&Places { options: "/nosuch".into(), units: vec![], ..Places::default() }), Options::default());
+        let folder = tempfile::tempdir().unwrap();
+        let nothing = Places { options: "/nosuch".into(), units: vec![], drop_ins: folder.path().into(), ..Places::default() };
+        assert_eq!(Options::read(&nothing), Options::default());
+        std::fs::write(folder.path().join("90-flannel.conf"), "[Service]\nExecStart=\nExecStart=/bin/flanneld --iface=eth5\n").unwrap();
+        std::fs::write(folder.path().join("95-other.conf.bak"), "[Service]\nExecStart=/bin/flanneld --iface=eth6\n").unwrap();
+        assert_eq!(Options::read(&nothing).get("iface"), Some("eth5"));
     }
 }

@@ -9,12 +9,18 @@ pub struct Places {
     pub options: PathBuf,
     /// The units of the daemon; the first that is there counts.
     pub units: Vec<PathBuf>,
+    /// What administrators add to the unit.
+    pub drop_ins: PathBuf,
     /// The CNI configurations.
     pub cni: PathBuf,
     /// The addresses that host-local keeps.
     pub ipam: PathBuf,
     /// The folders in which container runtimes keep what runs, by container.
     pub containers: Vec<PathBuf>,
+    /// The sockets of container runtimes whose containers are in none of these folders.
+    pub other_runtimes: Vec<PathBuf>,
+    /// The options that mk-docker-opts.sh makes for Docker.
+    pub docker: PathBuf,
     /// kubelet's folder.
     pub kubelet: PathBuf,
     /// The name servers.
@@ -34,9 +40,15 @@ impl Default for Places {
                 "/usr/lib/systemd/system/flanneld.service".into(),
                 "/lib/systemd/system/flanneld.service".into(),
             ],
+            drop_ins: "/etc/systemd/system/flanneld.service.d".into(),
             cni: "/etc/cni/net.d".into(),
             ipam: "/var/lib/cni/networks".into(),
-            containers: vec!["/run/containerd/io.containerd.runtime.v2.task/k8s.io".into()],
+            containers: vec![
+                "/run/containerd/io.containerd.runtime.v2.task/k8s.io".into(),
+                "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io".into(),
+            ],
+            other_runtimes: vec!["/run/crio/crio.sock".into(), "/run/cri-dockerd.sock".into(), "/run/dockershim.sock".into()],
+            docker: "/run/docker_opts.env".into(),
             kubelet: "/var/lib/kubelet".into(),
             resolv: "/etc/resolv.conf".into(),
             service_account: "/var/run/secrets/kubernetes.io/serviceaccount".into(),

@@ -102,11 +102,11 @@ fn full(facts: &mut Facts) {
         address: format!("10.244.1.{number}").parse().unwrap(),
         file: format!("/var/lib/cni/networks/cbr0/10.244.1.{number}").into(),
         container: format!("c{number}"),
-        gone: Some(true),
+        gone: Some(number > 4),
     };
     let kept = (2..=254).map(kept).collect();
     facts.pods.ipam =
-        Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept, running: Some("/run/containers".into()), ports: Some(3) }]);
+        Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept, running: vec!["/run/containers".into()], ports: Some(3) }]);
 }
 
 /// A peer of WireGuard that completes no handshake.
@@ -284,7 +284,10 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.host.ways).push(Way { to, whose, kind: WayKind::Peer, by: Ok((3, None)) });
     }),
     ("stale-bridge", |facts| named(facts, "cni0").addresses.push("10.244.9.1/24".parse().unwrap())),
-    ("stale-bridge", |facts| named(facts, "docker0").addresses.push("10.244.9.1/24".parse().unwrap())),
+    ("stale-bridge", |facts| {
+        named(facts, "docker0").addresses.push("10.244.9.1/24".parse().unwrap());
+        facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
+    }),
     ("mtu", |facts| {
         one(facts, State::SmallMtu, true);
         paths(facts)[0].carries = Some(1350);

@@ -40,7 +40,9 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
         spoil(&mut facts);
         assert_eq!(causes(&facts), [check]);
         assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some(check));
-        assert_eq!(only(&facts, check).remedy.commands.last().map(String::as_str), Some("systemctl restart flanneld"), "{check}");
+        let commands = only(&facts, check).remedy.commands;
+        let last = commands.iter().rfind(|command| !command.starts_with('#'));
+        assert_eq!(last.map(String::as_str), Some("systemctl restart flanneld"), "{check}");
         facts.daemon.running = Fact::Known(true);
         let commands = only(&facts, check).remedy.commands;
         assert!(check == "port-taken" || !commands.iter().any(|command| command.contains("restart")), "{check}: {commands:?}");
@@ -55,7 +57,7 @@ fn a_missing_configuration_has_a_command_that_puts_one_there() {
         only(&facts, "config").remedy.commands
     };
     let etcd = "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config '{\"Network\":\"10.244.0.0/16\"}'` (with …)";
-    assert_eq!(command(etcd), ["etcdctl put /n/config '{\"Network\":\"10.244.0.0/16\"}'"]);
+    assert_eq!(command(etcd), ["etcdctl --endpoints=http://192.0.2.250:2379 put /n/config '{\"Network\":\"10.244.0.0/16\"}'"]);
     let file = "the network configuration /srv/my leases/config does not exist: create it, e.g. {\"Network\":\"10.244.0.0/16\"}";
     assert_eq!(command(file), ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
     assert_eq!(command("/n/config: SubnetLen must be less than /31, not 99"), [""; 0]);
@@ -100,7 +102,7 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
     CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
     let command = only(&facts, "ipam-full").remedy.commands.concat();
     assert!(command.starts_with("[ -d /run/containers ] && cd /var/lib/cni/networks/cbr0 && find "), "{command}");
-    assert!(command.contains(r#"[ -e /run/containers/"$(head "#), "{command}");
+    assert!(command.contains(r#"[ -e /run/containers/"$id" ] || rm "#), "{command}");
 }
 
 #[test]
@@ -108,9 +110,10 @@ fn a_clone_gets_an_identity_where_it_has_it_from() {
     let mut facts = ended();
     facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "another machine uses this node's identity abc".to_owned() });
     let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
-    assert!(commands(&facts)[0].contains("/etc/machine-id") && commands(&facts).len() == 2, "{:?}", commands(&facts));
-    facts.daemon.id_given = true;
-    assert!(commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
+    for given in [false, true] {
+        facts.daemon.id_given = given;
+        assert!(commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
+    }
 }
 
 #[test]
@@ -199,7 +202,7 @@ fn a_store_that_refuses_is_told_with_what_helps() {
         only(&facts, "store-unreachable")
     };
     let full = of(TroubleKind::NoSpace, "database space exceeded").remedy.commands;
-    assert!(full.len() == 3 && full[0].starts_with("etcdctl compact "), "what fills it goes first: {full:?}");
+    assert!(full.len() == 4 && full[0].contains(" compact "), "what fills it goes first: {full:?}");
     for (text, words, dated) in [
         ("it is not valid yet (this node's clock: …)", "clock is behind", true),
         ("it has expired (this node's clock: …)", "clock is ahead", true),

@@ -7,7 +7,7 @@ use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
-use crate::facts::store::Store;
+use crate::facts::store::{Access, Etcd, Store};
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use subnet_lease::Subnets;
@@ -160,6 +160,11 @@ pub fn healthy() -> Facts {
         store: Store {
             place: "etcd at http://192.0.2.250:2379".to_owned(),
             addresses: vec!["192.0.2.250".parse().unwrap()],
+            access: Access::Etcd(Etcd {
+                endpoints: vec!["http://192.0.2.250:2379".to_owned()],
+                prefix: "/coreos.com/network".to_owned(),
+                ..Etcd::default()
+            }),
             trouble: Fact::Absent,
             config: Fact::Absent,
         },
@@ -189,9 +194,10 @@ pub fn healthy() -> Facts {
             ipam: Fact::Known(vec![Ipam {
                 folder: "/var/lib/cni/networks/cbr0".into(),
                 kept: vec![kept],
-                running: Some("/run/containers".into()),
+                running: vec!["/run/containers".into()],
                 ports: Some(1),
             }]),
+            docker: Fact::Absent,
         },
         kubernetes: Fact::Known(Kubernetes {
             node: "node-1".to_owned(),
