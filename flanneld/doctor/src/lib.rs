@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod look;
 pub mod need;
 pub mod nftables;
+pub mod persist;
 pub mod shell;
 pub mod table;
 #[cfg(test)]
