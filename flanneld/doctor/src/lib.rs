@@ -13,6 +13,7 @@ pub mod finding;
 pub mod firewalld;
 pub mod firewalls;
 pub mod ledger;
+pub mod let_in;
 pub mod look;
 pub mod need;
 pub mod nftables;
