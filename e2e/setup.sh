@@ -85,6 +85,9 @@ test_packages() {
     need sysctl procps
     # A clock that is wrong, for one daemon.
     need faketime faketime
+    # What firewalld speaks; libraries, and a bus that nobody starts.
+    need dbus-daemon dbus-daemon
+    /usr/bin/python3 -c 'import dbus, gi' 2>/dev/null || packages+=(python3 python3-dbus python3-gi)
     # The order in which files are written.
     need strace strace
 }
@@ -225,6 +228,22 @@ cni_old() {
     rm -rf "$half"
 }
 
+# The firewalls that the doctor's commands are tried on. Unpacked and not installed: their packages would start services and change this
+# machine's own rules. They run in network namespaces of the tests.
+firewall_programs() {
+    local folder=$cache/firewalls half
+    [ -e "$folder/complete" ] && return 0
+    apt_update ufw firewalld
+    say "the distribution's ufw and firewalld into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    (cd "$half" && apt-get download -qq ufw firewalld python3-firewall python3-nftables python3-jsonschema python3-attr python3-pyrsistent)
+    for package in "$half"/*.deb; do dpkg-deb -x "$package" "$half"; done
+    rm -rf "$folder" "$half"/*.deb
+    touch "$half/complete"
+    mv "$half" "$folder"
+}
+
 # Runs programs of arm64; unpacked and not installed, so that the kernel learns nothing of it.
 emulator() {
     [ -x "$cache/qemu-user/usr/bin/qemu-aarch64-static" ] && return 0
@@ -279,6 +298,6 @@ case $what in
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
-    test) test_packages; image_packages; install_packages; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
+    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
     *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance or test" ;;
 esac

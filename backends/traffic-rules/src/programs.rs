@@ -121,6 +121,18 @@ impl Iptables {
         run(&self.save, &["-c"], None).await
     }
 
+    /// The rules of the table `filter`: with many Services, most rules are in `nat`. The legacy variant lists all tables, because a table that
+    /// is asked for by its name is created.
+    ///
+    /// # Errors
+    /// The program's error.
+    pub async fn dump_filter(&self) -> Result<String, ProgramError> {
+        match self.variant {
+            Variant::Nft => run(&self.save, &["-t", "filter"], None).await,
+            Variant::Legacy => self.dump().await,
+        }
+    }
+
     /// Passes rules to the program.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 mod between;
 mod devices;
 mod fault;
+mod firewalls;
 mod healthy;
 mod host;
 mod node;

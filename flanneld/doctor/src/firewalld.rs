@@ -22,6 +22,23 @@ pub struct Surroundings {
     pub underlay: Option<String>,
     /// The addresses of the other nodes.
     pub peers: Vec<IpAddr>,
+    /// The networks of the underlay's addresses: where other nodes may be as long as none is known.
+    pub near: Vec<IpNet>,
+}
+
+impl Surroundings {
+    /// Whether packets of other nodes come from a network.
+    pub fn comes_from(&self, net: &IpNet, ipv6: bool) -> Fits {
+        let peers: Vec<IpNet> = self.peers.iter().filter(|peer| peer.is_ipv6() == ipv6).map(|peer| IpNet::from(*peer)).collect();
+        let near: Vec<IpNet> = self.near.iter().filter(|near| near.addr().is_ipv6() == ipv6).copied().collect();
+        let places = if peers.is_empty() { near } else { peers };
+        match places.as_slice() {
+            [] => Fits::Perhaps,
+            all if all.iter().all(|place| net.contains(place)) => Fits::Yes,
+            all if !all.iter().any(|place| subnet_lease::nets_overlap(net, place)) => Fits::No,
+            _ => Fits::Perhaps,
+        }
+    }
 }
 
 /// Judges the output of `nft -j list table inet firewalld`.
@@ -69,11 +86,14 @@ enum Fate {
 }
 
 /// Whether a packet fulfils a condition.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fits {
-    Yes,
-    Perhaps,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fits {
+    /// It does not.
     No,
+    /// It may: the condition is not understood, or not all packets fulfil it.
+    Perhaps,
+    /// It does.
+    Yes,
 }
 
 /// Whether all chains of a hook let a packet pass.
@@ -130,17 +150,19 @@ fn walk(listing: &Value, chain: &str, packet: &Packet<'_>, depth: usize) -> Fate
 }
 
 impl Fits {
-    /// Both conditions together.
-    fn min(self, other: Fits) -> Fits {
-        match (self, other) {
-            (Fits::No, _) | (_, Fits::No) => Fits::No,
-            (Fits::Yes, Fits::Yes) => Fits::Yes,
-            _ => Fits::Perhaps,
-        }
+    /// Yes or no.
+    pub fn of(is: bool) -> Fits {
+        if is { Fits::Yes } else { Fits::No }
     }
 
-    fn of(is: bool) -> Fits {
-        if is { Fits::Yes } else { Fits::No }
+    /// The opposite condition.
+    #[must_use]
+    pub fn not(self) -> Fits {
+        match self {
+            Fits::Yes => Fits::No,
+            Fits::Perhaps => Fits::Perhaps,
+            Fits::No => Fits::Yes,
+        }
     }
 }
 

@@ -1,8 +1,19 @@
 //! What the firewalls' listings mean for pods' packets: text in, facts out.
+//!
+//! A rule that this reader does not understand gets the benefit of the doubt.
 
 use crate::carrier::{Carrier, Kind, kinds};
-use crate::nftables::{Barrier, of_pods};
+use crate::firewalld::{Fits, Surroundings};
+use crate::nftables::{Barrier, of_others, of_pods};
 use ipnet::IpNet;
+use std::collections::BTreeMap;
+
+/// Maximum depth to which jumps are followed.
+const DEPTH: usize = 8;
+/// The mark that kube-proxy sets on packets of Services.
+const KUBE_PROXY: &str = "0x4000/0x4000";
+/// The chains in which network policies hold packets: an accept rule before them would let packets pass by.
+const POLICIES: [&str; 7] = ["cali-", "KUBE-ROUTER-", "KUBE-NWPLCY", "KUBE-POD-FW", "CILIUM_", "WEAVE-NPC", "ANTREA-"];
 
 /// What firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +35,15 @@ pub struct Firewalls {
     pub barriers: Vec<Barrier>,
 }
 
+/// A rule, and its number in its chain: the first one is 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// Its number.
+    pub number: usize,
+    /// The rule, as it is saved: `-A FORWARD -j REJECT`.
+    pub rule: String,
+}
+
 /// One family and variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -37,43 +57,62 @@ pub struct Table {
     pub policy_drops: bool,
     /// Whether a rule accepts packets of the network: our jump, or an operator's rule.
     pub accepted: bool,
-    /// The first rule before that which rejects everything.
-    pub refusal: Option<String>,
+    /// The first rule of FORWARD before that which rejects everything.
+    pub refusal: Option<Numbered>,
+    /// Whether a rule before the refusal, or the policy, may accept packets of the network: it is not understood.
+    pub doubt: bool,
+    /// The number of the last rule of FORWARD that jumps to a chain of network policies.
+    pub policies: Option<usize>,
     /// Whether Docker's chains are present.
     pub docker: bool,
     /// Whether ufw is active.
     pub ufw: bool,
     /// Whether input that no rule accepts is rejected.
     pub input_refuses: bool,
-    /// Whether ufw accepts the tunnel's packets.
-    pub tunnel_open: bool,
+    /// The first rule of INPUT that rejects packets of the tunnel.
+    pub input_refusal: Option<Numbered>,
+    /// Whether a rule accepts the tunnel's packets.
+    pub tunnel: Fits,
 }
 
+impl Table {
+    /// A table without rules.
+    pub fn empty(network: &IpNet, command: &str) -> Self {
+        Self {
+            network: *network,
+            command: command.to_owned(),
+            jump: false,
+            policy_drops: false,
+            accepted: false,
+            refusal: None,
+            doubt: false,
+            policies: None,
+            docker: false,
+            ufw: false,
+            input_refuses: false,
+            input_refusal: None,
+            tunnel: Fits::No,
+        }
+    }
+
+    /// Whether its rules reject packets of the tunnel.
+    pub fn is_shut(&self) -> bool {
+        self.tunnel == Fits::No && (self.input_refuses || self.input_refusal.is_some())
+    }
+}
+
+/// The rules of the table `filter`, by chain.
+type Chains<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+
 /// Parses the output of `iptables-save` (`ip6tables-save`).
-pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, command: &str) -> Table {
-    let mut seen = Table {
-        network: *network,
-        command: command.to_owned(),
-        jump: false,
-        policy_drops: false,
-        accepted: false,
-        refusal: None,
-        docker: false,
-        ufw: false,
-        input_refuses: false,
-        tunnel_open: false,
-    };
-    // What is not let in yet.
-    let mut shut = carrier.map(|carrier| kinds(carrier, network.addr().is_ipv6())).unwrap_or_default();
+pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, around: &Surroundings, command: &str) -> Table {
+    let mut seen = Table::empty(network, command);
     let mut table = "";
-    let mut input_drops = false;
     let mut rejects_rest = false;
-    // With `-c`, a rule starts with its counters.
-    let bare = |line: &str| line.split_once("] ").filter(|_| line.starts_with('[')).map_or_else(|| line.to_owned(), |(_, rule)| rule.to_owned());
-    let lines: Vec<String> = saved.lines().map(|line| bare(line.trim_end())).collect();
-    let rules = || lines.iter().map(String::as_str);
-    let user_accepts = rules().filter_map(|line| line.strip_prefix("-A DOCKER-USER ")).any(|rule| accepts(rule, network));
-    for line in rules() {
+    let mut chains = Chains::new();
+    for line in saved.lines().map(str::trim_end) {
+        // With `-c`, a rule starts with its counters.
+        let line = line.split_once("] ").filter(|_| line.starts_with('[')).map_or(line, |(_, rule)| rule);
         if let Some(name) = line.strip_prefix('*') {
             table = name;
         }
@@ -81,36 +120,96 @@ pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, command: &
             continue;
         }
         seen.policy_drops |= line.starts_with(":FORWARD DROP");
-        input_drops |= line.starts_with(":INPUT DROP");
+        seen.input_refuses |= line.starts_with(":INPUT DROP");
         seen.docker |= line.starts_with(":DOCKER-USER ") || line.starts_with(":DOCKER ");
         let Some((chain, rule)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' ')) else { continue };
+        seen.ufw |= matches!(chain, "INPUT" | "FORWARD") && target(rule).is_some_and(|target| target.starts_with("ufw"));
+        rejects_rest |= chain.starts_with("ufw") && chain.ends_with("reject-input") && target(rule) == Some("REJECT");
+        chains.entry(chain).or_default().push(rule);
+    }
+    seen.input_refuses |= rejects_rest;
+    forward(&mut seen, &chains);
+    let kinds = carrier.map(|carrier| kinds(carrier, network.addr().is_ipv6())).unwrap_or_default();
+    seen.tunnel = Fits::Yes;
+    for kind in kinds {
+        let (let_in, refusal) = input(&chains, &Arrival { kind, ipv6: network.addr().is_ipv6(), around });
+        seen.tunnel = seen.tunnel.min(let_in);
+        seen.input_refusal = seen.input_refusal.or(refusal);
+    }
+    seen
+}
+
+/// What FORWARD does to packets of the network.
+fn forward(seen: &mut Table, chains: &Chains<'_>) {
+    let network = seen.network;
+    let fits = |rule: &str| about(rule, &|name, values| of_network(name, values, &network));
+    for (number, rule) in (1..).zip(chains.get("FORWARD").into_iter().flatten()) {
         let target = target(rule);
-        let own = chain.starts_with("ufw");
-        seen.ufw |= matches!(chain, "INPUT" | "FORWARD") && target.is_some_and(|target| target.starts_with("ufw"));
-        rejects_rest |= own && chain.ends_with("reject-input") && target == Some("REJECT");
-        // A rule that accepts everything from a source also accepts the tunnel.
-        // In ufw's own chains, or before them: what flannel's remedies insert stands in INPUT.
-        let asked = own && chain.ends_with("-input") || chain == "INPUT";
-        if asked && target == Some("ACCEPT") {
-            shut.retain(|kind| !lets_in(rule, *kind));
+        if target.is_some_and(holds_policies) {
+            seen.policies = Some(number);
         }
-        if chain != "FORWARD" || seen.accepted {
+        if seen.accepted {
             continue;
         }
         seen.jump |= target == Some("FLANNEL-FWD");
-        seen.accepted = target == Some("FLANNEL-FWD") || accepts(rule, network) || target == Some("DOCKER-USER") && user_accepts;
+        match grants(chains, rule, &fits, DEPTH) {
+            Fits::Yes => seen.accepted = true,
+            Fits::Perhaps => seen.doubt |= seen.refusal.is_none(),
+            Fits::No => {}
+        }
         if seen.refusal.is_none() && !seen.accepted && matches!(target, Some("REJECT" | "DROP")) && conditions(rule).is_empty() {
-            seen.refusal = Some(line.to_owned());
+            seen.refusal = Some(Numbered { number, rule: format!("-A FORWARD {rule}") });
         }
     }
-    seen.input_refuses = input_drops || rejects_rest;
-    seen.tunnel_open = shut.is_empty();
-    seen
+}
+
+/// Whether a chain, by its name, is one of network policies.
+pub fn holds_policies(chain: &str) -> bool {
+    POLICIES.iter().any(|start| chain.starts_with(start))
+}
+
+/// A packet of the tunnel that arrives.
+struct Arrival<'a> {
+    kind: Kind,
+    ipv6: bool,
+    around: &'a Surroundings,
+}
+
+/// Whether INPUT accepts a packet of the tunnel, and else the first of its rules that rejects it.
+fn input(chains: &Chains<'_>, packet: &Arrival<'_>) -> (Fits, Option<Numbered>) {
+    let fits = |rule: &str| about(rule, &|name, values| of_arrival(name, values, packet));
+    let mut best = Fits::No;
+    for (number, rule) in (1..).zip(chains.get("INPUT").into_iter().flatten()) {
+        match grants(chains, rule, &fits, DEPTH) {
+            Fits::Yes => return (Fits::Yes, None),
+            Fits::Perhaps => best = Fits::Perhaps,
+            Fits::No => {}
+        }
+        if matches!(target(rule), Some("REJECT" | "DROP")) && fits(rule) == Fits::Yes {
+            return (best, Some(Numbered { number, rule: format!("-A INPUT {rule}") }));
+        }
+    }
+    (best, None)
+}
+
+/// Whether a rule accepts packets, or the chain that it leads to.
+fn grants(chains: &Chains<'_>, rule: &str, fits: &dyn Fn(&str) -> Fits, depth: usize) -> Fits {
+    let own = fits(rule);
+    match target(rule) {
+        _ if own == Fits::No => Fits::No,
+        Some("ACCEPT" | "FLANNEL-FWD") => own,
+        Some(chain) if depth > 0 => {
+            let rules = chains.get(chain).into_iter().flatten();
+            rules.map(|rule| grants(chains, rule, fits, depth - 1)).fold(Fits::No, Fits::max).min(own)
+        }
+        _ => Fits::No,
+    }
 }
 
 /// The conditions of a rule: the words before its target, without the comment.
 fn conditions(rule: &str) -> Vec<&str> {
     let before = rule.split("-j ").next().unwrap_or_default();
+    let before = before.split("-g ").next().unwrap_or_default();
     match before.split_once("-m comment --comment ") {
         Some((first, rest)) => {
             // A comment of several words is quoted.
@@ -125,33 +224,79 @@ fn conditions(rule: &str) -> Vec<&str> {
 }
 
 fn target(rule: &str) -> Option<&str> {
-    let (_, after) = rule.rsplit_once("-j ")?;
+    let (_, after) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
     after.split_whitespace().next()
 }
 
-/// Whether a rule accepts the network's packets without further conditions. Who names pods' devices, or all but another one, thought of them.
-fn accepts(rule: &str, network: &IpNet) -> bool {
-    let conditions = conditions(rule);
-    let named = match conditions.as_slice() {
-        [] => true,
-        ["-s" | "-d", net] => net.parse::<IpNet>().is_ok_and(|net| net.contains(network)),
-        ["-i" | "-o", device] => of_pods(device),
-        ["!", "-i" | "-o", device] => !of_pods(device),
-        _ => false,
-    };
-    named && target(rule) == Some("ACCEPT")
+/// Whether packets fulfil the conditions of a rule. `judge` gets each option with its values.
+fn about(rule: &str, judge: &dyn Fn(&str, &[&str]) -> Fits) -> Fits {
+    let words = conditions(rule);
+    let mut fits = Fits::Yes;
+    let mut negated = false;
+    let mut rest = words.as_slice();
+    while let Some((name, after)) = rest.split_first() {
+        let values = after.iter().take_while(|word| !word.starts_with('-') && **word != "!").count();
+        let (values, left) = after.split_at(values);
+        rest = left;
+        if *name == "!" {
+            negated = true;
+            continue;
+        }
+        let found = judge(name, values);
+        fits = fits.min(match (std::mem::take(&mut negated), *name) {
+            (false, _) => found,
+            // All devices but one that is not known to be pods'.
+            (true, "-i" | "-o") => Fits::of(found != Fits::Yes),
+            (true, _) => found.not(),
+        });
+    }
+    fits
 }
 
-fn lets_in(rule: &str, kind: Kind) -> bool {
-    let words = conditions(rule);
-    let after = |word: &str| words.iter().position(|known| *known == word).and_then(|place| words.get(place + 1)).copied();
-    match (after("--dport"), after("--dports"), after("-p")) {
-        (Some(ports), ..) | (None, Some(ports), _) => {
-            let Kind::Udp(port) = kind else { return false };
-            ports.split(',').any(|ports| within(ports, port))
-        }
-        (None, None, None) => after("-s").is_some() || after("-i").is_some_and(|name| name != "lo"),
-        (None, None, Some(protocol)) => kind == Kind::Ipip && kind.is_protocol(protocol),
+/// Conditions that are about all packets alike.
+fn common(name: &str, values: &[&str]) -> Option<Fits> {
+    let first = values.first().copied().unwrap_or_default();
+    match name {
+        "-m" => Some(Fits::Yes),
+        "--ctstate" | "--state" => Some(Fits::of(first.split(',').any(|state| state == "NEW"))),
+        _ => None,
+    }
+}
+
+fn of_network(name: &str, values: &[&str], network: &IpNet) -> Fits {
+    let first = values.first().copied().unwrap_or_default();
+    match name {
+        "-s" | "-d" => match first.parse::<IpNet>() {
+            Ok(net) if net.contains(network) => Fits::Yes,
+            Ok(net) if !subnet_lease::nets_overlap(&net, network) => Fits::No,
+            _ => Fits::Perhaps,
+        },
+        // Whoever names pods' devices meant pods.
+        "-i" | "-o" if of_pods(first) => Fits::Yes,
+        "-i" | "-o" if of_others(first) => Fits::No,
+        // Not all of what pods send.
+        "-p" => Fits::No,
+        "--mark" if first == KUBE_PROXY => Fits::No,
+        _ => common(name, values).unwrap_or(Fits::Perhaps),
+    }
+}
+
+fn of_arrival(name: &str, values: &[&str], packet: &Arrival<'_>) -> Fits {
+    let first = values.first().copied().unwrap_or_default();
+    match (name, packet.kind) {
+        ("-p", kind) => Fits::of(kind.is_protocol(first)),
+        ("--dport" | "--dports", Kind::Udp(port)) => Fits::of(first.split(',').any(|ports| within(ports, port))),
+        ("--dport" | "--dports" | "--sport" | "--sports" | "--icmp-type" | "--icmpv6-type", _) => Fits::No,
+        ("-i", _) => match packet.around.underlay.as_deref() {
+            _ if first == "lo" => Fits::No,
+            Some(underlay) => Fits::of(first.strip_suffix('+').map_or(first == underlay, |start| underlay.starts_with(start))),
+            None => Fits::Perhaps,
+        },
+        ("-s", _) => match first.parse::<IpNet>() {
+            Ok(net) => packet.around.comes_from(&net, packet.ipv6),
+            Err(_) => Fits::Perhaps,
+        },
+        _ => common(name, values).unwrap_or(Fits::Perhaps),
     }
 }
 

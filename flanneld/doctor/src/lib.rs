@@ -13,9 +13,11 @@ pub mod finding;
 pub mod firewalld;
 pub mod firewalls;
 pub mod ledger;
+pub mod let_in;
 pub mod look;
 pub mod need;
 pub mod nftables;
+pub mod persist;
 pub mod shell;
 pub mod table;
 #[cfg(test)]

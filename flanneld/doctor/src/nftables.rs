@@ -2,6 +2,7 @@
 //!
 //! A packet traverses all chains of a hook: an accept in one chain does not override a drop in another.
 
+use crate::firewalls::holds_policies;
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -31,6 +32,10 @@ pub struct Barrier {
     pub network: IpNet,
     /// Whether a rule rejects everything, rather than the policy.
     pub by_rule: bool,
+    /// The handle of that rule, where the chain itself has it and no network policies come after it.
+    pub handle: Option<u64>,
+    /// Whether a rule before the verdict may accept packets of the network: it is not understood.
+    pub doubt: bool,
 }
 
 /// The chains on the forward hook to check, from `nft -j list chains`: not ours, not firewalld's, which has its own
@@ -59,13 +64,31 @@ pub fn barrier(base: &Base, listing: &Value, network: &IpNet) -> Option<Barrier>
     if base.family == other {
         return None;
     }
-    let by_rule = match run(listing, &base.chain, network, DEPTH) {
-        Some(Fate::Passes) => return None,
-        Some(Fate::Refused) => true,
-        None if base.drops => false,
+    let mut walk = Walk { listing, network, doubt: false };
+    let mut rules = rules(listing, &base.chain);
+    let refusing = rules.find_map(|rule| walk.fate(rule, DEPTH).map(|fate| (rule, fate)));
+    let (by_rule, handle) = match refusing {
+        Some((_, Fate::Passes)) => return None,
+        Some((rule, Fate::Refused)) => (true, rule.get("handle").and_then(Value::as_u64).filter(|_| !rules.any(leads_to_policies))),
+        None if base.drops => (false, None),
         None => return None,
     };
-    Some(Barrier { base: base.clone(), network: *network, by_rule })
+    Some(Barrier { base: base.clone(), network: *network, by_rule, handle, doubt: walk.doubt })
+}
+
+/// Whether a rule leads to a chain of network policies.
+fn leads_to_policies(rule: &Value) -> bool {
+    let expressions = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
+    expressions.filter_map(onward).any(holds_policies)
+}
+
+/// The chain that an expression, or a verdict, leads to.
+fn onward(expression: &Value) -> Option<&str> {
+    ["jump", "goto"].iter().find_map(|verb| Some(text(expression.get(verb)?, "target")))
+}
+
+fn rules<'a>(listing: &'a Value, chain: &str) -> impl Iterator<Item = &'a Value> {
+    items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
 /// The fate of a network's packets.
@@ -77,40 +100,99 @@ enum Fate {
     Refused,
 }
 
-/// The first fate decided by the rules of a chain.
-fn run(listing: &Value, chain: &str, network: &IpNet, depth: usize) -> Option<Fate> {
-    items(listing, "rule").filter(|rule| text(rule, "chain") == chain).find_map(|rule| fate(listing, rule, network, depth))
+/// A walk through the chains.
+struct Walk<'a> {
+    listing: &'a Value,
+    network: &'a IpNet,
+    /// Whether a rule that is not understood may accept packets of the network.
+    doubt: bool,
 }
 
-fn fate(listing: &Value, rule: &Value, network: &IpNet, depth: usize) -> Option<Fate> {
-    let expressions = rule.get("expr").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut about = About::Everything;
-    for expression in expressions {
-        if let Some(condition) = expression.get("match") {
-            about = about.and(judge(listing, condition, network));
-        }
-        let target = ["jump", "goto"].iter().find_map(|verb| Some(text(expression.get(verb)?, "target")));
-        match target {
-            Some(target) if about != About::Other && depth > 0 => {
-                // If only some packets jump, it is not known whether the target rejects all of ours.
-                return run(listing, target, network, depth - 1).filter(|fate| about == About::Everything || *fate == Fate::Passes);
+impl Walk<'_> {
+    /// The first fate decided by the rules of a chain.
+    fn run(&mut self, chain: &str, depth: usize) -> Option<Fate> {
+        let listing = self.listing;
+        rules(listing, chain).find_map(|rule| self.fate(rule, depth))
+    }
+
+    /// What a chain means for those packets that a rule selects.
+    fn follow(&mut self, chain: &str, about: About, depth: usize) -> Option<Fate> {
+        let depth = depth.checked_sub(1)?;
+        let fate = self.run(chain, depth);
+        match about {
+            About::Everything => fate,
+            // If only some packets jump, it is not known whether the target rejects all of ours.
+            About::Pods => fate.filter(|fate| *fate == Fate::Passes),
+            About::Perhaps => {
+                self.doubt |= fate == Some(Fate::Passes);
+                None
             }
-            _ => {}
-        }
-        if let Some(map) = expression.get("vmap").filter(|_| about != About::Other)
-            && let Some(fate) = mapped(listing, map, network, depth)
-        {
-            return Some(fate);
-        }
-        let verdict = |name: &str| expression.get(name).is_some();
-        if verdict("accept") && about != About::Other {
-            return Some(Fate::Passes);
-        }
-        if (verdict("drop") || verdict("reject")) && about == About::Everything {
-            return Some(Fate::Refused);
+            About::Other => None,
         }
     }
-    None
+
+    fn fate(&mut self, rule: &Value, depth: usize) -> Option<Fate> {
+        let expressions = rule.get("expr").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let mut about = About::Everything;
+        for expression in expressions {
+            if let Some(condition) = expression.get("match") {
+                about = about.and(judge(self.listing, condition, self.network));
+            }
+            if about == About::Other {
+                return None;
+            }
+            if let Some(target) = onward(expression) {
+                return self.follow(target, about, depth);
+            }
+            if let Some(map) = expression.get("vmap")
+                && let Some(fate) = self.mapped(map, about, depth)
+            {
+                return Some(fate);
+            }
+            let verdict = |name: &str| expression.get(name).is_some();
+            if verdict("accept") {
+                self.doubt |= about == About::Perhaps;
+                return Some(Fate::Passes).filter(|_| about != About::Perhaps);
+            }
+            if (verdict("drop") || verdict("reject")) && about == About::Everything {
+                return Some(Fate::Refused);
+            }
+        }
+        None
+    }
+
+    /// The fate by a map of verdicts: that of the first element which is about new connections, pods' devices, or the network.
+    fn mapped(&mut self, map: &Value, about: About, depth: usize) -> Option<Fate> {
+        let listing = self.listing;
+        let data = map.get("data")?;
+        let elements = match data.as_str().and_then(|name| name.strip_prefix('@')) {
+            Some(name) => items(listing, "map").find(|map| text(map, "name") == name)?.get("elem")?,
+            None => data.get("set")?,
+        };
+        let pairs = elements.as_array()?.iter().filter_map(|pair| pair.as_array()).filter_map(|pair| pair.first().zip(pair.get(1)));
+        for (key, verdict) in pairs {
+            let about = match key {
+                key if key.get("concat").is_some() => About::Perhaps,
+                key if key == "new" => about,
+                key if names_pods(key) || holds(key, self.network) => about.and(About::Pods),
+                _ => continue,
+            };
+            let fate = match (verdict.get("accept").is_some(), onward(verdict)) {
+                (true, _) if about == About::Perhaps => {
+                    self.doubt = true;
+                    None
+                }
+                (true, _) => Some(Fate::Passes),
+                // Only some packets go there: whether all of ours are rejected is not known.
+                (false, Some(target)) => self.follow(target, about.and(About::Pods), depth),
+                (false, None) => None,
+            };
+            if fate.is_some() {
+                return fate;
+            }
+        }
+        None
+    }
 }
 
 /// Which packets the conditions of a rule select.
@@ -120,6 +202,8 @@ enum About {
     Everything,
     /// Packets of the network, or of flannel's devices.
     Pods,
+    /// Some packets of the network, or it is not known which.
+    Perhaps,
     /// Other packets: by connection state, port or other addresses.
     Other,
 }
@@ -127,10 +211,10 @@ enum About {
 impl About {
     fn and(self, other: About) -> About {
         match (self, other) {
+            (About::Other, _) | (_, About::Other) => About::Other,
+            (About::Perhaps, _) | (_, About::Perhaps) => About::Perhaps,
             (About::Everything, other) => other,
-            (about, About::Everything) => about,
-            (About::Pods, About::Pods) => About::Pods,
-            _ => About::Other,
+            (about, _) => about,
         }
     }
 }
@@ -140,48 +224,64 @@ pub fn of_pods(device: &str) -> bool {
     device.starts_with("cni") || device.starts_with("flannel")
 }
 
+/// Whether a device is one of containers beside Kubernetes, of virtual machines, or the loopback: no packet of a pod uses it.
+pub fn of_others(device: &str) -> bool {
+    device == "lo" || ["docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman"].iter().any(|start| device.starts_with(start))
+}
+
 fn names_pods(value: &Value) -> bool {
     value.as_str().is_some_and(of_pods)
 }
 
-/// The fate by a map of verdicts: that of the first element which is about pods' devices, or the network.
-fn mapped(listing: &Value, map: &Value, network: &IpNet, depth: usize) -> Option<Fate> {
-    let data = map.get("data")?;
-    let elements = match data.as_str().and_then(|name| name.strip_prefix('@')) {
-        Some(name) => items(listing, "map").find(|map| text(map, "name") == name)?.get("elem")?,
-        None => data.get("set")?,
-    };
-    let pairs = elements.as_array()?.iter().filter_map(|pair| pair.as_array()).filter_map(|pair| pair.first().zip(pair.get(1)));
-    let ours = pairs.filter(|(key, _)| names_pods(key) || holds(key, network));
-    ours.filter_map(|(_, verdict)| match verdict {
-        accept if accept.get("accept").is_some() => Some(Fate::Passes),
-        onward => {
-            let target = ["jump", "goto"].iter().find_map(|verb| Some(text(onward.get(verb)?, "target")))?;
-            // Only some packets go there: whether all of ours are rejected is not known.
-            if depth > 0 { run(listing, target, network, depth - 1).filter(|fate| *fate == Fate::Passes) } else { None }
-        }
-    })
-    .next()
-}
-
 fn judge(listing: &Value, condition: &Value, network: &IpNet) -> About {
-    let (Some(left), Some(right)) = (condition.get("left"), condition.get("right")) else { return About::Other };
+    let (Some(left), Some(right)) = (condition.get("left"), condition.get("right")) else { return About::Perhaps };
     let is_device = |key: &str| matches!(key, "iifname" | "oifname" | "iif" | "oif");
-    match text(condition, "op") {
-        "==" => {}
-        // All devices but others' than pods'.
-        "!=" if left.get("meta").is_some_and(|meta| is_device(text(meta, "key"))) && !any(listing, right, &names_pods) => return About::Pods,
-        _ => return About::Other,
-    }
     let key = left.get("meta").map(|meta| text(meta, "key")).unwrap_or_default();
+    let state = left.get("ct").is_some_and(|tracked| text(tracked, "key") == "state");
+    let is_new = |value: &Value| value == "new";
+    let is_positive = match text(condition, "op") {
+        "==" | "in" => true,
+        "!=" => false,
+        _ => return About::Perhaps,
+    };
+    if state {
+        // A list stands for any of its states.
+        let new = right.as_array().is_some_and(|states| states.iter().any(is_new)) || any(listing, right, &is_new);
+        return if new == is_positive { About::Everything } else { About::Other };
+    }
+    if is_device(key) {
+        return match (any(listing, right, &names_pods), is_positive) {
+            (true, true) => About::Pods,
+            (true, false) => About::Other,
+            // All devices but others' than pods'.
+            (false, false) => About::Pods,
+            (false, true) if any(listing, right, &|value| value.as_str().is_none_or(|name| !of_others(name))) => About::Perhaps,
+            (false, true) => About::Other,
+        };
+    }
     let family = if network.addr().is_ipv6() { "ipv6" } else { "ipv4" };
     match key {
-        "nfproto" if right == family => return About::Everything,
-        key if is_device(key) => return if any(listing, right, &names_pods) { About::Pods } else { About::Other },
+        "nfproto" => return if (right == family) == is_positive { About::Everything } else { About::Other },
+        // Not all of what pods send.
+        "l4proto" => return About::Other,
         _ => {}
     }
-    let field = left.get("payload").map(|payload| text(payload, "field")).unwrap_or_default();
-    if matches!(field, "saddr" | "daddr") && any(listing, right, &|value| holds(value, network)) { About::Pods } else { About::Other }
+    let Some(payload) = left.get("payload") else { return About::Perhaps };
+    match (text(payload, "protocol"), text(payload, "field")) {
+        ("tcp" | "udp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "th", _) | ("ip", "protocol") | ("ip6", "nexthdr") => About::Other,
+        (protocol @ ("ip" | "ip6"), "saddr" | "daddr") if (protocol == "ip6") != network.addr().is_ipv6() => About::Other,
+        ("ip" | "ip6", "saddr" | "daddr") => {
+            let whole = any(listing, right, &|value| holds(value, network));
+            match any(listing, right, &|value| may_hold_part(value, network)) {
+                true if whole && is_positive => About::Pods,
+                false if !is_positive => About::Everything,
+                false => About::Other,
+                true if whole => About::Other,
+                true => About::Perhaps,
+            }
+        }
+        _ => About::Perhaps,
+    }
 }
 
 /// Whether a value, or an element of the set it names, satisfies a predicate.
@@ -197,17 +297,27 @@ fn any(listing: &Value, value: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     }
 }
 
+/// Whether a value has a part of the network in it, or is not understood.
+fn may_hold_part(value: &Value, network: &IpNet) -> bool {
+    within(value).is_none_or(|(first, last)| first.is_ipv6() == network.addr().is_ipv6() && first <= network.broadcast() && network.network() <= last)
+}
+
+/// The first and the last address of a value.
+fn within(value: &Value) -> Option<(IpAddr, IpAddr)> {
+    let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();
+    if let Some([first, last]) = value.get("range").and_then(Value::as_array).map(Vec::as_slice) {
+        return address(first).zip(address(last));
+    }
+    let Some(prefix) = value.get("prefix") else { return address(value).map(|one| (one, one)) };
+    let length = prefix.get("len").and_then(Value::as_u64).and_then(|length| u8::try_from(length).ok())?;
+    let net = IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?;
+    Some((net.network(), net.broadcast()))
+}
+
 /// Whether a value contains the whole network.
 fn holds(value: &Value, network: &IpNet) -> bool {
-    if let Some([first, last]) = value.get("range").and_then(Value::as_array).map(Vec::as_slice) {
-        let address = |value: &Value| value.as_str()?.parse::<IpAddr>().ok();
-        let (Some(first), Some(last)) = (address(first), address(last)) else { return false };
-        return first <= network.network() && network.broadcast() <= last && first.is_ipv6() == network.addr().is_ipv6();
-    }
-    let Some(prefix) = value.get("prefix") else { return false };
-    let address = prefix.get("addr").and_then(Value::as_str).and_then(|address| address.parse().ok());
-    let length = prefix.get("len").and_then(Value::as_u64).and_then(|length| u8::try_from(length).ok());
-    address.zip(length).and_then(|(address, length)| IpNet::new(address, length).ok()).is_some_and(|net| net.contains(network))
+    within(value)
+        .is_some_and(|(first, last)| first.is_ipv6() == network.addr().is_ipv6() && first <= network.network() && network.broadcast() <= last)
 }
 
 fn items<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {

@@ -1,7 +1,7 @@
 //! The table of all checks, and the judgement over it: pure.
 
 use crate::check::Check;
-use crate::checks::{self, daemon, daemon_set, interface, wireguard};
+use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};
 use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
         checks::leases::CHECKS,
         checks::tunnel_loop::CHECKS,
         checks::sysctls::CHECKS,
-        checks::firewall::CHECKS,
+        firewall::CHECKS,
         checks::kernel::CHECKS,
         checks::network::CHECKS,
         checks::limits::CHECKS,
@@ -76,6 +76,7 @@ fn fold(findings: &mut [Finding]) {
                 id if id == wireguard::SILENT.id => wireguard::explains,
                 daemon::PORT_TAKEN => daemon::explains,
                 interface::WRONG_INTERFACE => interface::explains,
+                "ufw" | "firewalld" => firewall::explains,
                 _ => |_, _| true,
             };
             cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))

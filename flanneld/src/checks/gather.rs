@@ -155,7 +155,7 @@ pub(super) fn surroundings(serving: &Serving) -> Surroundings {
     let leases = serving.leases.borrow().clone();
     let peers =
         leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| [false, true].into_iter().filter_map(move |v6| lease.attrs.public_for(v6)));
-    Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect() }
+    Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect(), near: Vec::new() }
 }
 
 /// The objects that other programs keep changing.
@@ -210,6 +210,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
         name: name(lease),
         subnets: lease.subnets,
         public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
+        vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
         silent: heard.get(&lease.subnets).map(|at| boot_time().saturating_sub(*at).as_secs()),
     };
     let refused = health

@@ -75,7 +75,8 @@ pub fn protocol_4_is_dropped() -> Result<()> {
         nodes[0].expect(&["encap-blocked"])?;
         let first = nodes[0].first()?;
         ensure!(first["what"] == "IP protocol 4 (IPIP) is blocked to this node", "{first:#}");
-        ensure!(nodes[0].commands()? == ["iptables -I INPUT -p 4 -j ACCEPT"], "{first:#}");
+        let commands = nodes[0].commands()?;
+        ensure!(commands[0].ends_with(" -I INPUT -i enp0s8 -s 192.168.56.0/24 -p 4 -j ACCEPT"), "{first:#}");
         nodes[0].mend()?;
         all_well(nodes).context("after the firewall of a host")?;
 
@@ -94,6 +95,11 @@ fn dropped() -> Result<()> {
         all_ready(nodes)?;
         nodes[0].mend()?;
         all_well(nodes).context("after encap-blocked")?;
+        // The host starts, and so does what drops.
+        nodes[0].run("iptables -F INPUT; iptables -A INPUT -p udp --dport 8472 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        nodes[0].run_units()?;
+        all_well(nodes).context("after a start of the host")?;
 
         // The switch drops it, for all.
         on_the_switch(lan, "udp dport 8472 drop")?;

@@ -7,36 +7,6 @@ use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, ready_nodes};
 use super::{DEADLINE, NETWORK};
 
-/// ufw's chains, as they stand while it is active.
-const UFW: &str = "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -j ufw-before-input
-iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A ufw-before-input -p icmp -j ACCEPT
-iptables -A ufw-before-input -p udp --dport 8473 -j ACCEPT; iptables -A ufw-before-input -j ufw-user-input; iptables -P INPUT DROP";
-const NO_UFW: &str = "iptables -P INPUT ACCEPT; iptables -F INPUT; iptables -F ufw-before-input; iptables -F ufw-user-input
-iptables -X ufw-before-input; iptables -X ufw-user-input";
-
-/// firewalld's table, with every interface in the zone `public`.
-const FIREWALLD: &str = "nft -f - <<'TABLE'
-table inet firewalld {
-    chain filter_IN_trusted { accept; }
-    chain filter_FWD_trusted { accept; }
-    chain filter_IN_public_allow { tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept; }
-    chain filter_IN_public { jump filter_IN_public_allow; meta l4proto { icmp, ipv6-icmp } accept; reject with icmpx admin-prohibited; }
-    chain filter_FWD_public { reject with icmpx admin-prohibited; }
-    chain filter_INPUT_ZONES { goto filter_IN_public; }
-    chain filter_FORWARD_ZONES { goto filter_FWD_public; }
-    chain filter_INPUT {
-        type filter hook input priority 10; policy accept;
-        ct state { established, related } accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop
-        jump filter_INPUT_ZONES; reject with icmpx admin-prohibited
-    }
-    chain filter_FORWARD {
-        type filter hook forward priority 10; policy accept;
-        ct state { established, related } accept; ct status dnat accept; iifname \"lo\" accept; ct state invalid drop
-        jump filter_FORWARD_ZONES; reject with icmpx admin-prohibited
-    }
-}
-TABLE";
-
 /// Every address of the node's subnet is kept, one of them for a container that runs.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
 for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.$number; done
@@ -48,17 +18,30 @@ const NO_IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) mount --bind /
 const IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
 
 const FAULTS: &[Fault] = &[
-    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "true"),
-    fault("rp-filter", "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1", "true"),
-    fault("bridge-nf-call", "sysctl -q -w net.bridge.bridge-nf-call-iptables=0", "true"),
+    // Afterwards the host starts: its files mend the fault again.
+    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/90-flannel.conf"),
+    fault(
+        "rp-filter",
+        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1",
+        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1; sysctl -q -p /etc/sysctl.d/90-flannel.conf",
+    ),
+    fault(
+        "bridge-nf-call",
+        "sysctl -q -w net.bridge.bridge-nf-call-iptables=0",
+        "sysctl -q -w net.bridge.bridge-nf-call-iptables=0; sysctl -q -p /etc/sysctl.d/90-flannel.conf",
+    ),
     fault(
         "forward-policy",
         "nft 'table inet wall { chain gate { type filter hook forward priority 7; policy drop; }; }'",
         "nft delete table inet wall",
     ),
-    fault("forward-reject", "iptables -I FORWARD -j REJECT", "iptables -D FORWARD -j REJECT"),
-    fault("ufw", UFW, NO_UFW),
-    fault("firewalld", FIREWALLD, "nft delete table inet firewalld"),
+    fault(
+        "forward-reject",
+        "iptables -I FORWARD -j REJECT",
+        // The host starts, and so does what rejects.
+        "iptables -D FORWARD -s 10.5.0.0/16 -j ACCEPT; iptables -D FORWARD -d 10.5.0.0/16 -j ACCEPT
+        sed -n 's/^ExecStart=//p' /etc/systemd/system/flannel-forward.service | sh -e",
+    ),
     fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
     fault(
         "bridge-mtu",

@@ -11,19 +11,15 @@ use serde_json::Value;
 use super::{DEADLINE, SOON};
 
 /// The folders that each host has for itself.
-const FOLDERS: [(&str, &str); 3] = [("default", "/etc/default"), ("cni", "/etc/cni/net.d"), ("ipam", "/var/lib/cni/networks")];
-
-/// firewalld as far as the doctor's commands need it: sources of the trusted zone, and ports.
-const FIREWALL_CMD: &str = r#"#!/bin/sh -e
-case "$*" in
-*--add-source=*)
-    nft insert rule inet firewalld filter_INPUT_ZONES ip saddr "${3#*=}" goto filter_IN_trusted
-    nft insert rule inet firewalld filter_FORWARD_ZONES ip saddr "${3#*=}" goto filter_FWD_trusted ;;
-*--add-port=*)
-    port=${2#*=}
-    nft add rule inet firewalld filter_IN_public_allow udp dport "${port%/udp}" accept ;;
-esac
-"#;
+const FOLDERS: [(&str, &str); 7] = [
+    ("default", "/etc/default"),
+    ("cni", "/etc/cni/net.d"),
+    ("ipam", "/var/lib/cni/networks"),
+    ("sysctl", "/etc/sysctl.d"),
+    ("modules", "/etc/modules-load.d"),
+    ("units", "/etc/systemd/system"),
+    ("links", "/etc/systemd/network"),
+];
 
 /// systemd-run as far as the doctor's commands need it: a program with the variables of a file, which no shell reads.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
@@ -66,12 +62,10 @@ impl Node {
             Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
-        // The only help: these do what systemd, ufw and firewalld do.
+        // The only help: these do what systemd does.
         let marker = files.join("restart");
         write_script(&files.join("bin/systemctl"), &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()))?;
         write_script(&files.join("bin/systemd-run"), SYSTEMD_RUN)?;
-        write_script(&files.join("bin/ufw"), "#!/bin/sh\niptables -A ufw-user-input -p udp --dport \"${2%/udp}\" -j ACCEPT")?;
-        write_script(&files.join("bin/firewall-cmd"), FIREWALL_CMD)?;
         std::os::unix::fs::symlink(binaries::own("flannelctl")?, files.join("bin/flannelctl"))?;
         let node = Node { host: host.clone(), files, options: options.clone(), daemon: None, variables: Vec::new(), scripts: 0 };
         node.wrap("")?;
@@ -237,6 +231,11 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Runs what the units of remedies run when the host starts.
+    pub fn run_units(&mut self) -> Result<()> {
+        self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
 
     /// The commands of the first finding.

@@ -1,12 +1,16 @@
 //! Firewalls that drop pods' packets.
 
-use crate::carrier::{Kind, kinds, words};
+use crate::carrier::{kinds, words};
 use crate::check::Check;
+use crate::facts::mesh::{Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
-use crate::firewalls::{Firewalls, Table};
+use crate::firewalld::Fits;
+use crate::firewalls::{Firewalls, Numbered, Table};
+use crate::let_in::{self, Origin, Program, RELOAD};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
+use crate::persist;
 use crate::shell::word;
 
 /// The checks of this group.
@@ -38,11 +42,31 @@ fn tables<'a>(network: &'a Network, firewalls: &'a Firewalls) -> impl Iterator<I
     })
 }
 
-/// The commands that let pods' packets pass.
-fn let_pass(table: &Table) -> [String; 2] {
+/// How bad it is that rules block pods' packets: a risk where a rule before them is not understood and may let packets pass.
+fn by_doubt(doubt: bool) -> Severity {
+    if doubt { Severity::Risk } else { Severity::Broken }
+}
+
+/// The commands that let pods' packets pass: after the chains of network policies, and before the rule that rejects all.
+fn let_pass(table: &Table) -> Vec<String> {
     let Table { network, command, .. } = table;
-    let chain = if table.docker { "DOCKER-USER" } else { "FORWARD" };
-    [format!("{command} -I {chain} -s {network} -j ACCEPT"), format!("{command} -I {chain} -d {network} -j ACCEPT")]
+    let rule = |place: &str, side: &str| (command.clone(), format!("{place} -{side} {network} -j ACCEPT"));
+    let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
+    let unit = if network.addr().is_ipv6() { "flannel-forward6" } else { "flannel-forward" };
+    let first = both("-I FORWARD");
+    match (&table.refusal, table.policies) {
+        // Policies after the rule that rejects all would be passed by: it moves to the end.
+        (Some(refusal), Some(policies)) if policies > refusal.number => {
+            let mut now = vec![(command.clone(), format!("-D FORWARD {}", refusal.number))];
+            now.extend(both("-A FORWARD"));
+            now.push((command.clone(), refusal.rule.clone()));
+            persist::iptables(unit, &now, &first)
+        }
+        (Some(refusal), _) if refusal.number > 1 => persist::iptables(unit, &both(&format!("-I FORWARD {}", refusal.number)), &first),
+        (Some(_), _) => persist::iptables(unit, &first, &first),
+        // After all rules comes the policy.
+        (None, _) => persist::iptables(unit, &both("-A FORWARD"), &both("-A FORWARD")),
+    }
 }
 
 fn forward_policy(facts: &Facts) -> Vec<Finding> {
@@ -56,17 +80,18 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
             (true, true) => "flannel's rules in nftables cannot override it",
             (true, false) => "flannel's rules in the other variant of iptables cannot override it",
         };
-        findings.push(
+        findings.push(doubted(
+            table.doubt,
             Finding::new(
                 "forward-policy",
-                Severity::Broken,
+                by_doubt(table.doubt),
                 command,
                 format!("the policy of FORWARD in {command} is DROP{docker}"),
                 format!("packets from and to pods of other nodes are dropped: {because}"),
             )
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
             .run_all(let_pass(table)),
-        );
+        ));
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| !barrier.by_rule).map(|barrier| {
         let what =
@@ -76,16 +101,22 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Says that a rule may let packets pass.
+fn doubted(doubt: bool, finding: Finding) -> Finding {
+    if doubt { finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld") } else { finding }
+}
+
 fn forward_reject(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let mut findings = Vec::new();
     for (table, coming) in tables(network, firewalls) {
-        let Some(rule) = &table.refusal else { continue };
+        let Some(Numbered { rule, .. }) = &table.refusal else { continue };
         let command = &table.command;
-        findings.push(
+        findings.push(doubted(
+            table.doubt,
             Finding::new(
                 "forward-reject",
-                Severity::Broken,
+                by_doubt(table.doubt),
                 command,
                 format!("{command} has the rule `{rule}` before any rule that accepts pods' packets"),
                 match table.jump || coming {
@@ -95,7 +126,7 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
             )
             .seen(rule, format!("{command} -S FORWARD"))
             .run_all(let_pass(table)),
-        );
+        ));
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| barrier.by_rule).map(|barrier| {
         let what =
@@ -116,49 +147,68 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     let network = barrier.network;
     let keyword = if network.addr().is_ipv6() { "ip6" } else { "ip" };
     let place = format!("{} {} {}", word(family), word(table), word(chain));
-    Finding::new(
-        check,
-        Severity::Broken,
-        format!("{} {network}", path(barrier)),
-        what,
-        "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain",
+    let rules = ["saddr", "daddr"].map(|side| format!("{keyword} {side} {network} accept"));
+    let (verb, at) = match barrier.handle {
+        Some(handle) => ("insert", format!("{place} handle {handle}")),
+        None => ("add", place.clone()),
+    };
+    let mut commands: Vec<String> = rules.iter().map(|rule| format!("nft {verb} rule {at} {rule}")).collect();
+    let kept: Vec<String> = rules.iter().map(|rule| format!("{verb} rule {place} {rule}")).collect();
+    commands.push(persist::nftables(family, table, &kept));
+    // Without the place of the rule that rejects, no other one is known that helps and lets no packet pass by network policies.
+    let commands = if barrier.by_rule && barrier.handle.is_none() { Vec::new() } else { commands };
+    doubted(
+        barrier.doubt,
+        Finding::new(
+            check,
+            by_doubt(barrier.doubt),
+            format!("{} {network}", path(barrier)),
+            what,
+            "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain",
+        )
+        .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
+        .run_all(commands),
     )
-    .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
-    .run(format!("nft insert rule {place} {keyword} saddr {network} accept"))
-    .run(format!("nft insert rule {place} {keyword} daddr {network} accept"))
+}
+
+/// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
+fn by_probes(facts: &Facts) -> Severity {
+    if super::mesh::paths(facts).iter().any(|path| path.state.answers()) { Severity::Risk } else { Severity::Broken }
+}
+
+/// Whether a firewall that probes acquit explains another finding: one that is a risk drops nothing.
+pub fn explains(cause: &Finding, _: &Finding) -> bool {
+    cause.severity != Severity::Risk
+}
+
+/// Whether the probes judged ways to peers, and nothing arrives by any of them.
+pub fn nothing_arrives(facts: &Facts) -> bool {
+    let mut judged = super::mesh::paths(facts).iter().filter(|path| path.state != State::Unknown).peekable();
+    judged.peek().is_some() && judged.all(Path::is_lost)
 }
 
 fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(carrier) = &network.carrier else { return Vec::new() };
-    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses && !table.tunnel_open);
+    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses);
+    // Where a rule is not understood, only packets that do not arrive count.
+    let shut = shut.filter(|table| table.tunnel == Fits::No || table.tunnel == Fits::Perhaps && nothing_arrives(facts));
     let shut = shut.filter(|table| network.travels_in(table.network.addr().is_ipv6()));
     let what = words(carrier);
     shut.map(|table| {
-        let family = if table.network.addr().is_ipv6() { "IPv6" } else { "IPv4" };
+        let ipv6 = table.network.addr().is_ipv6();
+        let family = if ipv6 { "IPv6" } else { "IPv4" };
         Finding::new(
             "ufw",
-            Severity::Broken,
+            by_probes(facts),
             family,
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
         )
         .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
-        .run_all(kinds(carrier, table.network.addr().is_ipv6()).into_iter().flat_map(allowed_by_ufw))
+        .run_all(let_in::commands(Program::Ufw, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &[], ""))
     })
     .collect()
-}
-
-/// The commands by which ufw lets packets of a tunnel in.
-fn allowed_by_ufw(kind: Kind) -> Vec<String> {
-    match kind {
-        Kind::Udp(port) => vec![format!("ufw allow {port}/udp")],
-        // ufw's own language does not know the protocol: a rule at the end of its table filter.
-        Kind::Ipip => vec![
-            r"sed -i '/^\*filter/,/^COMMIT/ s/^COMMIT$/-A ufw-before-input -p 4 -j ACCEPT\nCOMMIT/' /etc/ufw/before.rules".to_owned(),
-            "ufw reload".to_owned(),
-        ],
-    }
 }
 
 fn firewalld(facts: &Facts) -> Vec<Finding> {
@@ -172,19 +222,22 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     let mut missing = unknown.clone();
     missing.extend(shut.map(words));
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
-    let added = |kind| match kind {
-        Kind::Udp(port) => format!("firewall-cmd --permanent --add-port={port}/udp"),
-        Kind::Ipip => "firewall-cmd --permanent --add-protocol=4".to_owned(),
-    };
-    commands.extend(shut.into_iter().flat_map(|carrier| kinds(carrier, false)).map(added));
-    commands.push("firewall-cmd --reload".to_owned());
+    for ipv6 in [false, true].into_iter().filter(|ipv6| network.travels_in(*ipv6)) {
+        let kinds = shut.map(|carrier| kinds(carrier, ipv6)).unwrap_or_default();
+        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, ipv6), &[], ""));
+    }
+    // Once, at the end.
+    commands.retain(|command| command != RELOAD);
+    commands.push(RELOAD.to_owned());
+    // No probe is forwarded: of the rules for pods' packets the probes say nothing.
+    let severity = if unknown.is_empty() { by_probes(facts) } else { Severity::Broken };
     vec![
         Finding::new(
             "firewalld",
-            Severity::Broken,
+            severity,
             "",
             format!("firewalld is active and does not accept {}", missing.join(" and ")),
-            "it may drop packets from and to pods of other nodes",
+            "it drops packets from and to pods of other nodes",
         )
         .seen("its rules refuse them", "nft list table inet firewalld")
         .run_all(commands),

@@ -4,6 +4,7 @@ use crate::check::Check;
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
+use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
 /// So many wrong checksums are no accident.
@@ -59,6 +60,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
         .seen(format!("{} of UDP, {} of TCP in the last two minutes", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
         .seen("a peer answers ping and no UDP through the overlay", "probes")
         .run(format!("ethtool -K {} tx-checksum-ip-generic off", word(&device.name)))
+        .run(checksums_off(&device.name))
         .on(crate::finding::EVERYWHERE),
     ]
 }
@@ -86,7 +88,8 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
                 "this kernel counts the permanent entries that flannel makes for its peers: when the table is full, other addresses are not resolved",
             )
             .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
-            .run(format!("sysctl -w {name}3={most} {name}2={more}"))
+            .run_all(sysctl(&format!("{name}3"), most))
+            .run_all(sysctl(&format!("{name}2"), more))
         })
         .collect()
 }
@@ -105,6 +108,8 @@ fn conntrack_full(facts: &Facts) -> Vec<Finding> {
             "when the table is full, new connections of pods are dropped at random",
         )
         .seen(format!("nf_conntrack_count = {}, nf_conntrack_max = {}", fill.used, fill.limit), "sysctl net.netfilter")
-        .run(format!("sysctl -w net.netfilter.nf_conntrack_max={}", fill.limit.saturating_mul(2))),
+        .run_all(sysctl("net.netfilter.nf_conntrack_max", fill.limit.saturating_mul(2)))
+        // The setting exists only once the module is loaded.
+        .run(module("nf_conntrack")),
     ]
 }

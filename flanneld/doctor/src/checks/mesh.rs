@@ -1,11 +1,12 @@
 //! What the probes of the peers found: a peer, the way to it, or this node.
 
-use crate::carrier::{capture, kinds, words};
+use crate::carrier::{Kind, capture, kinds, words};
 use crate::check::Check;
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::firewalls::Table;
+use crate::let_in::{self, Origin, Program};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -58,7 +59,8 @@ const fn check(
     Check { id, severity, title, needs: &[Need::Network, Need::Mesh], explains, waits: true, judge }
 }
 
-fn paths(facts: &Facts) -> &[Path] {
+/// The ways to the peers, as the probes found them.
+pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
@@ -104,56 +106,82 @@ fn all_blocked(mesh: &Mesh) -> bool {
     !judged.is_empty() && judged.iter().all(|path| path.underlay) && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
+/// The VNI that all peers have, if it is another one than this node's.
+fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
+    let own = network.vni?;
+    let mut vnis = facts.leases.peers.known().into_iter().flatten().filter_map(|peer| peer.vni);
+    let first = vnis.next()?;
+    (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
+}
+
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let Some(carrier) = network.carrier.as_ref().filter(|_| all_blocked(mesh)) else { return Vec::new() };
-    let what = words(carrier);
+    let firewalls = facts.host.firewalls.known();
+    let tables = || firewalls.into_iter().flat_map(|firewalls| &firewalls.tables).filter(|table| table.is_shut());
     // With WireGuard the keys may be to blame as well, unless this host refuses the port.
-    let mut tables = facts.host.firewalls.known().into_iter().flat_map(|firewalls| &firewalls.tables);
-    if network.is_encrypted() && !tables.any(|table| table.input_refuses && !table.tunnel_open) {
+    if network.is_encrypted() && tables().next().is_none() {
         return Vec::new();
     }
+    let witnesses = |finding: Finding| {
+        mesh.paths.iter().take(4).fold(finding, |finding, path| {
+            let through = match path.state {
+                State::OneWay => "its answers get lost",
+                _ => "nothing arrives",
+            };
+            finding.seen(format!("{} at {} answers beside the overlay, and through it {through}", path.node, path.address), "probes")
+        })
+    };
+    if let Some((own, other)) = other_vni(facts, network) {
+        let finding = Finding::new(
+            "encap-blocked",
+            Severity::Broken,
+            "vni",
+            format!("this node uses VNI {own}, its peers use VNI {other}"),
+            "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
+        );
+        let finding = finding.seen(format!("VNI {other} in the leases of the peers"), "flannelctl leases --long");
+        return vec![witnesses(finding).run(super::way_out::restart(facts)).on(crate::finding::EVERYWHERE)];
+    }
+    let what = words(carrier);
     let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
-    let mut finding = Finding::new(
+    let mut finding = witnesses(Finding::new(
         "encap-blocked",
         Severity::Broken,
         "",
         format!("{what} {} blocked {place}", if kinds(carrier, false).len() == 1 { "is" } else { "are" }),
         format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
-    );
-    for path in mesh.paths.iter().take(4) {
-        finding = finding.seen(
-            format!(
-                "{} at {} answers beside the overlay, and through it {}",
-                path.node,
-                path.address,
-                match path.state {
-                    State::OneWay => "its answers get lost",
-                    _ => "nothing arrives",
-                }
-            ),
-            "probes",
-        );
-    }
-    let tables = facts.host.firewalls.known().map(|firewalls| firewalls.tables.as_slice()).unwrap_or_default();
+    ));
     let mut commands = Vec::new();
-    let accept = |ipv6: bool, command: &str| -> Vec<String> {
-        kinds(carrier, ipv6).into_iter().map(|kind| format!("{command} -I INPUT {} -j ACCEPT", kind.iptables())).collect()
-    };
-    let travels_there = |table: &&Table| {
-        let ipv6 = table.network.addr().is_ipv6();
-        network.travels_in(ipv6) && !kinds(carrier, ipv6).is_empty()
-    };
-    for table in tables.iter().filter(|table| table.input_refuses).filter(travels_there) {
-        finding = finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command));
-        commands.extend(accept(table.network.addr().is_ipv6(), &table.command));
+    for ipv6 in [false, true].into_iter().filter(|ipv6| network.travels_in(*ipv6)) {
+        let shut: Vec<&Table> = tables().filter(|table| table.network.addr().is_ipv6() == ipv6).collect();
+        for table in &shut {
+            finding = match &table.input_refusal {
+                Some(refusal) => finding.seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S INPUT", table.command)),
+                None => {
+                    finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command))
+                }
+            };
+        }
+        let before: Vec<(&str, Option<usize>)> =
+            shut.iter().map(|table| (table.command.as_str(), table.input_refusal.as_ref().map(|refusal| refusal.number))).collect();
+        // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
+        let program = match let_in::program(firewalls) {
+            program if shut.iter().all(|table| table.input_refusal.is_none()) => program,
+            _ => Program::Iptables,
+        };
+        if !shut.is_empty() {
+            let unit = if ipv6 { "flannel-tunnel6" } else { "flannel-tunnel" };
+            commands.extend(let_in::commands(program, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &before, unit));
+        }
     }
     if commands.is_empty() {
-        let families = [(false, "iptables"), (true, "ip6tables")];
-        commands.extend(families.into_iter().filter(|(ipv6, _)| network.travels_in(*ipv6)).flat_map(|(ipv6, name)| accept(ipv6, name)));
+        // Nothing on this host is seen to drop them: where they get lost is told by where they are still seen.
+        let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(carrier)));
+        return vec![finding.run("flannelctl doctor").run(capture).on(crate::finding::EVERYWHERE)];
     }
-    vec![finding.run_all(commands).on(if incoming { crate::finding::HERE } else { crate::finding::EVERYWHERE })]
+    vec![finding.run_all(commands)]
 }
 
 /// Why nothing answers at a peer's address: silence alone does not tell.
@@ -263,6 +291,9 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
+        let ipv6 = first.address.is_ipv6();
+        let program = if ipv6 { "ip6tables" } else { "iptables" };
+        let origin = Origin::of(facts, ipv6).everywhere();
         findings.push(
             Finding::new(
                 "probe-filtered",
@@ -272,7 +303,13 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 format!("traffic between pods is well; {unseen}"),
             )
             .seen(format!("{} answer ping and not UDP port {port}", names(&filtered)), "probes")
-            .run(format!("{} -I INPUT -p udp --dport {port} -j ACCEPT", if first.address.is_ipv6() { "ip6tables" } else { "iptables" }))
+            .run_all(let_in::commands(
+                let_in::program(facts.host.firewalls.known()),
+                &[Kind::Udp(port)],
+                &origin,
+                &[(program, None)],
+                "flannel-probes",
+            ))
             .on(crate::finding::EVERYWHERE),
         );
     }

@@ -5,6 +5,7 @@ use crate::facts::host::Sysctls;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
+use crate::persist::sysctl;
 use crate::shell::word;
 
 /// The checks of this group.
@@ -37,9 +38,9 @@ fn forwarding(facts: &Facts, ipv6: bool) -> Vec<Finding> {
     let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why).seen(format!("{name} = 0"), format!("sysctl {name}"));
     if ipv6 {
         // First, or a default route learned from a router is lost.
-        finding = finding.run_all(sysctls.announced.iter().map(|device| format!("sysctl -w net/ipv6/conf/{}/accept_ra=2", word(device))));
+        finding = finding.run_all(sysctls.announced.iter().flat_map(|device| sysctl(&format!("net/ipv6/conf/{}/accept_ra", word(device)), 2)));
     }
-    vec![finding.run(format!("sysctl -w {name}=1"))]
+    vec![finding.run_all(sysctl(name, 1))]
 }
 
 const BRIDGED: &str = "pods do not reach pods of the same node through a service address";
@@ -75,7 +76,7 @@ fn bridge_nf_call(facts: &Facts) -> Vec<Finding> {
         let why = format!("{BRIDGED}; flanneld sets it if it is started with --set-sysctls");
         Finding::new("bridge-nf-call", Severity::Degraded, *name, format!("{name} is 0"), why)
             .seen(format!("{name} = 0"), format!("sysctl {name}"))
-            .run(format!("sysctl -w {name}=1"))
+            .run_all(sysctl(name, 1))
     })
     .collect()
 }
@@ -97,24 +98,29 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
                 "packets from the tunnel are dropped if this node reaches their source through another interface: those of programs bound to a node's own address",
             )
             .seen(format!("net.ipv4.conf.{device}.rp_filter and net.ipv4.conf.all.rp_filter: the larger one is 1"), format!("sysctl net/ipv4/conf/{device}/rp_filter"))
-            .run(format!("sysctl -w net/ipv4/conf/{device}/rp_filter=2")),
+            .run_all(sysctl(&format!("net/ipv4/conf/{}/rp_filter", word(device)), 2)),
         );
     }
     if let Some(first) = sysctls.astray.first() {
         let underlay = &sysctls.underlay;
+        // Only a peer of which nothing arrives shows that packets are dropped: on routed hosts the routes alone say nothing.
+        let lost = super::mesh::paths(facts).iter().any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
         findings.push(
             Finding::new(
                 "rp-filter",
-                Severity::Broken,
+                if lost { Severity::Broken } else { Severity::Risk },
                 underlay,
                 format!(
                     "rp_filter is strict on {underlay}, but the route to {} peer(s), such as {first}, does not use {underlay}",
                     sysctls.astray.len()
                 ),
-                "packets from these peers are dropped before flannel sees them",
+                match lost {
+                    true => "packets from these peers are dropped before flannel sees them",
+                    false => "packets from these peers are dropped if they arrive by this interface; none is missed so far",
+                },
             )
             .seen(format!("{first} is reached by another interface"), format!("ip route get {first}"))
-            .run(format!("sysctl -w net/ipv4/conf/{underlay}/rp_filter=2")),
+            .run_all(sysctl(&format!("net/ipv4/conf/{}/rp_filter", word(underlay)), 2)),
         );
     }
     findings

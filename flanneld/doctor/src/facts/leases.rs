@@ -37,6 +37,8 @@ pub struct Peer {
     pub subnets: Subnets,
     /// The addresses that it publishes.
     pub public: Vec<IpAddr>,
+    /// The VNI that it publishes, with vxlan.
+    pub vni: Option<u32>,
     /// For how many seconds its holder has been silent, if that is known.
     pub silent: Option<u64>,
 }

@@ -48,6 +48,11 @@ pub struct Path {
 }
 
 impl Path {
+    /// Whether the probes judged it, and nothing from the peer arrives here through the overlay.
+    pub fn is_lost(&self) -> bool {
+        self.state != State::Unknown && !self.state.answers()
+    }
+
     /// Whether anything at all came back from the peer.
     pub fn is_heard(&self) -> bool {
         self.underlay || self.ping_only || self.state.answers()

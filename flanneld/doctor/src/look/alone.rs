@@ -58,7 +58,8 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     if let Some(network) = &network {
         let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
         host.sysctls = Fact::Known(super::sysctls(&underlay));
-        let around = Surroundings { underlay: Some(underlay).filter(|name| !name.is_empty()), peers: Vec::new() };
+        let near = host.named(&underlay).into_iter().flat_map(|interface| &interface.addresses).map(ipnet::IpNet::trunc).collect();
+        let around = Surroundings { underlay: Some(underlay).filter(|name| !name.is_empty()), peers: Vec::new(), near };
         host.firewalls = look.programs.firewalls(network, &around).await;
     } else {
         host.firewalls = Fact::unavailable("the network of this node is not known: there is no subnet.env");

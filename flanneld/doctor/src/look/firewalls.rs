@@ -37,8 +37,8 @@ impl Programs {
         };
         let (mut tables, mut blind) = (Vec::new(), None);
         for (net, programs) in &iptables {
-            match programs.dump().await {
-                Ok(saved) => tables.push(firewalls::table(&saved, net, network.carrier.as_ref(), &programs.command())),
+            match programs.dump_filter().await {
+                Ok(saved) => tables.push(firewalls::table(&saved, net, network.carrier.as_ref(), around, &programs.command())),
                 Err(why) => {
                     tracing::debug!("{why}");
                     // The other variant's modules may not be there; then it holds no rules either.
@@ -63,7 +63,7 @@ impl Programs {
         self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
     }
 
-    /// The nftables chains that block pods' packets. Lists whole tables only for chains with policy drop: kube-proxy's table is large.
+    /// The nftables chains that block pods' packets. Lists whole tables only for chains that drop: kube-proxy's table is large.
     async fn barriers(&self, network: &Network) -> Vec<Barrier> {
         let list = async |args: &[&str]| {
             let text = run(Path::new("nft"), args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
@@ -75,13 +75,17 @@ impl Programs {
         let mut found = Vec::new();
         for base in nftables::bases(&chains, [listed(false), listed(true)]) {
             let (family, table, chain) = (base.family.as_str(), base.table.as_str(), base.chain.as_str());
-            let listing = if base.drops {
-                list(&["-j", "list", "table", family, table]).await
-            } else {
-                list(&["-j", "list", "chain", family, table, chain]).await
+            let judged = |listing: &serde_json::Value| -> Vec<Barrier> {
+                network.networks.nets().filter_map(|net| nftables::barrier(&base, listing, &net)).collect()
             };
-            let Some(listing) = listing else { continue };
-            found.extend(network.networks.nets().filter_map(|net| nftables::barrier(&base, &listing, &net)));
+            if !base.drops {
+                let alone = list(&["-j", "list", "chain", family, table, chain]).await;
+                if alone.is_none_or(|listing| judged(&listing).is_empty()) {
+                    continue;
+                }
+                // A chain that it jumps to may accept them before.
+            }
+            found.extend(list(&["-j", "list", "table", family, table]).await.iter().flat_map(judged));
         }
         found
     }

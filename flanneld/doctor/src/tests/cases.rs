@@ -14,7 +14,7 @@ use crate::facts::store::{Trouble, TroubleKind};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
-use crate::firewalls::{Firewalls, Table};
+use crate::firewalls::{Firewalls, Numbered, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use std::collections::BTreeMap;
@@ -79,18 +79,7 @@ fn one(facts: &mut Facts, state: State, underlay: bool) {
 }
 
 pub fn table(command: &str) -> Table {
-    Table {
-        network: "10.244.0.0/16".parse().unwrap(),
-        command: command.to_owned(),
-        jump: true,
-        policy_drops: false,
-        accepted: true,
-        refusal: None,
-        docker: false,
-        ufw: false,
-        input_refuses: false,
-        tunnel_open: false,
-    }
+    Table { jump: true, accepted: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
 }
 
 fn firewall(facts: &mut Facts, change: impl Fn(&mut Firewalls)) {
@@ -237,10 +226,14 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("forward-policy", |facts| {
         let base = Base { family: "inet".to_owned(), table: "wall".to_owned(), chain: "gate".to_owned(), drops: true };
-        firewall(facts, |seen| seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false }));
+        firewall(facts, |seen| {
+            seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false, handle: None, doubt: false })
+        });
     }),
     ("forward-reject", |facts| {
-        firewall(facts, |seen| seen.tables.push(Table { refusal: Some("-A FORWARD -j REJECT".to_owned()), ..table("iptables") }));
+        firewall(facts, |seen| {
+            seen.tables.push(Table { refusal: Some(Numbered { number: 1, rule: "-A FORWARD -j REJECT".to_owned() }), ..table("iptables") })
+        });
     }),
     ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input_refuses: true, ..table("iptables") }))),
     ("firewalld", |facts| firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))),
@@ -295,6 +288,15 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("bridge-mtu", |facts| named(facts, "veth1").mtu = 1500),
     ("encap-blocked", |facts| all(facts, &State::OverlayCut, true)),
     ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
+    ("encap-blocked", |facts| {
+        let refusal = Numbered { number: 3, rule: "-A INPUT -p udp -m udp --dport 8472 -j DROP".to_owned() };
+        firewall(facts, |seen| seen.tables.push(Table { input_refusal: Some(refusal.clone()), ..table("iptables") }));
+        all(facts, &State::OneWay, true);
+    }),
+    ("encap-blocked", |facts| {
+        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.vni = Some(5));
+        all(facts, &State::OverlayCut, true);
+    }),
     ("encap-blocked", |facts| {
         network(facts).carrier = Some(Carrier::Ipip);
         all(facts, &State::OverlayCut, true);

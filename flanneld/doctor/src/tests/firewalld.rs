@@ -52,7 +52,7 @@ fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {
 }
 
 fn around(peers: &[&str]) -> Surroundings {
-    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.iter().map(|peer| peer.parse().unwrap()).collect() }
+    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(), near: Vec::new() }
 }
 
 /// What firewalld still refuses, in a word each.
@@ -81,7 +81,10 @@ fn what_is_refused_is_named_with_the_commands() {
         [
             "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16",
             "firewall-cmd --permanent --zone=trusted --add-source=fd10:244::/48",
-            "firewall-cmd --permanent --add-port=8472/udp",
+            "firewall-cmd --permanent --zone=\"$(firewall-cmd --get-zone-of-interface=eth0 || firewall-cmd --get-default-zone)\" --add-rich-rule=\"rule \
+             family=ipv4 source address=192.0.2.0/24 port port=8472 protocol=udp accept\"",
+            "firewall-cmd --permanent --zone=\"$(firewall-cmd --get-zone-of-interface=eth0 || firewall-cmd --get-default-zone)\" --add-rich-rule=\"rule \
+             family=ipv6 source address=2001:db8::/64 port port=8472 protocol=udp accept\"",
             "firewall-cmd --reload",
         ]
     );

@@ -13,25 +13,6 @@ use crate::facts::mesh::State;
 use crate::facts::store::{Access, Etcd, Trouble, TroubleKind};
 use crate::finding::{Finding, Severity};
 
-/// Checks of firewalls and their sysctls, whose commands do not persist yet.
-const NOT_YET: [&str; 15] = [
-    "ip-forward",
-    "ipv6-forwarding",
-    "br-netfilter",
-    "bridge-nf-call",
-    "rp-filter",
-    "ufw",
-    "firewalld",
-    "forward-policy",
-    "forward-reject",
-    "encap-blocked",
-    "probe-filtered",
-    "checksum",
-    "neighbour-table",
-    "conntrack-full",
-    "wireguard-silent",
-];
-
 /// Each prepared fault, under systemd and in a cluster.
 fn everything() -> Vec<Finding> {
     let cluster = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false };
@@ -76,7 +57,7 @@ fn is_lasting(line: &str) -> bool {
 
 #[test]
 fn each_change_that_a_reboot_undoes_is_followed_by_what_lasts() {
-    for finding in everything().iter().filter(|finding| !NOT_YET.contains(&finding.check.as_str())) {
+    for finding in everything() {
         let commands = &finding.remedy.commands;
         for (number, command) in commands.iter().enumerate().filter(|(_, command)| is_fleeting(command)) {
             assert!(commands[number + 1..].iter().any(|line| is_lasting(line)), "{}: nothing outlives a reboot after {command}", finding.check);
@@ -86,7 +67,7 @@ fn each_change_that_a_reboot_undoes_is_followed_by_what_lasts() {
 
 #[test]
 fn no_command_is_known_to_harm() {
-    for finding in everything().iter().filter(|finding| !NOT_YET.contains(&finding.check.as_str())) {
+    for finding in everything() {
         for command in &finding.remedy.commands {
             let has = |part: &str| command.contains(part);
             let deletes = has("machine-id") || has("delete node ") || has("--force") || has("release --yes") || has(" -F ") || has("flush");

@@ -58,6 +58,7 @@ pub fn peer(name: &str, number: u8) -> Peer {
         name: name.to_owned(),
         subnets: subnets(&format!("10.244.{number}.0/24"), &format!("fd10:244:0:{number}::/64")),
         public: vec![format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()],
+        vni: Some(1),
         silent: None,
     }
 }

@@ -8,14 +8,21 @@ use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
 use crate::finding::Severity;
+use crate::firewalld::Surroundings;
 use crate::firewalls::{Firewalls, Table, table};
 use crate::nftables;
 use proptest::prelude::*;
 
 const NET: &str = "10.244.0.0/16";
 
-fn network() -> Network {
+pub fn network() -> Network {
     healthy().network.known().unwrap().clone()
+}
+
+/// The underlay and the other nodes, as in [`healthy`].
+pub fn around() -> Surroundings {
+    let peers = ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
+    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.to_vec(), near: Vec::new() }
 }
 
 fn sysctls() -> Sysctls {
@@ -40,7 +47,7 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
 /// The findings for one family of iptables as `iptables-save` prints it.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| {
-        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.carrier.as_ref(), "iptables")]);
+        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.carrier.as_ref(), &around(), "iptables")]);
         report(&facts).findings.into_iter().map(|finding| finding.check).collect::<Vec<_>>()
     };
     let plain = of(saved);
@@ -63,18 +70,28 @@ fn sysctls_are_named_for_the_families_in_use() {
     assert_eq!(
         only(&facts, "ip-forward").to_string(),
         "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets it if it is started with \
-         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1"
+         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/90-flannel.conf"
     );
     // First, or the default route that a router announced is lost.
     assert_eq!(
         only(&facts, "ipv6-forwarding").remedy.commands,
-        ["sysctl -w net/ipv6/conf/eth0/accept_ra=2", "sysctl -w net.ipv6.conf.all.forwarding=1"]
+        [
+            "sysctl -w net/ipv6/conf/eth0/accept_ra=2",
+            "echo 'net/ipv6/conf/eth0/accept_ra = 2' >> /etc/sysctl.d/90-flannel.conf",
+            "sysctl -w net.ipv6.conf.all.forwarding=1",
+            "echo 'net.ipv6.conf.all.forwarding = 1' >> /etc/sysctl.d/90-flannel.conf"
+        ]
     );
     // So is that of another interface than the underlay.
     let nat = Sysctls { announced: vec!["enp0s3".to_owned(), "eth0".to_owned()], ..bad.clone() };
     assert_eq!(
         only(&with(&network(), &nat, Firewalls::default()), "ipv6-forwarding").remedy.commands,
-        ["sysctl -w net/ipv6/conf/enp0s3/accept_ra=2", "sysctl -w net/ipv6/conf/eth0/accept_ra=2", "sysctl -w net.ipv6.conf.all.forwarding=1"]
+        ["enp0s3", "eth0", "all"]
+            .map(|name| match name {
+                "all" => crate::persist::sysctl("net.ipv6.conf.all.forwarding", 1),
+                device => crate::persist::sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), 2),
+            })
+            .concat()
     );
     // A file that is not there is no finding.
     let none = Sysctls { br_netfilter: true, ..Sysctls::default() };
@@ -110,16 +127,19 @@ fn dockers_policy_matters_only_without_our_rules() {
     let plain = format!("{docker}COMMIT\n");
     assert_eq!(seen(&network(), &plain), [""; 0], "our jump will be added");
     assert_eq!((seen(&nft, &plain), seen(&off, &plain)), (vec!["forward-policy".to_owned()], vec!["forward-policy".to_owned()]));
-    let found = only(&by_tables(&nft, &[table(&plain, &NET.parse().unwrap(), None, "iptables")]), "forward-policy");
-    assert_eq!(found.remedy.commands, ["iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT", "iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT"]);
+    let found = only(&by_tables(&nft, &[table(&plain, &NET.parse().unwrap(), None, &around(), "iptables")]), "forward-policy");
+    assert_eq!(found.remedy.commands[..2], ["iptables -A FORWARD -s 10.244.0.0/16 -j ACCEPT", "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"]);
     assert!(found.what.contains("Docker"));
     let fixed = format!("{docker}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n");
     assert_eq!(seen(&nft, &fixed), [""; 0]);
     // Our jump in one variant does not help against the other's policy.
     let ours = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
-    let both = [table(ours, &NET.parse().unwrap(), None, "iptables-nft"), table(&plain, &NET.parse().unwrap(), None, "iptables-legacy")];
+    let both = [
+        table(ours, &NET.parse().unwrap(), None, &around(), "iptables-nft"),
+        table(&plain, &NET.parse().unwrap(), None, &around(), "iptables-legacy"),
+    ];
     let found = only(&by_tables(&network(), &both), "forward-policy");
-    assert!(found.remedy.commands[0].starts_with("iptables-legacy -I DOCKER-USER"), "{found:?}");
+    assert!(found.remedy.commands[0].starts_with("iptables-legacy -A FORWARD"), "{found:?}");
 }
 
 #[test]
@@ -145,19 +165,23 @@ fn a_reject_rule_counts_if_it_comes_first() {
 fn ufw_counts_while_it_blocks_the_tunnel() {
     let ufw = |policy: &str, more: &str| {
         format!(
-            "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
+            "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
         )
     };
     assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
     assert_eq!(seen(&network(), &ufw("ACCEPT", "-A ufw-reject-input -j REJECT")), ["ufw"]);
     assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
-    let ranges = ["-p udp -m udp --dport 8000:9000", "-p udp -m multiport --dports 53,8400:8500", "-i eth1"];
-    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.168.56.0/24"].into_iter().chain(ranges) {
+    let ranges = ["-p udp -m udp --dport 8000:9000", "-p udp -m multiport --dports 53,8400:8500", "-i eth0"];
+    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.0.2.0/24"].into_iter().chain(ranges) {
         assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))), [""; 0], "{open}");
     }
     // What `encap-blocked` inserts.
     assert_eq!(seen(&network(), &ufw("DROP", "-A INPUT -p udp -m udp --dport 8472 -j ACCEPT")), [""; 0]);
-    for shut in ["-p udp -m udp --dport 8473:9000", "-p udp -m multiport --dports 53,8000:8471", "-i lo", "-m conntrack --ctstate ESTABLISHED"] {
+    for shut in ["-p udp -m udp --dport 8473:9000", "-p udp -m multiport --dports 53,8000:8471", "-i lo", "-m conntrack --ctstate ESTABLISHED"]
+        .into_iter()
+        // What is let in from elsewhere, and by another protocol.
+        .chain(["-s 203.0.113.5/32", "-p tcp -m tcp --dport 8472", "-i docker0", "-s 203.0.113.5/32 -p udp -m udp --dport 8472"])
+    {
         assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))), ["ufw"], "{shut}");
     }
     assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
@@ -166,14 +190,14 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
     let of = |outer_ipv6| seen(&Network { outer_ipv6, ..network() }, &ufw("DROP", ""));
     assert_eq!((of(Some(false)), of(Some(true))), (vec!["ufw".to_owned()], Vec::new()));
     let ipip = Network { carrier: Some(Carrier::Ipip), ..network() };
-    for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.168.56.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
+    for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.0.2.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
         let wanted: &[&str] = if is { &[] } else { &["ufw"] };
         assert_eq!(seen(&ipip, &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))), wanted, "{rule}");
     }
-    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.carrier.as_ref(), "iptables")]);
+    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.carrier.as_ref(), &around(), "iptables")]);
     let found = only(&facts, "ufw");
     assert!(found.what.contains("protocol 4") && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
-    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.carrier.as_ref(), "ip6tables");
+    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.carrier.as_ref(), &around(), "ip6tables");
     assert!(report(&by_tables(&ipip, &[v6])).findings.is_empty(), "it travels over IPv4");
     let two = Network { carrier: Some(Carrier::Udp([51820, 51821].into())), ..network() };
     let one_open = "-A ufw-user-input -p udp -m udp --dport 51820 -j ACCEPT";
@@ -268,7 +292,7 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
 proptest! {
     #[test]
     fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
-        let _ = table(&text, &NET.parse().unwrap(), Some(&Carrier::port(8472)), "iptables");
+        let _ = table(&text, &NET.parse().unwrap(), Some(&Carrier::port(8472)), &around(), "iptables");
     }
 }
 

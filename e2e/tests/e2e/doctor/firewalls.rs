@@ -1,0 +1,158 @@
+//! The distribution's own ufw and firewalld, as they are installed: the doctor's commands let the peers in and nobody else, and stay.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Lab, Launch, Store, binaries, eventually_ok, write_script};
+
+use super::node::{Node, all_well, ready_nodes};
+use super::{DEADLINE, NETWORK};
+
+/// An address outside the underlay.
+const STRANGER: &str = "203.0.113.9";
+
+/// Counts what reaches port 8472 behind all firewalls, by its source: a peer's, and that of an address outside the underlay.
+const COUNTERS: &str = "ip route add 203.0.113.9 dev enp0s8
+nft 'table ip counted {
+    counter peer { }
+    counter stranger { }
+    chain input {
+        type filter hook input priority 300; policy accept
+        udp dport 8472 ip saddr 192.168.56.102 counter name peer
+        udp dport 8472 ip saddr 203.0.113.9 counter name stranger
+    }
+}'";
+
+/// Two nodes on which all is well; the second one also has an address outside the underlay.
+fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) -> Result<()> {
+    Lab::run(title, |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(NETWORK)?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        all_well(&mut nodes).context("at the start")?;
+        nodes[0].run(COUNTERS)?;
+        nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
+        ensure!(arrives(&mut nodes, STRANGER)?, "without a firewall everybody gets in");
+        work(lab, &mut nodes)
+    })
+}
+
+/// The packets that a counter of the first node has seen.
+fn counted(node: &mut Node, name: &str) -> Result<u64> {
+    let (_, text) = node.sh(&format!("nft -j list counter ip counted {name}"))?;
+    let listing: serde_json::Value = serde_json::from_str(&text).context(text)?;
+    let found = listing["nftables"].as_array().into_iter().flatten().find_map(|item| item["counter"]["packets"].as_u64());
+    found.with_context(|| format!("no counter: {listing}"))
+}
+
+/// Whether packets from an address to the tunnel's port pass the firewall of the first node. They end at the switch, which has both.
+fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
+    let to = nodes[0].host.v4()?;
+    let from: Ipv4Addr = from.parse()?;
+    let name = if from.to_string() == STRANGER { "stranger" } else { "peer" };
+    let before = counted(&mut nodes[0], name)?;
+    for _ in 0..10 {
+        nodes[1].host.netns().run(|| UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472))))??;
+    }
+    // A packet between two hosts of a lab is there when it is sent: there is no queue on the way.
+    Ok(counted(&mut nodes[0], name)? > before)
+}
+
+/// The peer gets in, and nobody else.
+fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
+    let peer = nodes[1].host.v4()?.to_string();
+    ensure!(arrives(nodes, &peer)?, "{when}: the peer's packets are dropped");
+    ensure!(!arrives(nodes, STRANGER)?, "{when}: the port is open to {STRANGER}");
+    Ok(())
+}
+
+/// A program of a package that is unpacked and not installed.
+fn wrapper(node: &Node, name: &str, packages: &std::path::Path, environment: &str, program: &str) -> Result<()> {
+    let modules = packages.join("usr/lib/python3/dist-packages");
+    let text = format!("#!/bin/sh\nexport PYTHONPATH='{}' {environment}\nexec /usr/bin/python3 -W ignore {program} \"$@\"\n", modules.display());
+    write_script(&node.files.join("bin").join(name), &text)
+}
+
+/// ufw with files of its own.
+fn ufw(node: &mut Node) -> Result<()> {
+    let packages = binaries::kept("firewalls/complete")?.with_file_name("");
+    let (from, root) = (packages.display().to_string(), node.files.join("ufw").display().to_string());
+    node.run(&format!(
+        "mkdir -p {root}/etc/default {root}/lib; cp -r {from}/etc/ufw {root}/etc/; cp {from}/etc/default/ufw {root}/etc/default/
+        if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
+        cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf iptables/*.rules {root}/etc/ufw/"
+    ))?;
+    wrapper(node, "ufw", &packages, "", &format!("{from}/usr/sbin/ufw --rootdir={root} --datadir={root}"))
+}
+
+#[test]
+fn ufw_lets_the_peers_in_and_nobody_else() -> Result<()> {
+    two_nodes("doctor: ufw", |_, nodes| {
+        ufw(&mut nodes[0])?;
+        nodes[0].run("ufw --force enable")?;
+        ensure!(!arrives(nodes, STRANGER)?, "ufw is active");
+        // What lets somebody else in hides nothing.
+        nodes[0].run("ufw allow from 203.0.113.77; ufw allow 8472/tcp")?;
+        nodes[0].expect(&["ufw"])?;
+        nodes[0].mend()?;
+        nodes[0].expect(&[]).context("after its commands")?;
+        only_the_peer_gets_in(nodes, "after the commands")?;
+        nodes[0].run("ufw reload")?;
+        only_the_peer_gets_in(nodes, "after a reload")?;
+        // The host starts.
+        nodes[0].run("ufw --force disable; iptables -F; iptables -X; ufw --force enable")?;
+        only_the_peer_gets_in(nodes, "after a start of the host")?;
+        nodes[0].run("ufw --force disable")?;
+        all_well(nodes).context("without ufw")
+    })
+}
+
+/// firewalld with files and a bus of its own. It ends with the host.
+fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
+    let packages = binaries::kept("firewalls/complete")?.with_file_name("");
+    let folder = node.files.join("firewalld");
+    let (from, root) = (packages.display().to_string(), folder.display().to_string());
+    node.run(&format!("mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"))?;
+    let every = ["method_call", "method_return", "error", "signal"];
+    let allow: String = every.map(|kind| format!("<allow send_type=\"{kind}\"/><allow receive_type=\"{kind}\"/>")).concat();
+    std::fs::write(
+        folder.join("bus.conf"),
+        format!(
+            "<busconfig><type>system</type><listen>unix:path={root}/bus</listen><auth>EXTERNAL</auth>\
+             <policy context=\"default\"><allow user=\"*\"/><allow own=\"*\"/>{allow}</policy></busconfig>"
+        ),
+    )?;
+    let bus = format!("DBUS_SYSTEM_BUS_ADDRESS='unix:path={root}/bus'");
+    wrapper(node, "firewall-cmd", &packages, &bus, &format!("{from}/usr/bin/firewall-cmd"))?;
+    let files = format!("--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log");
+    wrapper(node, "firewalld", &packages, &bus, &format!("{from}/usr/sbin/firewalld --nofork --nopid {files}"))?;
+    let config = format!("--config-file={root}/bus.conf");
+    let bus = node.host.spawn("bus", &Launch::new("dbus-daemon").args([config.as_str(), "--nofork", "--nopidfile"]))?;
+    let daemon = node.host.spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
+    eventually_ok(DEADLINE, "firewalld runs", || node.run("firewall-cmd --state"))?;
+    Ok((folder, vec![bus, daemon]))
+}
+
+#[test]
+fn firewalld_lets_the_peers_in_and_nobody_else() -> Result<()> {
+    two_nodes("doctor: firewalld", |_, nodes| {
+        let (_, mut processes) = firewalld(&mut nodes[0])?;
+        // Not in the default zone: there a rule would mend nothing.
+        nodes[0].run("firewall-cmd --zone=internal --change-interface=enp0s8; firewall-cmd --permanent --zone=internal --change-interface=enp0s8")?;
+        ensure!(!arrives(nodes, STRANGER)?, "firewalld is active");
+        nodes[0].expect(&["firewalld"])?;
+        nodes[0].mend()?;
+        nodes[0].expect(&[]).context("after its commands")?;
+        only_the_peer_gets_in(nodes, "after the commands")?;
+        nodes[0].run("firewall-cmd --complete-reload")?;
+        only_the_peer_gets_in(nodes, "after a reload")?;
+        all_well(nodes)?;
+        processes.clear();
+        nodes[0].run("nft delete table inet firewalld || true")?;
+        all_well(nodes).context("without firewalld")
+    })
+}

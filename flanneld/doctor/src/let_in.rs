@@ -1,0 +1,186 @@
+//! The commands that let packets of other nodes in, and nobody else's.
+
+use crate::carrier::Kind;
+use crate::facts::Facts;
+use crate::facts::daemon::Choice;
+use crate::firewalls::Firewalls;
+use crate::persist;
+use crate::shell::word;
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
+const MOST: usize = 32;
+/// More commands than this for one program become a loop.
+const FEW: usize = 4;
+
+/// The command by which firewalld takes what `--permanent` wrote.
+pub const RELOAD: &str = "firewall-cmd --reload";
+
+/// The program that manages a host's firewall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// ufw.
+    Ufw,
+    /// firewalld.
+    Firewalld,
+    /// None: rules of iptables.
+    Iptables,
+}
+
+/// The program that manages this host's firewall.
+pub fn program(firewalls: Option<&Firewalls>) -> Program {
+    match firewalls {
+        Some(firewalls) if firewalls.firewalld.is_some() => Program::Firewalld,
+        Some(firewalls) if firewalls.tables.iter().any(|table| table.ufw) => Program::Ufw,
+        _ => Program::Iptables,
+    }
+}
+
+/// Where packets of other nodes come from, in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The interface; `None` for commands that run on every node, where it may have another name.
+    pub interface: Option<String>,
+    /// The addresses.
+    pub sources: Vec<IpNet>,
+    /// The family.
+    pub ipv6: bool,
+}
+
+impl Origin {
+    /// The addresses of the other nodes: the underlay's networks that hold them, and single prefixes for those outside.
+    ///
+    /// Nothing if neither the underlay's addresses nor the other nodes are known: then no command is right.
+    pub fn of(facts: &Facts, ipv6: bool) -> Self {
+        let choice = facts.daemon.choice.known();
+        let interface = choice.map(|choice| choice.interface.clone());
+        let near = near(facts, choice, ipv6);
+        let peers = facts.leases.peers.known().into_iter().flatten().flat_map(|peer| &peer.public);
+        let peers: Vec<IpAddr> = peers.filter(|address| address.is_ipv6() == ipv6).copied().collect();
+        let mut sources = near.clone();
+        if !peers.is_empty() {
+            sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));
+        }
+        let far = peers.iter().filter(|peer| !near.iter().any(|net| net.contains(*peer))).map(|peer| IpNet::from(*peer));
+        sources.extend(few(far.collect()));
+        Self { interface, sources: IpNet::aggregate(&sources), ipv6 }
+    }
+
+    /// The same, for commands that run on every node.
+    #[must_use]
+    pub fn everywhere(self) -> Self {
+        Self { interface: None, ..self }
+    }
+
+    /// The conditions of a rule of iptables.
+    fn iptables(&self, kind: Kind) -> String {
+        let interface = self.interface.as_ref().map(|name| format!("-i {} ", word(name))).unwrap_or_default();
+        let sources: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
+        format!("{interface}-s {} {}", sources.join(","), kind.iptables())
+    }
+}
+
+/// The networks of the underlay's addresses.
+pub fn near(facts: &Facts, choice: Option<&Choice>, ipv6: bool) -> Vec<IpNet> {
+    let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
+    let of_hosts = |net: &IpNet| match net.addr() {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    };
+    let nets = interface.into_iter().flat_map(|interface| &interface.addresses);
+    let nets = nets.filter(|net| net.addr().is_ipv6() == ipv6 && of_hosts(net) && (1..net.max_prefix_len()).contains(&net.prefix_len()));
+    IpNet::aggregate(&nets.map(IpNet::trunc).collect())
+}
+
+/// The fewest prefixes for these addresses; if they are too many, their neighbourhoods.
+fn few(addresses: Vec<IpNet>) -> Vec<IpNet> {
+    let mut nets = IpNet::aggregate(&addresses);
+    for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
+        if nets.len() <= MOST {
+            break;
+        }
+        let wider = |net: &IpNet| IpNet::new(net.addr(), net.prefix_len().min(if net.addr().is_ipv6() { v6 } else { v4 })).map(|net| net.trunc());
+        nets = IpNet::aggregate(&nets.iter().filter_map(|net| wider(net).ok()).collect());
+    }
+    nets
+}
+
+/// The commands that let these packets in, now and after a restart of the host. `rules` are those of iptables with the program that inserts
+/// them, each with the number of the rule that it has to precede.
+pub fn commands(program: Program, kinds: &[Kind], origin: &Origin, before: &[(&str, Option<usize>)], unit: &str) -> Vec<String> {
+    if origin.sources.is_empty() {
+        return Vec::new();
+    }
+    match program {
+        Program::Ufw => kinds.iter().flat_map(|kind| by_ufw(*kind, origin)).collect(),
+        Program::Firewalld => kinds.iter().flat_map(|kind| by_firewalld(*kind, origin)).chain([RELOAD.to_owned()]).collect(),
+        Program::Iptables => {
+            let rules = |number: &dyn Fn(Option<usize>) -> String| -> Vec<(String, String)> {
+                let all = before.iter().flat_map(|(program, place)| kinds.iter().map(move |kind| (program, place, kind)));
+                all.map(|(program, place, kind)| ((*program).to_owned(), format!("-I INPUT {}{} -j ACCEPT", number(*place), origin.iptables(*kind))))
+                    .collect()
+            };
+            let now = rules(&|place| place.filter(|place| *place > 1).map(|place| format!("{place} ")).unwrap_or_default());
+            persist::iptables(unit, &now, &rules(&|_| String::new()))
+        }
+    }
+}
+
+/// One command for each source, or a loop over them.
+fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
+    if sources.len() <= FEW {
+        return sources.iter().map(|net| command(&net.to_string())).collect();
+    }
+    let all: Vec<String> = sources.iter().map(IpNet::to_string).collect();
+    vec![format!("for net in {}; do {}; done", all.join(" "), command("$net"))]
+}
+
+fn by_ufw(kind: Kind, origin: &Origin) -> Vec<String> {
+    match kind {
+        Kind::Udp(port) => {
+            let on = origin.interface.as_ref().map(|name| format!("in on {} ", word(name))).unwrap_or_default();
+            each(&origin.sources, |net| format!("ufw allow {on}from {net} to any port {port} proto udp"))
+        }
+        // ufw's own language does not know the protocol: a rule at the end of its table filter.
+        Kind::Ipip => {
+            let sources: Vec<String> = origin.sources.iter().map(IpNet::to_string).collect();
+            let rule = format!("-A ufw-before-input -s {} -p 4 -j ACCEPT", sources.join(","));
+            vec![format!(r"sed -i '/^\*filter/,/^COMMIT/ s|^COMMIT$|{rule}\nCOMMIT|' /etc/ufw/before.rules"), "ufw reload".to_owned()]
+        }
+    }
+}
+
+/// Rules of the zone in which the interface is: another zone's would not be asked.
+fn by_firewalld(kind: Kind, origin: &Origin) -> Vec<String> {
+    let zone = match &origin.interface {
+        Some(name) => format!("$(firewall-cmd --get-zone-of-interface={} || firewall-cmd --get-default-zone)", word(name)),
+        None => "$(firewall-cmd --get-default-zone)".to_owned(),
+    };
+    let family = if origin.ipv6 { "ipv6" } else { "ipv4" };
+    let what = match kind {
+        Kind::Udp(port) => format!("port port={port} protocol=udp"),
+        Kind::Ipip => "protocol value=4".to_owned(),
+    };
+    each(&origin.sources, |net| {
+        format!("firewall-cmd --permanent --zone=\"{zone}\" --add-rich-rule=\"rule family={family} source address={net} {what} accept\"")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn many_addresses_become_few_prefixes_and_never_all_of_them() {
+        assert_eq!(few(nets(&["192.0.2.2/32", "192.0.2.3/32"])), nets(&["192.0.2.2/31"]));
+        let scattered = |count: u32| few((0..count).map(|n| IpNet::new(IpAddr::from((0x0a00_0000 + n * 514).to_be_bytes()), 32).unwrap()).collect());
+        assert_eq!(scattered(32).len(), 32, "single addresses as long as they are few");
+        let many = scattered(5000);
+        assert!(many.len() <= MOST && many.iter().all(|net| net.prefix_len() >= 8), "{many:?}");
+    }
+}

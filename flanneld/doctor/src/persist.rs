@@ -1,0 +1,101 @@
+//! Commands that make a change outlive a restart of the host. Each is one line that follows the command for now.
+
+use crate::shell::word;
+
+/// The file of sysctl.d(5) for what remedies set. Of two lines about a setting the last one applies.
+const SYSCTLS: &str = "/etc/sysctl.d/90-flannel.conf";
+/// The folder of units that an administrator makes.
+const UNITS: &str = "/etc/systemd/system";
+
+/// The commands that set a sysctl now and at each start of the host. A name with a device in it is written with slashes: `flannel.1` has a dot.
+pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
+    [format!("sysctl -w {name}={value}"), format!("echo {} >> {SYSCTLS}", word(&format!("{name} = {value}")))]
+}
+
+/// The command that loads a kernel module at each start of the host, before its sysctls are set.
+pub fn module(name: &str) -> String {
+    format!("echo {name} > /etc/modules-load.d/flannel-{name}.conf")
+}
+
+/// The commands that insert rules of iptables now, and at each start of the host.
+///
+/// `now` and `later` are rules without the program: `-I FORWARD 3 -s …`. A number is right only now; at the start of the host the rules go to
+/// the top, before any agent of network policies runs: such agents put their own jumps in front.
+///
+/// A unit rather than `netfilter-persistent save`, which would also restore the rules of agents that have not started yet.
+pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
+    let mut commands: Vec<String> = now.iter().map(|(program, rule)| format!("{program} {rule}")).collect();
+    if later.is_empty() {
+        return commands;
+    }
+    let runs: String = later.iter().map(|(program, rule)| format!("ExecStart={program} -w {rule}\\n")).collect();
+    commands.push(format!(
+        "printf '[Unit]\\nAfter=netfilter-persistent.service iptables.service ip6tables.service ufw.service\\nBefore=docker.service kubelet.service \
+         flanneld.service\\n[Service]\\nType=oneshot\\n{runs}[Install]\\nWantedBy=multi-user.target\\n' > {UNITS}/{unit}.service && systemctl enable \
+         {unit}.service"
+    ));
+    commands
+}
+
+/// The command that adds rules to the file from which nftables.service loads a table at each start of the host. A table that another program
+/// makes is not in it: a rule for it would keep the file from being loaded.
+///
+/// `rules` are lines of nft without a quote: `add rule inet filter forward ip saddr … accept`.
+pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
+    let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
+    format!(
+        "for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; fi; done",
+        word(&format!("^table {family} {table}\\b")),
+        word(&lines)
+    )
+}
+
+/// The command that turns a feature of a device off whenever the device is made. The hardware address stays flannel's: of several files for a
+/// device only the first one applies.
+pub fn checksums_off(device: &str) -> String {
+    format!(
+        "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \
+         /etc/systemd/network/10-flannel-checksum.link",
+        word(device)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sysctl_is_set_now_and_at_each_start() {
+        let [now, later] = sysctl("net/ipv4/conf/flannel.1/rp_filter", 2);
+        assert_eq!(now, "sysctl -w net/ipv4/conf/flannel.1/rp_filter=2");
+        assert_eq!(later, "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/90-flannel.conf");
+    }
+
+    #[test]
+    fn iptables_rules_return_by_a_unit_that_systemd_reads() {
+        let rule = ("iptables".to_owned(), "-I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT".to_owned());
+        let commands = iptables("flannel-input", std::slice::from_ref(&rule), std::slice::from_ref(&rule));
+        assert_eq!(commands[0], "iptables -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT");
+        let folder = tempfile::tempdir().unwrap();
+        let script = commands[1].replace(UNITS, &folder.path().display().to_string()).replace("systemctl", "true");
+        assert!(std::process::Command::new("sh").args(["-ec", &script]).status().unwrap().success(), "{script}");
+        let unit = std::fs::read_to_string(folder.path().join("flannel-input.service")).unwrap();
+        assert!(unit.contains("\nExecStart=iptables -w -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT\n"), "{unit}");
+        assert!(unit.starts_with("[Unit]\n") && unit.contains("\n[Service]\nType=oneshot\n") && unit.ends_with("WantedBy=multi-user.target\n"));
+    }
+
+    #[test]
+    fn nftables_rule_goes_only_to_the_file_that_makes_its_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nftables.conf");
+        let command = nftables("inet", "wall", &["add rule inet wall gate ip saddr 10.244.0.0/16 accept".to_owned()]);
+        let command = command.replace("/etc/nftables.conf", &file.display().to_string()).replace("/etc/sysconfig/", "/none/");
+        let run = || assert!(std::process::Command::new("sh").args(["-ec", &command]).status().unwrap().success(), "{command}");
+        for (text, grows) in [("table inet wallpaper {\n}\n", false), ("flush ruleset\ntable inet wall {\n}\n", true)] {
+            std::fs::write(&file, text).unwrap();
+            run();
+            let wanted = if grows { format!("{text}add rule inet wall gate ip saddr 10.244.0.0/16 accept\n") } else { text.to_owned() };
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), wanted);
+        }
+    }
+}
