@@ -14,7 +14,7 @@ use crate::facts::store::{Access, Etcd, Trouble, TroubleKind};
 use crate::finding::{Finding, Severity};
 
 /// Checks of firewalls and their sysctls, whose commands do not persist yet.
-const NOT_YET: [&str; 15] = [
+const NOT_YET: [&str; 14] = [
     "ip-forward",
     "ipv6-forwarding",
     "br-netfilter",
@@ -29,7 +29,6 @@ const NOT_YET: [&str; 15] = [
     "checksum",
     "neighbour-table",
     "conntrack-full",
-    "wireguard-silent",
 ];
 
 /// Each prepared fault, under systemd and in a cluster.
@@ -369,6 +368,21 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
     let text = std::fs::read_to_string(path("d/90-flannel.conf")).unwrap();
     assert!(text.starts_with("[Service]\nExecStart=\n") && !text.contains("Restart") && !text.contains("Nice"), "{text}");
     assert!(text.ends_with("ExecStart=/bin/flanneld --iface=eth1 --v=2\n") && !text.contains("eth0"), "{text}");
+}
+
+#[test]
+fn a_pod_that_cannot_write_sysctls_is_not_told_to() {
+    for id in ["ip-forward", "bridge-nf-call"] {
+        let why = |launch: Launch| {
+            let mut facts = healthy();
+            facts.daemon.launch = launch;
+            CASES.iter().filter(|(check, _)| *check == id).for_each(|(_, spoil)| spoil(&mut facts));
+            report(&facts).findings[0].why.clone()
+        };
+        assert!(why(Launch::Systemd).contains("--set-sysctls"));
+        let pod = why(Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false });
+        assert!(!pod.contains("--set-sysctls") && pod.contains("on the node itself"), "{pod}");
+    }
 }
 
 #[test]
