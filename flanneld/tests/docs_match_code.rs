@@ -99,6 +99,7 @@ const PROGRAMS: &[&str] = &[
     "ss",
     "sysctl",
     "systemctl",
+    "systemd-run",
     "tcpdump",
     "tracepath",
     "update-alternatives",
