@@ -1,6 +1,7 @@
 //! Sysctls that decide whether this node forwards pods' packets.
 
 use crate::check::Check;
+use crate::facts::daemon::Launch;
 use crate::facts::host::Sysctls;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
@@ -25,6 +26,14 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
     facts.network.known().zip(facts.host.sysctls.known())
 }
 
+/// Who can set it. In the manifests' pod /proc/sys is read-only.
+fn by_itself(facts: &Facts) -> &'static str {
+    match facts.daemon.launch {
+        Launch::Systemd => "flanneld sets it if it is started with --set-sysctls",
+        Launch::Kubernetes { .. } => "set it on the node itself: flanneld's pod cannot",
+    }
+}
+
 fn forwarding(facts: &Facts, ipv6: bool) -> Vec<Finding> {
     let Some((network, sysctls)) = known(facts) else { return Vec::new() };
     let (check, used, value, name, family) = match ipv6 {
@@ -34,7 +43,7 @@ fn forwarding(facts: &Facts, ipv6: bool) -> Vec<Finding> {
     if !used || value != Some(0) {
         return Vec::new();
     }
-    let why = format!("this node forwards no {family} packets between pods and other nodes; flanneld sets it if it is started with --set-sysctls");
+    let why = format!("this node forwards no {family} packets between pods and other nodes; {}", by_itself(facts));
     let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why).seen(format!("{name} = 0"), format!("sysctl {name}"));
     if ipv6 {
         // First, or a default route learned from a router is lost.
@@ -73,7 +82,7 @@ fn bridge_nf_call(facts: &Facts) -> Vec<Finding> {
     ];
     let off = families.iter().filter(|(used, value, _)| *used && *value == Some(0));
     off.map(|(_, _, name)| {
-        let why = format!("{BRIDGED}; flanneld sets it if it is started with --set-sysctls");
+        let why = format!("{BRIDGED}; {}", by_itself(facts));
         Finding::new("bridge-nf-call", Severity::Degraded, *name, format!("{name} is 0"), why)
             .seen(format!("{name} = 0"), format!("sysctl {name}"))
             .run_all(sysctl(name, 1))

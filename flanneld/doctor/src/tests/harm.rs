@@ -353,6 +353,21 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
 }
 
 #[test]
+fn a_pod_that_cannot_write_sysctls_is_not_told_to() {
+    for id in ["ip-forward", "bridge-nf-call"] {
+        let why = |launch: Launch| {
+            let mut facts = healthy();
+            facts.daemon.launch = launch;
+            CASES.iter().filter(|(check, _)| *check == id).for_each(|(_, spoil)| spoil(&mut facts));
+            report(&facts).findings[0].why.clone()
+        };
+        assert!(why(Launch::Systemd).contains("--set-sysctls"));
+        let pod = why(Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false });
+        assert!(!pod.contains("--set-sysctls") && pod.contains("on the node itself"), "{pod}");
+    }
+}
+
+#[test]
 fn kubelet_is_given_one_address() {
     let mut facts = healthy();
     CASES.iter().filter(|(id, _)| *id == "node-internal-ip").for_each(|(_, spoil)| spoil(&mut facts));
