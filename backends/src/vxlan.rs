@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::Facts;
 use netstate::link::tun::TunSpec;
-use netstate::link::vxlan::{PORT, VxlanSpec};
+use netstate::link::vxlan::VxlanSpec;
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::NetlinkKernel;
+use netstate::netlink::{NetlinkKernel, default_vxlan_port};
 use netstate::object::{KernelState, Key, Value};
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
@@ -59,7 +59,7 @@ impl Vxlan {
 
     /// The UDP port of the tunnel.
     fn port(&self) -> u16 {
-        self.config.port.unwrap_or(PORT)
+        self.config.port.unwrap_or_else(default_vxlan_port)
     }
 
     /// The MAC of the previous lease, of the existing device, or derived from the node's id.
@@ -94,7 +94,7 @@ impl Vxlan {
         let families = [networks.v4().is_some() || former.0.is_some(), networks.v6().is_some() || former.1.is_some()];
         let links = [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect();
         let scope = Scope { checksum_offload: self.config.checksum_offload.is_some(), ..self.setup.scope(links) };
-        Ok(VxlanPlan { scope, own, config: self.config.clone(), macs, userspace: self.userspace })
+        Ok(VxlanPlan { scope, own, config: self.config.clone(), port: self.port(), macs, userspace: self.userspace })
     }
 }
 
@@ -141,6 +141,10 @@ impl Backend for Vxlan {
                 "the kernel does not support vxlan; encapsulating in user space (to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi)"
             );
             self.userspace = true;
+        }
+        if self.config.port.is_none() && !self.userspace {
+            // With this, the module is loaded, which says what the default port is.
+            let _ = kernel.supports_vxlan().await;
         }
         let v4 = match networks.v4() {
             Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), false).await?),
@@ -261,6 +265,7 @@ struct VxlanPlan {
     scope: Scope,
     own: Subnets,
     config: Config,
+    port: u16,
     macs: Dual<Mac, Mac>,
     userspace: bool,
 }
@@ -275,7 +280,7 @@ impl VxlanPlan {
             mtu: u16::try_from(self.config.device_mtu(underlay_mtu, ipv6)).unwrap_or(u16::MAX),
             // The tunnel is a link, like the kernel's.
             routed: false,
-            encap_port: self.config.port.unwrap_or(PORT),
+            encap_port: self.port,
         }
     }
 
@@ -290,7 +295,7 @@ impl VxlanPlan {
         let name = self.config.link(ipv6);
         let vxlan = VxlanSpec {
             vni: self.config.vni,
-            port: self.config.port,
+            port: self.port,
             local: facts.underlay.tunnel_source(ipv6),
             lower: facts.underlay.index,
             learning: self.config.learning,
@@ -363,10 +368,9 @@ impl Plan for VxlanPlan {
         let all: Vec<Peer<'_>> = peers(self, leases, &facts.underlay).collect();
         let family = |own: IpNet| {
             let ipv6 = own.addr().is_ipv6();
-            let port = self.config.port.unwrap_or(PORT);
             let reached = all.iter().filter(|peer| peer.subnet.addr().is_ipv6() == ipv6).filter_map(|peer| {
                 let mac = peer.data.and_then(|data| mac_in(data).ok())?;
-                let address = SocketAddr::new(peer.public_ip, port);
+                let address = SocketAddr::new(peer.public_ip, self.port);
                 Some((peer.subnet, NextHop { address, mac: Some(mac), carries_v6: true, outer_ecn: true }))
             });
             let mtu = self.config.device_mtu(facts.underlay.mtu, ipv6);

@@ -7,7 +7,7 @@
 use crate::link::LinkSpec;
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
-use crate::route::{BOOT, RouteKind, RouteSpec};
+use crate::route::{BOOT, RouteKind, RouteSpec, is_go_flannels};
 use crate::text::Words;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Rout
     match route.kind {
         RouteKind::Blackhole if own => RouteOwner::GoFlannel,
         RouteKind::Blackhole if subnet => RouteOwner::Unclear("it is inside flannel's network, but not this node's subnet"),
-        RouteKind::Unicast if subnet && !own && route.via.is_some() => RouteOwner::GoFlannel,
+        RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => RouteOwner::GoFlannel,
         RouteKind::Unicast if route.via.is_some() && net.prefix_len() < net.max_prefix_len() => {
             RouteOwner::Unclear("it is inside flannel's network, but its destination is not another node's subnet")
         }

@@ -1,5 +1,6 @@
 //! The operations that turn one kernel state into another: additions in order of dependency, then deletions in reverse.
 
+use crate::encrypted::Encrypted;
 use crate::fit::Fit;
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
@@ -148,7 +149,7 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
 /// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, and the neighbour's FDB entry; the allowed IP, and its
 /// peer.
 ///
-/// A key that exists but cannot be read never counts as a removal.
+/// A key that exists but cannot be read never counts as a removal. A route that leads past a device that encrypts is not kept for it.
 pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;
@@ -162,8 +163,11 @@ pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<S
             keep(want, key, value);
         }
     }
+    let encrypted = Encrypted::by(want);
     for net in kept {
-        let routes: Vec<_> = routes_to(have, &net).filter(|(key, _)| routes_to(want, &net).next().is_none() || want.0.contains_key(key)).collect();
+        let bypasses = |value: &Value| matches!(value, Value::Route(route) if encrypted.is_bypassed_by(&net, route));
+        let place = |key: &Key| routes_to(want, &net).next().is_none() || want.0.contains_key(key);
+        let routes: Vec<_> = routes_to(have, &net).filter(|(key, value)| place(key) && !bypasses(value)).collect();
         for (key, value) in routes {
             keep(want, key, value);
             let Value::Route(route) = value else { continue };

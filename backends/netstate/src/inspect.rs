@@ -7,7 +7,7 @@ mod tests;
 use crate::fit::Fit;
 use crate::kernel::OpError;
 use crate::link::LinkKind;
-use crate::link::vxlan::{PORT, VxlanSpec};
+use crate::link::vxlan::VxlanSpec;
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
 use crate::protocols::{self, Protocols};
@@ -178,9 +178,9 @@ impl Judge<'_> {
     /// Others' vxlan devices on the ports of ours.
     fn devices(&self) -> Vec<Foreign> {
         let (wanted, missing) = tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
-        let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port.unwrap_or(PORT)).collect();
+        let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port).collect();
         let others = self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
-            LinkKind::Vxlan(vxlan) if ports.contains(&vxlan.port.unwrap_or(PORT)) && !self.is_named_ours(*name) => Some((name, spec, vxlan)),
+            LinkKind::Vxlan(vxlan) if ports.contains(&vxlan.port) && !self.is_named_ours(*name) => Some((name, spec, vxlan)),
             _ => None,
         });
         let told = others.map(|(name, spec, theirs)| Foreign {

@@ -8,6 +8,7 @@ pub mod bridge;
 pub mod cleanup;
 pub mod desired;
 pub mod diff;
+mod encrypted;
 #[cfg(test)]
 mod fake;
 pub mod fit;

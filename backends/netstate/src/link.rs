@@ -62,6 +62,11 @@ impl LinkKind {
         self.name()
     }
 
+    /// Whether packets that enter such a link leave the host encrypted, or not at all.
+    pub(crate) fn encrypts(&self) -> bool {
+        matches!(self, LinkKind::Wireguard(_))
+    }
+
     /// Whether flannel creates links of this kind. Under our name such a link is ours and may be rebuilt as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))

@@ -20,6 +20,8 @@ mod wireguard;
 mod write;
 pub mod xfrm;
 
+pub use vxlan::default_port as default_vxlan_port;
+
 use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};

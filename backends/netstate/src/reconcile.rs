@@ -15,6 +15,7 @@ pub mod tunnels;
 use crate::blackhole;
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::diff::{diff, preserve};
+use crate::encrypted::Encrypted;
 use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::link::LinkKind;
 use crate::object::{KernelState, Key, Op, Value};
@@ -329,21 +330,19 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             return None;
         }
         let scope = &self.scope;
-        // Objects of former networks do not come back with the store.
-        let allowed: BTreeSet<ipnet::IpNet> =
-            want.0.keys().filter_map(|key| if let Key::AllowedIp(_, net) = key { Some(*net) } else { None }).collect();
-        let stale = |key: &Key| match key {
-            // One to a peer that another route leads to now would lead past the tunnel.
-            Key::Route(net, _) => scope.covered(net) || allowed.contains(net),
-            Key::Neighbor(_, ip) => scope.covered(&ipnet::IpNet::from(*ip)),
-            Key::AllowedIp(_, net) => scope.covered(net),
+        let encrypted = Encrypted::by(want);
+        // Objects of former networks do not come back with the store. What would go in the clear is never worth the wait.
+        let stale = |key: &Key, value: &Value| match (key, value) {
+            (Key::Route(net, _), Value::Route(route)) => scope.covered(net) || encrypted.is_bypassed_by(net, route),
+            (Key::Neighbor(_, ip), _) => scope.covered(&ipnet::IpNet::from(*ip)),
+            (Key::AllowedIp(_, net), _) => scope.covered(net),
             _ => false,
         };
         let counts = |value: &Value| match value {
             Value::Route(route) => route.protocol == scope.protocol,
             value => matches!(value, Value::WireguardPeer(_)),
         };
-        let ours = |key: &Key, value: &Value| counts(value) && !stale(key);
+        let ours = |key: &Key, value: &Value| counts(value) && !stale(key, value);
         let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
@@ -361,8 +360,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.guard = DeletionGuard::Waiting(due);
         // A deletion of a desired object makes room for its replacement.
         let of_peers = |key: &Key| !matches!(key, Key::Link(_) | Key::Address(..));
-        let waits = |key: &Key| of_peers(key) && !stale(key) && !want.0.contains_key(key);
-        ops.retain(|op| !matches!(op, Op::Delete(key, _) if waits(key)));
+        let waits = |key: &Key, value: &Value| of_peers(key) && !stale(key, value) && !want.0.contains_key(key);
+        ops.retain(|op| !matches!(op, Op::Delete(key, value) if waits(key, value)));
         Some(due)
     }
 

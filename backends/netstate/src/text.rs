@@ -1,6 +1,5 @@
 //! Objects as `ip` and `bridge` print them.
 
-use crate::link::vxlan::PORT;
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
 use crate::object::{Key, Value};
@@ -98,7 +97,7 @@ impl Words<'_> {
                     let _ = write!(out, " dev {lower}");
                 }
                 let learning = if vxlan.learning { "learning" } else { "nolearning" };
-                let _ = write!(out, " dstport {} {learning}{}", vxlan.port.unwrap_or(PORT), if vxlan.gbp { " gbp" } else { "" });
+                let _ = write!(out, " dstport {} {learning}{}", vxlan.port, if vxlan.gbp { " gbp" } else { "" });
             }
             LinkKind::Ipip(ipip) => {
                 let end = |ip: Option<std::net::Ipv4Addr>| ip.map_or("any".to_owned(), |ip| ip.to_string());
@@ -182,7 +181,7 @@ mod tests {
         let none = LinkName::default();
         let route = RouteSpec { via: Some(via), dev: name, onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
         let net = |text: &str| text.parse::<IpNet>().unwrap();
-        let vxlan = VxlanSpec { vni: 1, port: None, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
+        let vxlan = VxlanSpec { vni: 1, port: 8472, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
         let link = LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
         let tun = LinkSpec { kind: LinkKind::Tun(TunSpec { held: true }), mac: None, ..link.clone() };
         with_words(|words| {

@@ -26,7 +26,7 @@ pub enum Mode {
 pub struct Config {
     /// The VNI.
     pub vni: u32,
-    /// The UDP port. None leaves it to the kernel, which uses 8472.
+    /// The UDP port. None is the kernel's default, usually 8472.
     pub port: Option<u16>,
     /// The MTU to assume for the underlay.
     pub mtu: Option<u32>,

@@ -2,6 +2,8 @@
 
 use super::*;
 use netstate::desired::{Desired, new_on_link_queries, on_link_queries};
+use netstate::diff::diff;
+use netstate::object::Op;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -89,6 +91,40 @@ fn a_peer_has_three_objects_for_each_family() {
             "route to fd10:244:0:2::/64",
         ]
     );
+}
+
+/// What takes a node from one configuration to the other.
+fn change(from: &str, to: &str) -> Vec<Op> {
+    let state = |keys: &str| desired(&plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]));
+    diff(&state(to), &state(from))
+}
+
+#[test]
+fn attribute_that_left_the_configuration_returns_to_its_default() {
+    for (keys, rebuilds) in [
+        (r#","Port":4789"#, true),
+        (r#","VNI":7"#, true),
+        (r#","GBP":true"#, true),
+        (r#","Learning":true"#, false),
+        (r#","MTU":1400"#, false),
+        (r#","Mode":"userspace""#, true),
+    ] {
+        for (from, to) in [(keys, ""), ("", keys)] {
+            let ops = change(from, to);
+            // One device for each family.
+            let made = ops.iter().filter(|op| matches!(op, Op::Add(Key::Link(_), _))).count();
+            let changed = ops.iter().filter(|op| matches!(op, Op::Replace(Key::Link(_), _))).count();
+            assert_eq!((made, changed), if rebuilds { (2, 0) } else { (0, 2) }, "{from:?} to {to:?}: {ops:?}");
+        }
+    }
+    for keys in [r#","Port":8472"#, r#","Port":0"#, r#","VNI":1"#, r#","GBP":false"#, r#","Learning":false"#, r#","MTU":1500"#, r#","MTU":0"#] {
+        assert_eq!(change(keys, ""), [], "{keys} is the default");
+    }
+    // By default it is the operator's, whose workaround must not be undone.
+    for (from, to, changes) in [("off", "auto", false), ("off", "on", true), ("on", "auto", false), ("on", "off", true)] {
+        let ops = change(&format!(r#","ChecksumOffload":"{from}""#), &format!(r#","ChecksumOffload":"{to}""#));
+        assert_eq!(!ops.is_empty(), changes, "{from} to {to}: {ops:?}");
+    }
 }
 
 #[test]
@@ -225,10 +261,10 @@ proptest! {
                     let mut state = known.state.clone();
                     for op in netstate::diff::diff(&change.after, &change.before) {
                         match op {
-                            netstate::object::Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
-                            netstate::object::Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),
-                            netstate::object::Op::Replace(key, value) => prop_assert!(state.0.insert(key, value).is_some()),
-                            netstate::object::Op::Refuse(..) => prop_assert!(false, "no links are changed"),
+                            Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
+                            Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),
+                            Op::Replace(key, value) => prop_assert!(state.0.insert(key, value).is_some()),
+                            Op::Refuse(..) => prop_assert!(false, "no links are changed"),
                         }
                     }
                     prop_assert_eq!(&state, &whole.state);

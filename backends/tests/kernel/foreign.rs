@@ -225,6 +225,56 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
+/// What the kernel tells of our devices, but for what differs with each of them.
+fn devices() -> Vec<serde_json::Value> {
+    let mut devices = json("ip -d -j link show type vxlan");
+    for device in &mut devices {
+        for gone in ["ifindex", "address"] {
+            device.as_object_mut().unwrap().remove(gone);
+        }
+    }
+    devices
+}
+
+#[test]
+fn attribute_that_left_the_configuration_returns_to_its_default() {
+    in_namespace(|| async {
+        let start = |backend: &'static str| Node::start(setup(DUAL, backend), [1, 2]);
+        start(r#"{"Type":"vxlan"}"#).await.stop().await;
+        let default = devices();
+        for backend in [
+            r#"{"Type":"vxlan","Port":4789}"#,
+            r#"{"Type":"vxlan","GBP":true}"#,
+            r#"{"Type":"vxlan","Learning":true}"#,
+            r#"{"Type":"vxlan","MTU":1400}"#,
+            r#"{"Type":"vxlan","Port":4789,"GBP":true,"Learning":true,"MTU":1400}"#,
+        ] {
+            start(backend).await.stop().await;
+            assert_ne!(devices(), default, "{backend}");
+            let node = start(r#"{"Type":"vxlan"}"#).await;
+            assert_eq!(devices(), default, "{backend}");
+            node.idle().await;
+            node.stop().await;
+        }
+    });
+}
+
+#[test]
+fn device_that_go_flannel_made_without_a_port_stays() {
+    in_namespace(|| async {
+        // `dstport 0` leaves it to the kernel, as Go flannel does.
+        sh("ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 0 nolearning");
+        let index = || json("ip -j link show flannel.1")[0]["ifindex"].clone();
+        let first = index();
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        assert_eq!(index(), first);
+        node.stop().await;
+        let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":8472}"#), [1, 2]).await;
+        assert_eq!(index(), first, "named, it is the same");
+        node.stop().await;
+    });
+}
+
 /// The error of a join that fails.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);

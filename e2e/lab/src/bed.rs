@@ -15,7 +15,7 @@ use crate::net::switch::Switch;
 use crate::store::Store;
 use crate::wait::eventually_ok;
 
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 
 /// Hosts with a daemon and a pod each. Fields are dropped in this order.

@@ -66,7 +66,7 @@ pub use kube::node::{ANNOTATIONS, NodeObject};
 pub use kube::proxy::{Answer, Call, Proxy};
 pub use kube::users::User;
 pub use lab::Lab;
-pub use measure::capture::{Capture, holds};
+pub use measure::capture::{Capture, Frame, holds};
 pub use measure::craft;
 pub use measure::echo::{Echo, seen_as};
 pub use measure::mesh::Mesh;

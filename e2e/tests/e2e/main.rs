@@ -27,6 +27,7 @@ mod flannelctl;
 mod go_like;
 mod golden;
 mod healing;
+mod in_the_clear;
 mod install;
 mod kube;
 mod lab;

@@ -2,6 +2,7 @@
 //!
 //! There, everything takes six to ten times as long as outside. Deadlines count events, so they hold.
 
+mod clear;
 mod ipip;
 mod kernel;
 mod wireguard;

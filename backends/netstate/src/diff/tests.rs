@@ -39,7 +39,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     let mut state = KernelState::default();
     let dev = name(1);
     if let Some((vni, own, mtu)) = device {
-        let kind = LinkKind::Vxlan(VxlanSpec { vni, port: None, local: Some(public(1)), lower: 2, learning: false, gbp: false });
+        let kind = LinkKind::Vxlan(VxlanSpec { vni, port: 8472, local: Some(public(1)), lower: 2, learning: false, gbp: false });
         let spec = LinkSpec { kind, mac: Some(mac(100 + own)), mtu, up: true, accept_ra: Some(false), checksum_offload: None };
         state.set(Key::Link(dev), Value::Link(Box::new(spec)));
         state.set(Key::Address(dev, "10.244.0.0/32".parse().unwrap()), Value::Address);
@@ -201,7 +201,7 @@ fn a_foreign_link_is_refused_and_left_untouched() {
 
 #[test]
 fn fixed_properties_rebuild_and_others_change_in_place() {
-    let vxlan = VxlanSpec { vni: 1, port: Some(8472), local: Some(public(1)), lower: 2, learning: false, gbp: false };
+    let vxlan = VxlanSpec { vni: 1, port: 8472, local: Some(public(1)), lower: 2, learning: false, gbp: false };
     let spec =
         |vxlan| LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
     let have = spec(vxlan);
@@ -212,10 +212,9 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
     };
     use crate::fit::Fit;
     assert_eq!(fit(|_| ()), Fit::Same);
-    for change in [|v: &mut VxlanSpec| v.vni = 2, |v: &mut VxlanSpec| v.port = Some(1), |v: &mut VxlanSpec| v.gbp = true] {
+    for change in [|v: &mut VxlanSpec| v.vni = 2, |v: &mut VxlanSpec| v.port = 1, |v: &mut VxlanSpec| v.gbp = true] {
         assert_eq!(fit(change), Fit::Rebuild);
     }
-    assert_eq!(fit(|v| v.port = None), Fit::Same);
     for change in [|v: &mut VxlanSpec| v.lower = 3, |v: &mut VxlanSpec| v.local = None, |v: &mut VxlanSpec| v.learning = true] {
         assert_eq!(fit(change), Fit::Change);
     }

@@ -24,7 +24,7 @@ fn mac(number: u8) -> Mac {
 }
 
 fn tunnel(vni: u32) -> LinkSpec {
-    let vxlan = VxlanSpec { vni, port: None, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
+    let vxlan = VxlanSpec { vni, port: 8472, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
     LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: None, checksum_offload: None }
 }
 
@@ -260,8 +260,7 @@ fn a_device_with_our_tunnel_is_in_the_way_of_one_that_is_missing() {
     let mut sighting = healthy();
     sighting.survey.links.push((9, device("other"), tunnel(1)));
     sighting.survey.links.push((10, device("second"), tunnel(2)));
-    let far =
-        LinkSpec { kind: LinkKind::Vxlan(VxlanSpec { vni: 1, port: Some(4789), local: None, lower: 2, learning: false, gbp: false }), ..tunnel(1) };
+    let far = LinkSpec { kind: LinkKind::Vxlan(VxlanSpec { vni: 1, port: 4789, local: None, lower: 2, learning: false, gbp: false }), ..tunnel(1) };
     sighting.survey.links.push((11, device("elsewhere"), far));
     let ways = |sighting: &Sighting| -> Vec<(String, Vec<String>)> {
         let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "vxlan";
-/// The UDP port that the kernel uses by default (drivers/net/vxlan, `udp_port`).
+/// The UDP port that the kernel uses by default, unless its module was told another one (drivers/net/vxlan, `udp_port`).
 pub const PORT: u16 = 8472;
 
 /// The properties of a vxlan interface.
@@ -13,8 +13,8 @@ pub const PORT: u16 = 8472;
 pub struct VxlanSpec {
     /// The VNI.
     pub vni: u32,
-    /// The UDP port. None leaves it to the kernel ([`PORT`]).
-    pub port: Option<u16>,
+    /// The UDP port.
+    pub port: u16,
     /// The outer source address.
     pub local: Option<IpAddr>,
     /// The index of the underlay interface, which stays the same when that is renamed.
@@ -28,8 +28,7 @@ pub struct VxlanSpec {
 impl VxlanSpec {
     /// How `found` compares to this desired interface.
     pub(super) fn fit(&self, found: &VxlanSpec) -> Fit {
-        let port = self.port.is_some() && found.port.is_some() && self.port != found.port;
-        if self.vni != found.vni || self.gbp != found.gbp || port {
+        if self.vni != found.vni || self.gbp != found.gbp || self.port != found.port {
             return Fit::Rebuild;
         }
         if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
@@ -42,6 +41,6 @@ impl VxlanSpec {
 
     /// Whether it is the same tunnel endpoint. The kernel identifies one by VNI and port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
-        (self.vni, self.port.unwrap_or(PORT)) == (other.vni, other.port.unwrap_or(PORT))
+        (self.vni, self.port) == (other.vni, other.port)
     }
 }

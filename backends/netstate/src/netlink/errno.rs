@@ -72,7 +72,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EADDRINUSE)
             if let LinkKind::Vxlan(spec) = &spec.kind =>
         {
-            let port = spec.port.unwrap_or(vxlan::PORT);
+            let port = spec.port;
             let text = format!(
                 "; another program uses UDP port {port}, which {name} needs: find it with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
             );
@@ -134,7 +134,7 @@ mod tests {
         let via: IpAddr = "192.168.56.2".parse().unwrap();
         let route =
             RouteSpec { via: Some(via), dev: LinkName::parse("eth0").unwrap(), onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
-        let kind = LinkKind::Vxlan(VxlanSpec { vni: 1, port: None, local: None, lower: 2, learning: false, gbp: false });
+        let kind = LinkKind::Vxlan(VxlanSpec { vni: 1, port: 8472, local: None, lower: 2, learning: false, gbp: false });
         let link = Value::Link(Box::new(LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None }));
         let refused = |op: Op, code| op_error(&op, &Answer::Refused(code, "words".to_owned()));
         let key = Key::Route(net, 0);

@@ -32,7 +32,7 @@ impl Tunnels {
     pub async fn destinations(&mut self, port: u16, own: &[String]) -> Result<BTreeSet<IpAddr>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let links = self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));
-        let uses = |seen: &SeenLink| matches!(&seen.spec.kind, LinkKind::Vxlan(vxlan) if vxlan.port == Some(port));
+        let uses = |seen: &SeenLink| matches!(&seen.spec.kind, LinkKind::Vxlan(vxlan) if vxlan.port == port);
         let mut found = BTreeSet::new();
         for seen in links.await?.iter().filter(|seen| uses(seen) && !own.iter().any(|name| name == seen.name.as_str())) {
             let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, seen.index, 0, 0));

@@ -2,7 +2,13 @@
 
 use super::uapi::*;
 use super::wire::{self, Message};
-use crate::link::vxlan::{KIND, VxlanSpec};
+use crate::link::vxlan::{KIND, PORT, VxlanSpec};
+
+/// The UDP port of the devices that are made without one. The module may have been told another than usual.
+pub fn default_port() -> u16 {
+    let told = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
+    told.and_then(|text| text.trim().parse().ok()).filter(|port| *port != 0).unwrap_or(PORT)
+}
 
 /// A request for a link without a VNI, which every kernel refuses.
 pub(super) fn without_identifier() -> Message {
@@ -12,10 +18,7 @@ pub(super) fn without_identifier() -> Message {
 /// Adds the attributes of a new vxlan link.
 pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     link_info(message, |m| {
-        let mut m = changeable(m, spec);
-        if let Some(port) = spec.port {
-            m = m.attr(IFLA_VXLAN_PORT, &port.to_be_bytes());
-        }
+        let mut m = changeable(m, spec).attr(IFLA_VXLAN_PORT, &spec.port.to_be_bytes());
         if spec.gbp {
             m = m.attr(IFLA_VXLAN_GBP, &[]);
         }
@@ -44,14 +47,14 @@ fn changeable(message: Message, spec: &VxlanSpec) -> Message {
 
 /// Decodes the attributes of a vxlan link.
 pub(super) fn decode(data: &[u8]) -> VxlanSpec {
-    let mut spec = VxlanSpec { vni: 0, port: None, local: None, lower: 0, learning: false, gbp: false };
+    let mut spec = VxlanSpec { vni: 0, port: PORT, local: None, lower: 0, learning: false, gbp: false };
     for (kind, value) in wire::attrs(data, 0) {
         match kind {
             IFLA_VXLAN_ID => spec.vni = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LINK => spec.lower = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => spec.local = wire::ip(value).filter(|ip| !ip.is_unspecified()).or(spec.local),
             IFLA_VXLAN_LEARNING => spec.learning = wire::u8_at(value, 0) == Some(1),
-            IFLA_VXLAN_PORT => spec.port = value.try_into().ok().map(u16::from_be_bytes),
+            IFLA_VXLAN_PORT => spec.port = value.try_into().map_or(spec.port, u16::from_be_bytes),
             IFLA_VXLAN_GBP => spec.gbp = true,
             _ => {}
         }

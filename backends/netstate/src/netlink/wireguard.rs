@@ -386,6 +386,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_peer_has_not_any_more_is_told_to_the_kernel() {
+        let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
+        let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
+        let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(peer));
+        let bytes = peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])).finish(1);
+        let peer = wire::messages(&bytes).find_map(|message| wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())).unwrap();
+        // Without these, the kernel would keep what it has.
+        assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
+        assert_eq!(inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
+    }
+
+    #[test]
     fn operators_peers_are_told_from_ours() {
         let scope = Scope {
             links: Vec::new(),

@@ -1,24 +1,35 @@
-//! Routes that Go flannel left are adopted in place.
+//! Routes that Go flannel left are adopted in place, or removed where they would lead past a device that encrypts.
 
 use crate::blackhole;
+use crate::encrypted::Encrypted;
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
-use crate::route::RouteSpec;
+use crate::route::{RouteSpec, is_go_flannels};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable, Subnets};
 
 /// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
 /// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
 /// none, it stays: it cannot be told apart from an operator's. A route to a peer that is not desired, because one route leads to all of them,
-/// goes: it would take that peer's packets past ours.
+/// goes: it would take that peer's packets past ours. Past a device that encrypts, so does one by the underlay to any subnet as nodes have: who
+/// leases it later would get packets in the clear.
 pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
     if leftovers.is_empty() {
         return;
     }
+    let encrypted = Encrypted::by(want);
+    let leads_to_a_node = |net: &IpNet, route: &RouteSpec| {
+        let mut of_family = own.nets().filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
+        of_family.any(|own| is_go_flannels(net, route, Some(own), own.prefix_len())) && route.dev.as_str() == facts.underlay.name
+    };
     let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
         if blackhole::is_go_flannels(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
+            have.0.entry(*key).or_insert(Value::Route(*route));
+        }
+        if leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
         let Some(public) = peers.get(net) else { continue };

@@ -5,7 +5,8 @@ use super::progress::{Counts, Progress};
 use super::tunnels::Tunnels;
 use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
-use crate::object::{KernelState, Key, Op};
+use crate::object::{KernelState, Key, Op, Value};
+use crate::route::BOOT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -78,6 +79,11 @@ impl Report {
         }
         let failed: BTreeSet<&Key> = errors.iter().map(|error| &error.key).collect();
         let mut ops: Vec<&Op> = ops.iter().filter(|op| !failed.contains(op.key())).collect();
+        let boot = |value: &Value| matches!(value, Value::Route(route) if route.protocol == BOOT);
+        let left: Vec<&Op> = ops.iter().filter(|op| matches!(op, Op::Delete(_, value) if boot(value))).copied().collect();
+        if !left.is_empty() {
+            tracing::info!("removed routes that an earlier flannel left: {}", summary(&left, left.len()));
+        }
         if let Some(before) = repair {
             let before: BTreeSet<&Key> = before.iter().map(|error| &error.key).collect();
             let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) = ops.into_iter().partition(|op| before.contains(op.key()));

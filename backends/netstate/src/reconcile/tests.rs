@@ -1,5 +1,7 @@
 //! The laws of the loop, tested with the fake kernel and a paused clock.
 
+mod encrypting;
+
 use super::*;
 use crate::fake::FakeKernel;
 use crate::names::LinkName;

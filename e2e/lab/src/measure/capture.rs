@@ -1,14 +1,15 @@
 //! What passes the interfaces of a namespace, byte by byte.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
@@ -17,11 +18,20 @@ const GLANCE_MS: i64 = 20;
 /// How long frames may be under way after the last one was sent.
 const GRACE: Duration = Duration::from_millis(200);
 
+/// A frame, and when the kernel saw it.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// By the clock of the day.
+    pub at: SystemTime,
+    /// From its Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
 /// A running capture of all frames on all interfaces of a namespace.
 #[derive(Debug)]
 pub struct Capture {
     end: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Vec<u8>>>>,
+    thread: Option<JoinHandle<Vec<Frame>>>,
 }
 
 impl Capture {
@@ -34,6 +44,7 @@ impl Capture {
             let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
             setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, GLANCE_MS * 1000))?;
             setsockopt(&fd, sockopt::RcvBufForce, &(32 << 20))?;
+            setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
             Ok(fd)
         };
         let fd = netns.run(open)?.with_context(|| format!("a packet socket in {}", netns.name()))?;
@@ -43,8 +54,8 @@ impl Capture {
             let mut frames = Vec::new();
             let mut buffer = vec![0; 1 << 17];
             loop {
-                match recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                    Ok(length) => frames.push(buffer.get(..length).unwrap_or_default().to_vec()),
+                match receive(&fd, &mut buffer) {
+                    Ok((length, at)) => frames.push(Frame { at, bytes: buffer.get(..length).unwrap_or_default().to_vec() }),
                     Err(_) if ends.load(Ordering::Relaxed) => return frames,
                     Err(_) => {}
                 }
@@ -57,7 +68,15 @@ impl Capture {
     ///
     /// # Errors
     /// When its thread panicked.
-    pub fn finish(mut self) -> Result<Vec<Vec<u8>>> {
+    pub fn finish(self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.finish_timed()?.into_iter().map(|frame| frame.bytes).collect())
+    }
+
+    /// The same with their times.
+    ///
+    /// # Errors
+    /// When its thread panicked.
+    pub fn finish_timed(mut self) -> Result<Vec<Frame>> {
         std::thread::sleep(GRACE);
         self.end.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a capture ends once")?;
@@ -69,6 +88,15 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
     }
+}
+
+/// The length of the next frame, and its time.
+fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
+    let mut space = nix::cmsg_space!(TimeSpec);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = recvmsg::<()>(fd.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
+    let stamp = message.cmsgs()?.find_map(|part| if let ControlMessageOwned::ScmTimestampns(at) = part { Some(Duration::from(at)) } else { None });
+    Ok((message.bytes, stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at)))
 }
 
 /// Whether a frame holds these bytes anywhere.

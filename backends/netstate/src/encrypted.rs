@@ -1,0 +1,38 @@
+//! Which routes lead past a device that encrypts. Pure.
+
+use crate::names::LinkName;
+use crate::object::{KernelState, Key, Value};
+use crate::route::{RouteKind, RouteSpec};
+use ipnet::IpNet;
+
+/// What a desired state sends into devices that encrypt. Empty if it has none.
+pub(crate) struct Encrypted {
+    devices: Vec<LinkName>,
+    nets: Vec<IpNet>,
+}
+
+impl Encrypted {
+    /// Of a desired state.
+    pub fn by(want: &KernelState) -> Self {
+        // Links come first in the order.
+        let links = want.0.iter().map_while(|(key, value)| match (key, value) {
+            (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
+            _ => None,
+        });
+        let devices: Vec<LinkName> = links.filter(|(_, encrypts)| *encrypts).map(|(name, _)| name).collect();
+        if devices.is_empty() {
+            return Self { devices, nets: Vec::new() };
+        }
+        let into = |route: &RouteSpec| route.kind == RouteKind::Unicast && devices.contains(&route.dev);
+        let nets = want.0.iter().filter_map(|(key, value)| match (key, value) {
+            (Key::Route(net, _), Value::Route(route)) if into(route) => Some(*net),
+            _ => None,
+        });
+        Self { nets: nets.collect(), devices }
+    }
+
+    /// Whether a route takes packets that should be encrypted, and leads elsewhere.
+    pub fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
+        route.kind == RouteKind::Unicast && !self.devices.contains(&route.dev) && self.nets.iter().any(|wider| wider.contains(net))
+    }
+}

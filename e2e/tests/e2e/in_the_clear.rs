@@ -1,0 +1,182 @@
+//! A cluster that changes to wireguard, node by node, with what Go flannel left: which packets of pods are seen between the nodes, and when.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Bed, Capture, Flanneld, Frame, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions, eventually_ok, holds};
+use serde_json::json;
+
+use crate::wireguard_keys::{Keys, key_file};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Nodes from the beginning, enough for the guard against mass deletions. One more comes later.
+const NODES: u8 = 5;
+/// What no node leases until the last one comes, and Go flannel has routes to.
+const LATE: [&str; 2] = ["10.5.77.0/24", "fd00:5:0:77::/64"];
+
+#[test]
+fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
+    change(r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace")
+}
+
+#[test]
+fn change_from_host_gw_sends_nothing_in_the_clear() -> Result<()> {
+    change(r#"{"Type":"host-gw"}"#, "userspace")
+}
+
+/// A node, for those who read frames.
+struct Node {
+    name: String,
+    mac: Vec<u8>,
+    /// The bytes of its pod's addresses.
+    pod: Vec<Vec<u8>>,
+    /// Since when it is ready with wireguard.
+    ready: SystemTime,
+}
+
+impl Node {
+    fn of(host: &Host, pod: &Pod) -> Result<Node> {
+        let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
+        let mac = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let bytes = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        Ok(Node { name: host.name().to_owned(), mac, pod: pod.addresses().into_iter().map(bytes).collect(), ready: SystemTime::now() })
+    }
+}
+
+/// Five nodes of a backend whose packets are not even encapsulated change one by one, while pods talk. Nodes have routes of ours or of Go flannel's,
+/// and some of Go flannel's to a subnet that another node leases in the end. From the moment at which two nodes run wireguard, no packet between their
+/// pods is seen on any uplink; and from the moment at which one does, none that it sends.
+pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
+    let net_conf = |backend: &str| format!(r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#);
+    Lab::run("in the clear", |lab| {
+        let lan = lab.switch("lan")?;
+        let mut hosts = lab.hosts(&lan, NODES + 1)?;
+        let newcomer = hosts.pop().context("no host")?;
+        let mut bed = Bed::on(lab, &lan, hosts, &net_conf(from), |_, options| options)?;
+        // The switch has the other end of each uplink.
+        let capture = Capture::start(bed.lan.netns())?;
+        let began = SystemTime::now();
+        let probes = ProbeOptions::default().interval(Duration::from_millis(100));
+        let meshes = [Mesh::start(&bed.pods, &probes)?, Mesh::start(&bed.pods, &probes.v6())?];
+        meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+
+        bed.store.configure(&net_conf(&format!(r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#)))?;
+        let mut nodes = Vec::new();
+        for number in 0..bed.hosts.len() {
+            bed.daemons[number].terminate(SOON)?;
+            let host = &bed.hosts[number];
+            // What Go flannel leaves has the protocol `boot`.
+            let of_go = match number % 2 {
+                0 => {
+                    "for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done"
+                }
+                _ => "true",
+            };
+            let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
+            let late =
+                format!("ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8", LATE[0], gateway.v4()?, LATE[1], gateway.v6()?);
+            host.netns().sh(&format!("set -e; {of_go}; {late}; ip route add 10.5.200.0/22 via {} dev enp0s8", gateway.v4()?))?;
+            bed.daemons[number] = host.flanneld(&bed.options[number].clone().deadline(SOON))?;
+            nodes.push(Node::of(host, &bed.pods[number])?);
+            if number > 0 {
+                reach(&bed.pods[..=number])?;
+            }
+        }
+        for mesh in meshes {
+            mesh.finish()?;
+        }
+
+        // The node that comes to the subnet of Go flannel's routes.
+        let keys = Keys::new();
+        std::fs::write(key_file(&newcomer)?, keys.private_text())?;
+        let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
+        let lease = json!({
+            "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
+            "BackendData": data(51820), "BackendV6Data": data(51821),
+        });
+        std::fs::write(bed.leases.join("subnets/10.5.77.0-24&fd00:5:0:77::-64"), lease.to_string())?;
+        let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
+        let subnet = last.subnet_env()?;
+        ensure!(subnet.subnet.map(|net| net.trunc().to_string()).as_deref() == Some(LATE[0]), "{subnet:?}");
+        let pod = newcomer.pod("p1", &subnet)?;
+        nodes.push(Node::of(&newcomer, &pod)?);
+        bed.hosts.push(newcomer);
+        bed.pods.push(pod);
+        bed.daemons.push(last);
+        let reached = reach(&bed.pods);
+
+        judge(&capture.finish_timed()?, began, &nodes)?;
+        reached?;
+        for host in bed.hosts.iter().take(NODES.into()) {
+            let routes = host.netns().sh("ip route; ip -6 route")?;
+            ensure!(LATE.iter().all(|net| !routes.contains(net)), "{}: {routes}", host.name());
+            ensure!(routes.contains("10.5.200.0/22 via"), "{}: an operator's route is gone: {routes}", host.name());
+        }
+        bed.require_no_errors()
+    })
+}
+
+/// Waits until these reach each other in both families.
+fn reach(pods: &[Pod]) -> Result<()> {
+    for family in 0..2 {
+        let targets: Vec<IpAddr> = pods.iter().filter_map(|pod| pod.addresses().get(family).copied()).collect();
+        eventually_ok(SOON, "pods reach each other", || PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete())?;
+    }
+    Ok(())
+}
+
+/// Whether it is a data packet of WireGuard with something in it: on the port of either family, longer than a keepalive.
+fn is_sealed(frame: &[u8]) -> bool {
+    let ip = match frame.get(12..14) {
+        Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 20,
+        Some([0x86, 0xdd]) if frame.get(20) == Some(&17) => 40,
+        _ => return false,
+    };
+    let ports = [51820_u16, 51821].map(u16::to_be_bytes);
+    let udp = 14 + ip;
+    let to = frame.get(udp + 2..udp + 4);
+    ports.iter().any(|port| to == Some(port)) && frame.get(udp + 8) == Some(&4) && frame.len() > udp + 8 + 32
+}
+
+/// Looks at all frames, and tells for each two nodes the last packet in the clear and the first sealed one.
+fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
+    let since = |at: SystemTime| at.duration_since(began).unwrap_or_default();
+    let mut wrong = Vec::new();
+    let mut clear = vec![None; nodes.len() * nodes.len()];
+    let mut sealed = clear.clone();
+    for Frame { at, bytes } in frames {
+        let (Some(to), Some(from), Some(rest)) = (bytes.get(..6), bytes.get(6..12), bytes.get(12..)) else { continue };
+        let place = |mac: &[u8]| nodes.iter().position(|node| node.mac == mac);
+        if is_sealed(bytes) {
+            if let (Some(from), Some(to)) = (place(from), place(to)) {
+                sealed[from.min(to) * nodes.len() + from.max(to)].get_or_insert(*at);
+            }
+            continue;
+        }
+        let shown: Vec<usize> = (0..nodes.len()).filter(|node| nodes[*node].pod.iter().any(|ip| holds(rest, ip))).collect();
+        let [first, second] = shown[..] else { continue };
+        clear[first * nodes.len() + second] = Some(*at);
+        let both = nodes[first].ready.max(nodes[second].ready);
+        let sender = place(from).filter(|sender| *at >= nodes[*sender].ready);
+        if *at >= both || sender.is_some() {
+            wrong.push(format!("{} and {} at {:.3?} from {from:02x?}", nodes[first].name, nodes[second].name, since(*at)));
+        }
+    }
+    eprintln!("{} frames; times since the capture began", frames.len());
+    for (number, second) in nodes.iter().enumerate() {
+        for (before, first) in nodes.iter().enumerate().take(number) {
+            let pair = before * nodes.len() + number;
+            let both = since(first.ready.max(second.ready));
+            let (last, sealed) = (clear[pair].map(since), sealed[pair].map(since));
+            eprintln!("{} and {}: last in the clear {last:.3?}, first sealed {sealed:.3?}, both ready {both:.3?}", first.name, second.name);
+            ensure!(sealed.is_some(), "{} and {}: nothing sealed was seen", first.name, second.name);
+        }
+    }
+    ensure!(clear.iter().any(Option::is_some), "the capture sees nothing of the pods, not even before the change");
+    ensure!(wrong.is_empty(), "{} packets of pods in the clear; the first: {:#?}", wrong.len(), wrong.iter().take(10).collect::<Vec<_>>());
+    Ok(())
+}
