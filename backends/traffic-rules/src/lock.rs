@@ -28,10 +28,10 @@ const STRANGERS: u32 = 3;
 /// Takes the lock for one program. Each program has its own, so that waiting for the xtables lock does not delay nftables. A lock of another
 /// user is ignored.
 pub async fn acquire(program: &str) -> RulesLock {
-    acquire_named(&format!("{SOCKET_PREFIX}/{program}")).await
+    acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
 }
 
-async fn acquire_named(name: &str) -> RulesLock {
+async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     let started = Instant::now();
     let Ok(address) = SocketAddr::from_abstract_name(name) else { return RulesLock { _socket: None } };
     let mut strangers = 0;
@@ -46,7 +46,7 @@ async fn acquire_named(name: &str) -> RulesLock {
             tracing::debug!(name, "ignoring the lock of another user: writing rules without it");
             return RulesLock { _socket: None };
         }
-        if !taken || started.elapsed() >= TIMEOUT {
+        if !taken || started.elapsed() >= timeout {
             tracing::debug!("writing rules without the lock: {error}");
             return RulesLock { _socket: None };
         }
@@ -69,17 +69,18 @@ fn is_ours(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn lock_that_nobody_listens_on_is_ignored_and_one_of_this_user_is_waited_for() {
+        const SHORT: Duration = Duration::from_millis(300);
         let name = format!("{SOCKET_PREFIX}/test-{}", std::process::id());
-        let first = acquire_named(&name).await;
-        let waited = Instant::now();
-        assert!(acquire_named(&name).await._socket.is_none() && waited.elapsed() >= TIMEOUT);
+        let first = acquire_within(&name, TIMEOUT).await;
+        let begun = Instant::now();
+        assert!(acquire_within(&name, SHORT).await._socket.is_none() && begun.elapsed() >= SHORT);
         drop(first);
         // Bound, and without a user: as another user can hold it for ever.
         let bound = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         socket::bind(bound.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
-        let waited = Instant::now();
-        assert!(acquire_named(&name).await._socket.is_none() && waited.elapsed() < TIMEOUT / 100);
+        let begun = Instant::now();
+        assert!(acquire_within(&name, TIMEOUT).await._socket.is_none() && begun.elapsed() < TIMEOUT);
     }
 }
