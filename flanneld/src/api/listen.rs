@@ -3,7 +3,7 @@
 use super::stream::Stream;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::{TcpListener, UnixListener};
@@ -40,6 +40,10 @@ pub async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
     // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement be delayed.
     let _ = setsockopt(&listener, TcpMaxSeg, &SEGMENT);
+    if address.ip().is_loopback() {
+        // With route_localnet (kube-proxy sets it), packets of pods reach loopback addresses.
+        let _ = SockRef::from(&listener).bind_device(Some(b"lo"));
+    }
     Ok(listener)
 }
 
