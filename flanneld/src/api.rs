@@ -10,5 +10,7 @@ mod listen;
 pub mod node;
 mod probe;
 mod routes;
+mod shared;
 mod slots;
+mod stream;
 pub mod ways;

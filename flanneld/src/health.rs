@@ -366,7 +366,16 @@ impl Health {
         inner.figures.render(inner.conditions.is_empty(), inner.started.elapsed())
     }
 
-    /// The document of /status.
+    /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
+    pub fn counts(&self) -> serde_json::Value {
+        let alive = self.alive().is_ok();
+        let inner = self.inner();
+        let counts: BTreeMap<&str, u64> =
+            inner.figures.findings.iter().filter(|(_, count)| **count > 0).map(|(check, count)| (*check, *count)).collect();
+        serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
+    }
+
+    /// The document of /status for clients on this host.
     pub fn status(&self) -> serde_json::Value {
         let alive = self.alive();
         let inner = self.inner();

@@ -1,5 +1,8 @@
 //! The lock that daemons take before they write rules, so that the rules do not change between their read and their write.
 
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
@@ -19,18 +22,65 @@ pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// Takes the lock for one program. Each program has its own, so that waiting for the xtables lock does not delay nftables.
+/// Attempts at which the holder must not be root before its lock is ignored. A daemon of root has no user yet between binding and listening.
+const STRANGERS: u32 = 3;
+
+/// Takes the lock for one program. Each program has its own, so that waiting for the xtables lock does not delay nftables. A lock of another
+/// user is ignored.
 pub async fn acquire(program: &str) -> RulesLock {
+    acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
+}
+
+async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     let started = Instant::now();
-    let Ok(address) = SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}/{program}")) else { return RulesLock { _socket: None } };
+    let Ok(address) = SocketAddr::from_abstract_name(name) else { return RulesLock { _socket: None } };
+    let mut strangers = 0;
     loop {
-        match UnixListener::bind_addr(&address) {
+        let error = match UnixListener::bind_addr(&address) {
             Ok(socket) => return RulesLock { _socket: Some(socket) },
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && started.elapsed() < TIMEOUT => tokio::time::sleep(POLL_INTERVAL).await,
-            Err(error) => {
-                tracing::debug!("writing rules without the lock: {error}");
-                return RulesLock { _socket: None };
-            }
+            Err(error) => error,
+        };
+        let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        strangers = if taken && !is_ours(name) { strangers + 1 } else { 0 };
+        if strangers >= STRANGERS {
+            tracing::debug!(name, "ignoring the lock of another user: writing rules without it");
+            return RulesLock { _socket: None };
         }
+        if !taken || started.elapsed() >= timeout {
+            tracing::debug!("writing rules without the lock: {error}");
+            return RulesLock { _socket: None };
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Whether root or the user of this process listens on a socket.
+fn is_ours(name: &str) -> bool {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let user = || {
+        let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+        socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
+        Some(getsockopt(&socket, PeerCredentials).ok()?.uid())
+    };
+    user().is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lock_that_nobody_listens_on_is_ignored_and_one_of_this_user_is_waited_for() {
+        const SHORT: Duration = Duration::from_millis(300);
+        let name = format!("{SOCKET_PREFIX}/test-{}", std::process::id());
+        let first = acquire_within(&name, TIMEOUT).await;
+        let begun = Instant::now();
+        assert!(acquire_within(&name, SHORT).await._socket.is_none() && begun.elapsed() >= SHORT);
+        drop(first);
+        // Bound, and without a user: as another user can hold it for ever.
+        let bound = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        socket::bind(bound.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+        let begun = Instant::now();
+        assert!(acquire_within(&name, TIMEOUT).await._socket.is_none() && begun.elapsed() < TIMEOUT);
     }
 }

@@ -20,6 +20,7 @@ mod datapath_restart;
 mod datapath_wireguard;
 mod directory;
 mod doctor;
+mod doors;
 mod etcd;
 mod files;
 mod fire;

@@ -337,6 +337,39 @@ fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
     }
 }
 
+/// A pod with raw sockets can write a peer's address in the overlay network into a question.
+#[test]
+fn questions_in_a_peers_name_without_its_token_do_not_turn_a_cut_into_one_way() {
+    let mut world = World::new(3);
+    world.run(20 * S);
+    world.set(0, 1, Link { overlay: [false; 2], ..Link::default() });
+    let (of_0, of_1) = (world.who(0), world.who(1));
+    let forge = |world: &mut World, time: Duration| {
+        let (mut nonce, end) = (0u64, world.now.at + time);
+        while world.now.at < end {
+            nonce += 1;
+            let header = Header { kind: Kind::EchoQuestion, length: u16::try_from(ECHO).unwrap(), nonce, from: of_1, to: of_0 };
+            let guess = Some(u32::try_from(nonce).unwrap()).filter(|_| nonce.is_multiple_of(2));
+            let message = echo(&header, &Echo { token: guess, repeats: guess, ..Echo::default() }, ECHO);
+            world.deliver(0, Datagram { way: Way::Overlay, from: world.overlay(1), at: world.now.at, bytes: &message });
+            world.run(Duration::from_millis(200));
+        }
+    };
+    forge(&mut world, 60 * S);
+    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    // A daemon that starts anew knows no token, and learns it beside the overlay network.
+    world.restart(1);
+    forge(&mut world, 90 * S);
+    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    // One that started anew is not sure of its peer until that one has repeated its token.
+    world.restart(0);
+    forge(&mut world, 90 * S);
+    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    world.set(0, 1, Link::default());
+    let mended = world.until(30 * S, |world| world.state(0, 1) == State::Well && world.state(1, 0) == State::Well);
+    assert!(mended.is_some(), "{:?} and {:?}", world.state(0, 1), world.state(1, 0));
+}
+
 #[test]
 fn a_row_full_of_lies_is_what_one_node_says() {
     let mut world = World::new(4);

@@ -1,20 +1,24 @@
 //! One daemon per network: an abstract socket named after the network, and a lock beside subnet.env.
 
 pub mod lent;
+mod names;
 pub mod running;
 mod sockets;
 pub mod taken;
 
 use crate::regular;
+use names::Denied;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use sockets::{SOCKETS, listener, process};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+/// The mode of the lock's file: another user must not be able to lock it, for which reading is enough.
+const LOCK_MODE: u32 = 0o600;
 
 /// The right to run. Held until it is dropped or the process ends, for whatever reason.
 #[derive(Debug)]
@@ -77,13 +81,10 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let label = format!("{network} ({})", if backend.is_empty() { "no backend" } else { backend });
     let name = format!("{SOCKETS}{network}/{backend}");
-    let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {label}"), why };
-    let address = SocketAddr::from_abstract_name(&name).map_err(host)?;
-    match UnixListener::bind_addr(&address) {
-        Ok(socket) => Ok(socket),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(InstanceError::Network { network: label, holder: listener(name.as_bytes()) }),
-        Err(error) => Err(host(error)),
-    }
+    names::hold(&name, "which would have kept this daemon from starting").map_err(|denied| match denied {
+        Denied::Held(holder) => InstanceError::Network { network: label, holder: listener(&holder) },
+        Denied::Host(why) => InstanceError::Host { what: format!("binding the abstract socket of {label}"), why },
+    })
 }
 
 /// The lock that belongs to a subnet.env.
@@ -99,10 +100,14 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let host = |why: io::Error| InstanceError::Host { what: format!("locking {}", path.display()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
-    let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(0o644)).map_err(host)?;
+    let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE)).map_err(host)?;
     // Writing the pid would overwrite a file that is also known by another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
         return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has hard links: delete this one")));
+    }
+    // Earlier versions let everybody read the file, and who can read it can lock it.
+    if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {
+        file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE)).map_err(host)?;
     }
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
@@ -124,10 +129,50 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::running::running;
     use super::sockets::sockets;
     use super::*;
+    use nix::unistd::{Uid, geteuid, setfsuid};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr;
+
+    /// Holds names as user `nobody` does. Only root can.
+    pub fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let hold = move || {
+            setfsuid(Uid::from_raw(65534));
+            names.iter().map(|name| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()).collect()
+        };
+        // The user of files is a thread's.
+        std::thread::spawn(hold).join().unwrap()
+    }
+
+    #[test]
+    fn network_name_held_by_another_user_stops_no_daemon_and_two_of_root_still_exclude_each_other() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let network = format!("10.96.0.0/16 of test {}", std::process::id());
+        let _squat = held_by_nobody(&[&format!("{SOCKETS}{network}/vxlan")]);
+        let first = claim(&network, "vxlan", &folder.path().join("subnet.env")).unwrap();
+        assert_eq!(sockets().iter().filter(|name| name.base() == format!("{SOCKETS}{network}/vxlan")).count(), 1, "{:?}", sockets());
+        let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
+        assert!(matches!(&error, InstanceError::Network { .. }) && error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
+        drop(first);
+        claim(&network, "vxlan", &folder.path().join("other.env")).unwrap();
+    }
+
+    #[test]
+    fn lock_file_that_others_can_read_is_closed_to_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        std::fs::write(lock_path(&file), "1").unwrap();
+        std::fs::set_permissions(lock_path(&file), std::fs::Permissions::from_mode(0o644)).unwrap();
+        let _held = claim(&format!("10.95.0.0/16 of test {}", std::process::id()), "vxlan", &file).unwrap();
+        assert_eq!(std::fs::metadata(lock_path(&file)).unwrap().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn the_lock_is_a_file_of_its_own() {
@@ -162,7 +207,7 @@ mod tests {
         assert!(matches!(error, InstanceError::Network { .. }), "{error}");
         assert!(error.to_string().contains(&pid), "{error}");
         assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
-        assert!(sockets().iter().any(|name| name.ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
+        assert!(sockets().iter().any(|name| name.base().ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
         // Any number of attempts get an answer, and none of them blocks.
         for _ in 0..300 {
             claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
@@ -175,7 +220,7 @@ mod tests {
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);
         drop(other);
-        assert!(!sockets().iter().any(|name| name.contains(&network)), "{:?}", sockets());
+        assert!(!sockets().iter().any(|name| name.raw.contains(&network)), "{:?}", sockets());
         claim(&network, "vxlan", &file).unwrap();
     }
 }

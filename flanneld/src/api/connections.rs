@@ -1,10 +1,11 @@
 //! The server behind every way in: few connections, short heads, one answer each.
 //!
 //! A way in has at most 64 connections. The newest displaces the oldest that has not sent a whole request. A client gets 5 s for its head
-//! of at most 8 KiB, and 10 s to take its answer.
+//! of at most 8 KiB, and 10 s to take its answer. The kernel keeps little of an answer, and nothing after that time.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
+use super::stream::Stream;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -13,7 +14,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,10 @@ impl Default for Times {
         Self { head: Duration::from_secs(5), answer: Duration::from_secs(10) }
     }
 }
+
+/// Whether the client of a request is on this host.
+#[derive(Clone, Copy, Debug)]
+pub struct IsLocal(pub bool);
 
 /// The places of one way in, with the tasks that sit in them.
 #[derive(Debug, Default)]
@@ -127,13 +131,15 @@ async fn make_room(places: &Mutex<Places>) {
 }
 
 /// Answers one request.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, router: Router, place: Place, times: Times, stop: CancellationToken) {
+async fn converse(stream: Stream, router: Router, place: Place, times: Times, stop: CancellationToken) {
     let asked = Arc::new(Notify::new());
     let service = {
         let (asked, number, places) = (asked.clone(), place.number, place.places.clone());
-        let router = router.layer(axum::middleware::from_fn(move |request: axum::extract::Request, next: axum::middleware::Next| {
+        let is_local = IsLocal(stream.is_local());
+        let router = router.layer(axum::middleware::from_fn(move |mut request: axum::extract::Request, next: axum::middleware::Next| {
             locked(&places).slots.asked(number, Instant::now());
             asked.notify_one();
+            request.extensions_mut().insert(is_local);
             next.run(request)
         }));
         TowerToHyperService::new(router)

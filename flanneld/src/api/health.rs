@@ -1,15 +1,22 @@
-//! The health endpoint, as Go flannel has it: /healthz, /livez, /readyz, /metrics and /status, for kubelet and Prometheus. Nothing per peer.
+//! The health endpoint, as Go flannel has it: /healthz, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
+//!
+//! The port is often open to pods and to the whole network. From there, /status gives counts only.
 
-use super::connections::{self, Times};
+use super::connections::{self, IsLocal, Times};
+use super::host::own_name_only;
 use super::listen::{self, Listener};
+use super::shared::{DOCUMENT, METRICS, Shared};
 use crate::health::Health;
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use axum::{Extension, Router};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 use subnet_lease::printable;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -65,29 +72,50 @@ impl Server {
 
     /// Answers until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
-        connections::serve(Listener::Tcp(self.listener), routes(self.health), "the health server", Times::default(), stop).await;
+        connections::serve(Listener::Tcp(self.listener), of_the_port(self.health), "the health server", Times::default(), stop).await;
     }
 }
 
-/// What the health endpoint answers, with any method, as Go's does.
-pub(super) fn routes(health: Health) -> Router {
+/// What answers the requests of one way in: the health, and the documents that were rendered last.
+#[derive(Clone, Debug)]
+struct Answers {
+    health: Health,
+    metrics: Shared,
+    status: Shared,
+    counts: Shared,
+}
+
+/// What the health endpoint answers, with any method, as Go's does. Probes name the node as they like; /status answers to its own names only.
+fn of_the_port(health: Health) -> Router {
+    let status = Router::new().route("/status", any(status)).layer(from_fn_with_state(health.clone(), own_name_only));
+    routes(health, status, (METRICS, DOCUMENT))
+}
+
+/// The same on the socket, for root alone.
+pub(super) fn of_the_socket(health: Health) -> Router {
+    routes(health, Router::new().route("/status", any(status)), (Duration::ZERO, Duration::ZERO))
+}
+
+fn routes(health: Health, status: Router<Answers>, (metrics_pause, status_pause): (Duration, Duration)) -> Router {
+    let answers = Answers { health, metrics: Shared::new(metrics_pause), status: Shared::new(status_pause), counts: Shared::new(status_pause) };
     Router::new()
         .route("/healthz", any(healthz))
         .route("/livez", any(healthz))
         .route("/readyz", any(readyz))
         .route("/metrics", any(metrics))
-        .route("/status", any(status))
-        .with_state(health)
+        .merge(status)
+        .with_state(answers)
 }
 
-async fn healthz(State(health): State<Health>) -> Response {
-    match health.alive() {
+async fn healthz(State(answers): State<Answers>) -> Response {
+    match answers.health.alive() {
         Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
         Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{}\n", printable::lines(&silent))).into_response(),
     }
 }
 
-async fn readyz(State(health): State<Health>) -> Response {
+async fn readyz(State(answers): State<Answers>) -> Response {
+    let health = &answers.health;
     let reasons = health.reasons();
     let (code, verdict) =
         if reasons.is_empty() { (StatusCode::OK, "flanneld is ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet") };
@@ -102,12 +130,53 @@ async fn readyz(State(health): State<Health>) -> Response {
     (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
-async fn metrics(State(health): State<Health>) -> Response {
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], health.metrics()).into_response()
+async fn metrics(State(answers): State<Answers>) -> Response {
+    let Ok(text) = answers.metrics.get(|| Ok::<_, Infallible>(answers.health.metrics())).await;
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
 }
 
-async fn status(State(health): State<Health>) -> Response {
-    let mut status = health.status();
-    printable::bound(&mut status);
-    ([(header::CONTENT_TYPE, "application/json")], printable::json(&status.to_string()).into_owned()).into_response()
+async fn status(State(answers): State<Answers>, Extension(IsLocal(is_local)): Extension<IsLocal>) -> Response {
+    let render = || {
+        let mut status = if is_local { answers.health.status() } else { answers.health.counts() };
+        printable::bound(&mut status);
+        Ok::<_, Infallible>(printable::json(&status.to_string()).into_owned())
+    };
+    let Ok(text) = if is_local { answers.status.get(render).await } else { answers.counts.get(render).await };
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doctor::Report;
+    use doctor::finding::{DaemonState, Finding, Severity};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    async fn asked(health: &Health, is_local: bool) -> serde_json::Value {
+        let shared = || Shared::new(DOCUMENT);
+        let answers = Answers { health: health.clone(), metrics: shared(), status: shared(), counts: shared() };
+        let answer = status(State(answers), Extension(IsLocal(is_local))).await;
+        serde_json::from_slice(&axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn status_has_causes_for_this_host_and_counts_for_others() {
+        let health = Health::new();
+        health.fact("subnet", "10.5.72.0/24");
+        assert_eq!(asked(&health, false).await, serde_json::json!({ "ready": false, "alive": true, "counts": {} }));
+        let report = Report {
+            schema: doctor::finding::SCHEMA.to_owned(),
+            node: "node-1".to_owned(),
+            at: "2026-07-24T10:00:00Z".parse().unwrap(),
+            daemon: DaemonState::Running,
+            checks: 1,
+            findings: vec![Finding::new("ufw", Severity::Broken, "node-2 at 192.0.2.9", "what", "why")],
+            unknown: Vec::new(),
+        };
+        health.set_report(Instant::now(), Arc::new(report));
+        assert_eq!(asked(&health, false).await, serde_json::json!({ "ready": false, "alive": true, "counts": { "ufw": 1 } }));
+        let all = asked(&health, true).await.to_string();
+        assert!(all.contains("10.5.72.0/24") && all.contains("192.0.2.9"), "{all}");
+    }
 }

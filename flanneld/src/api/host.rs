@@ -1,11 +1,42 @@
-//! Which `Host` the page's port answers.
+//! Which `Host` a port answers.
 //!
 //! A page of another site can point its own name at 127.0.0.1 and ask this port by it (DNS rebinding). Its requests carry that name.
 
+use crate::health::Health;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, Ipv6Addr};
+use subnet_lease::printable;
+
+/// Refuses requests that a page of another site makes (DNS rebinding).
+pub async fn own_name_only(State(health): State<Health>, request: Request, next: Next) -> Response {
+    let host = host(request.uri(), request.headers().get(header::HOST));
+    match host {
+        Some(host) if is_ours(&host, &names(&health)) => next.run(request).await,
+        host => {
+            let host = host.map_or("no host at all".to_owned(), |host| format!("the host {:?}", printable::value(&host)));
+            let text = format!("this request names {host}: use an address of this node, its name, or localhost\n");
+            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+        }
+    }
+}
+
+/// The host that a request names. One in its target counts before the header.
+fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
+    let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    target.authority().map(ToString::to_string).or_else(header)
+}
+
+/// The names by which this node may be asked.
+fn names(health: &Health) -> Vec<String> {
+    let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    hostname.into_iter().chain([health.name()]).collect()
+}
 
 /// Whether a request for this host is answered: an address, `localhost`, or a name of this node.
-pub fn is_ours(host: &str, names: &[String]) -> bool {
+fn is_ours(host: &str, names: &[String]) -> bool {
     let Some(name) = without_port(host) else { return false };
     if let Some(inner) = name.strip_prefix('[') {
         return inner.strip_suffix(']').is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());

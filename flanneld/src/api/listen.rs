@@ -1,11 +1,17 @@
 //! Where a way in listens: an address, or a unix socket.
 
-use socket2::{Domain, Socket, Type};
+use super::stream::Stream;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpMaxSeg;
+use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 use tracing::debug;
+
+/// The most bytes of a segment. Those of other networks are smaller.
+const SEGMENT: u32 = 8 * 1024;
 
 /// A listening socket.
 #[derive(Debug)]
@@ -21,16 +27,27 @@ impl Listener {
     ///
     /// # Errors
     /// The system's error.
-    pub async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
-        match self {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
-            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
-        }
+    pub async fn accept(&self) -> io::Result<Stream> {
+        Ok(Stream::new(match self {
+            Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
+            Listener::Unix(listener) => Either::Right(listener.accept().await?.0),
+        }))
     }
 }
 
 /// Listens on an address. 0.0.0.0 stands for all of this host, IPv6 too, as it does for Go: kubelet asks an IPv6 node by IPv6.
 pub async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = listening(address).await?;
+    // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement be delayed.
+    let _ = setsockopt(&listener, TcpMaxSeg, &SEGMENT);
+    if address.ip().is_loopback() {
+        // With route_localnet (kube-proxy sets it), packets of pods reach loopback addresses.
+        let _ = SockRef::from(&listener).bind_device(Some(b"lo"));
+    }
+    Ok(listener)
+}
+
+async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
         match on_all(address.port()) {
             Ok(listener) => return Ok(listener),

@@ -171,10 +171,9 @@ impl Describer {
         }
     }
 
-    /// The names by which this node may be asked.
-    pub fn names(&self) -> Vec<String> {
-        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        hostname.into_iter().chain([self.health.name()]).collect()
+    /// The daemon's health.
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The document as a text that is safe for a terminal.

@@ -1,49 +1,69 @@
 //! What the page's port and the socket answer: `/api/v1/`, read only. The socket carries the health endpoint's answers, too.
 
 use super::health;
-use super::host::is_ours;
+use super::host::own_name_only;
 use super::node::{Describer, safe};
 use super::probe::probe;
+use super::shared::{DOCUMENT, Shared};
 use crate::health::Health;
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::body::Body;
+use axum::extract::{FromRef, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use doctor::Report;
 use std::sync::Arc;
-use subnet_lease::printable;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Documents are made one after the other.
 static ONE: Semaphore = Semaphore::const_new(1);
 
+/// What answers the requests of one way in: the daemon, and the documents that were rendered last.
+#[derive(Clone, Debug)]
+struct Answers {
+    describer: Describer,
+    node: Shared,
+    node_with_rows: Shared,
+    findings: Shared,
+}
+
+impl FromRef<Answers> for Describer {
+    fn from_ref(answers: &Answers) -> Self {
+        answers.describer.clone()
+    }
+}
+
 /// What the page's port answers: to requests for this node by a name of its own alone.
 pub fn of_the_page(describer: Describer) -> Router {
-    api(describer.clone(), get(findings)).layer(from_fn(read_only)).layer(from_fn_with_state(describer, own_name_only))
+    let health = describer.health().clone();
+    api(describer, get(findings), DOCUMENT).layer(from_fn(read_only)).layer(from_fn_with_state(health, own_name_only))
 }
 
 /// What the socket answers.
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
     let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(describer.clone());
     let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(describer.clone());
-    api(describer, get(fresh_findings)).merge(kernel).merge(probe).merge(health::routes(health)).layer(from_fn(read_only))
+    // Whoever is root here needs no limit.
+    api(describer, get(fresh_findings), Duration::ZERO).merge(kernel).merge(probe).merge(health::of_the_socket(health)).layer(from_fn(read_only))
 }
 
-fn api(describer: Describer, findings: MethodRouter<Describer>) -> Router {
-    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, findings).fallback(nothing_here).with_state(describer)
+fn api(describer: Describer, findings: MethodRouter<Answers>, pause: Duration) -> Router {
+    let shared = || Shared::new(pause);
+    let answers = Answers { describer, node: shared(), node_with_rows: shared(), findings: shared() };
+    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, findings).fallback(nothing_here).with_state(answers)
 }
 
 /// The document. With `?rows` in the target, other nodes are asked for what they know.
-async fn node(State(describer): State<Describer>, target: Uri) -> Response {
+async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
-        describer.look();
+        answers.describer.look();
     }
-    // One at a time: in large clusters a document is large.
-    let _turn = ONE.acquire().await;
-    document(describer.text(rows))
+    let shared = if rows { &answers.node_with_rows } else { &answers.node };
+    document(shared.get(|| answers.describer.text(rows)).await)
 }
 
 async fn nothing_here() -> Response {
@@ -51,8 +71,11 @@ async fn nothing_here() -> Response {
 }
 
 /// The latest report: whoever reaches the port must not set the pace of the doctor's rounds.
-async fn findings(State(describer): State<Describer>) -> Response {
-    report(describer.report())
+async fn findings(State(answers): State<Answers>) -> Response {
+    match answers.describer.report() {
+        Some(report) => document(answers.findings.get(|| safe(&*report)).await),
+        None => none_yet(),
+    }
 }
 
 async fn fresh_findings(State(describer): State<Describer>) -> Response {
@@ -71,15 +94,16 @@ async fn routes(State(describer): State<Describer>) -> Response {
 }
 
 fn report(report: Option<Arc<Report>>) -> Response {
-    match report {
-        Some(report) => document(safe(&*report)),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response(),
-    }
+    report.map_or_else(none_yet, |report| document(safe(&*report)))
 }
 
-fn document(text: serde_json::Result<String>) -> Response {
+fn none_yet() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response()
+}
+
+fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
     match text {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text.into()).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
     }
 }
@@ -92,23 +116,4 @@ async fn read_only(request: Request, next: Next) -> Response {
         return response;
     }
     (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "the API only reads: use GET or HEAD\n").into_response()
-}
-
-/// Refuses requests that a page of another site makes (DNS rebinding).
-async fn own_name_only(State(describer): State<Describer>, request: Request, next: Next) -> Response {
-    let host = host(request.uri(), request.headers().get(header::HOST));
-    match host {
-        Some(host) if is_ours(&host, &describer.names()) => next.run(request).await,
-        host => {
-            let host = host.map_or("no host at all".to_owned(), |host| format!("the host {:?}", printable::value(&host)));
-            let text = format!("this request names {host}: use an address of this node, its name, or localhost\n");
-            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
-        }
-    }
-}
-
-/// The host that a request names. One in its target counts before the header.
-fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
-    let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    target.authority().map(ToString::to_string).or_else(header)
 }

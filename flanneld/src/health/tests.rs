@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -144,6 +144,24 @@ async fn answers() {
 
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(2), task).await.unwrap().unwrap();
+}
+
+/// A page of another site can point its own name at this host; kubelet and Prometheus use whatever name they have.
+#[tokio::test]
+async fn foreign_host_gets_the_probes_and_no_status() {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let address = server.address().unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.serve(stop.clone()));
+    for (path, code) in [("/healthz", 200), ("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/status", 421)] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n").as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
+    }
+    stop.cancel();
+    task.await.unwrap();
 }
 
 #[tokio::test]

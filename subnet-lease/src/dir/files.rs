@@ -12,9 +12,10 @@ use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -178,6 +179,10 @@ impl Files {
     fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
         let path = self.path(LOCK);
         let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT).map_err(|error| Trouble::failed("open", &path, &error))?;
+        // Who can read the file can lock it. A file of another owner is that one's choice.
+        if file.metadata().is_ok_and(|meta| meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()) {
+            let _ = file.set_permissions(Permissions::from_mode(0o600));
+        }
         let begun = Instant::now();
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

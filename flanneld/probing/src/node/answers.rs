@@ -20,7 +20,8 @@ impl Node {
         // Another node at that address is answered, but is not the peer.
         let is_peer = !known || header.from == who;
         // A flood in the name of a peer leaves answers for the peer itself.
-        let spare = !(is_peer && peer.tokens.take(body));
+        let sure = is_peer && peer.tokens.take(body);
+        let spare = !sure;
         if !self.answers.1.take(datagram.from, now.at, spare) || !self.answers.0.take_one(now.at, spare) {
             self.traffic.limited += 1;
             return None;
@@ -28,16 +29,22 @@ impl Node {
         let ipv6 = key.addr().is_ipv6();
         let own = self.itself.who(ipv6)?;
         self.traffic.questions += 1;
+        // A pod with raw sockets can write a peer's address, and can compute its number. Peers of older versions have no tokens.
+        let counts = !is_peer || sure || !peer.tokens.is_sure();
         let mut heard = if is_peer { peer.heard_at } else { (None, None) };
         match datagram.way {
+            _ if !counts => {}
             Way::Overlay => heard.0 = Some(datagram.at),
             Way::Beside => heard.1 = Some(datagram.at),
         }
-        if is_peer {
+        if is_peer && counts {
             peer.heard_at = heard;
             if peer.answers_at.is_none() {
                 peer.answers_at = body.answers_at.filter(|ip| peer.target.overlay_addresses().contains(ip));
             }
+        }
+        if is_peer {
+            // It learns the token by what is asked.
             self.look_into(now, key);
         }
         let age = |at: Option<Duration>| at.map(|at| u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1));

@@ -30,6 +30,11 @@ impl Tokens {
         sure
     }
 
+    /// Whether the peer has repeated the token once: from then on, what does not repeat it is not the peer's.
+    pub fn is_sure(&self) -> bool {
+        self.sure.is_some()
+    }
+
     /// What a question repeats: by turns what is sure and what came last, since a peer that has started anew has another one. `random` is the nonce.
     pub fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)

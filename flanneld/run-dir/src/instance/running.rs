@@ -1,7 +1,9 @@
 //! The daemons that run in this network namespace, and the resources they hold.
 
 use super::lock_path;
-use super::sockets::{GUARDS, SOCKETS, TAKEN, listener, named, peer, process, sockets};
+use super::names::{self, Name};
+use super::sockets::{SOCKETS, TAKEN, listener, peer, process, sockets};
+use super::taken::{guards, number};
 use crate::regular;
 use ipnet::IpNet;
 use nix::errno::Errno;
@@ -13,7 +15,7 @@ use std::path::Path;
 
 /// The networks served by our daemons in this network namespace: one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
-    sockets().iter().map(|name| networks_of(name)).collect()
+    sockets().iter().map(|name| networks_of(name.base())).collect()
 }
 
 /// The resources of the daemons in this network namespace that serve none of the given networks.
@@ -32,17 +34,18 @@ pub struct Beside {
 /// Finds the daemons that serve none of these networks.
 pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     let mut sockets = sockets();
-    sockets.retain(|name| networks_of(name).is_disjoint(networks));
+    sockets.retain(|name| networks_of(name.base()).is_disjoint(networks));
     // A resource whose owner's pid cannot be read may be theirs: it stays.
-    let pid = |name: &String| peer(name.as_bytes()).map(|peer| peer.pid());
+    let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid());
     let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
-    let theirs = |start: &str| named(start).into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
-    let devices = format!("{TAKEN}device/");
+    let theirs = |names: Vec<Name>| names.into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
+    let start = format!("{TAKEN}device/");
+    let devices = theirs(names::named(&start, "which would have kept a device"));
     Beside {
-        networks: sockets.iter().flat_map(|name| networks_of(name)).collect(),
-        devices: theirs(&devices).iter().filter_map(|name| Some(name.strip_prefix(&devices)?.to_owned())).collect(),
-        guards: theirs(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect(),
-        who: sockets.iter().map(|name| listener(name.as_bytes())).collect(),
+        networks: sockets.iter().flat_map(|name| networks_of(name.base())).collect(),
+        devices: devices.iter().filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned())).collect(),
+        guards: theirs(guards()).iter().filter_map(number).collect(),
+        who: sockets.iter().map(listener).collect(),
     }
 }
 
@@ -68,7 +71,7 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
 
 /// Describes the daemons that run in this network namespace: ours found by socket and lock, Go flannel's by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
-    let mut found: Vec<String> = sockets().iter().map(|name| listener(name.as_bytes())).collect();
+    let mut found: Vec<String> = sockets().iter().map(listener).collect();
     found.extend(holder(subnet_file));
     found.extend(named_so().into_iter().map(process));
     found.sort();
@@ -78,7 +81,7 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
 
 /// Whether another implementation of flanneld runs here: a process of that name without one of our sockets.
 pub fn foreign_flanneld() -> bool {
-    let ours = inodes();
+    let ours: BTreeSet<u32> = sockets().iter().map(|name| name.inode).collect();
     let has = |pid: &i32| {
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
@@ -87,13 +90,7 @@ pub fn foreign_flanneld() -> bool {
     named_so().iter().any(|pid| !has(pid))
 }
 
-/// The inodes of our daemons' sockets in this network namespace.
-fn inodes() -> BTreeSet<u64> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
-    table.lines().filter_map(|line| line.split_once(&format!(" @{SOCKETS}"))?.0.split_whitespace().next_back()?.parse().ok()).collect()
-}
-
-/// Other processes in this network namespace whose program is called flanneld.
+/// Other processes of root or of this user in this network namespace whose program is called flanneld.
 fn named_so() -> Vec<i32> {
     let here = std::fs::read_link("/proc/thread-self/ns/net").ok();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -102,7 +99,11 @@ fn named_so() -> Vec<i32> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         // One that may not be looked at counts as here: whoever asks is about to take its rules away.
         let there = || std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        // Any user can name a program so.
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse::<u32>().ok());
         comm.trim() == "flanneld"
+            && user.is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
             && here.is_some()
             && there().map_or_else(|error| error.kind() == std::io::ErrorKind::PermissionDenied, |there| Some(there) == here)
     };

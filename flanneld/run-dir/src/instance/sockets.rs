@@ -1,5 +1,6 @@
 //! Abstract sockets by which the daemons in a network namespace discover each other. They vanish when their process ends.
 
+use super::names::{self, Name};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt};
 use std::os::fd::AsRawFd;
@@ -14,25 +15,14 @@ pub const LENT: &str = "flannel-rs.lent/";
 /// Prefix of the names of the sockets for guard slots.
 pub const GUARDS: &str = "flannel-rs.guard/";
 
-/// The names of our daemons' sockets in this network namespace.
-pub fn sockets() -> Vec<String> {
-    named(SOCKETS)
-}
-
-/// The names of the abstract sockets in this network namespace with a given prefix.
-pub fn named(start: &str) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
-    // A name may contain blanks: two networks are joined by " and ".
-    let names = table.lines().filter_map(|line| line.split_once(&format!(" @{start}")).map(|(_, rest)| format!("{start}{rest}")));
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names.dedup();
-    names
+/// The sockets of our daemons in this network namespace.
+pub fn sockets() -> Vec<Name> {
+    names::named(SOCKETS, "which would have passed for a daemon of that network")
 }
 
 /// Describes the process that listens on a socket.
-pub fn listener(name: &[u8]) -> String {
-    match peer(name).map(|peer| peer.pid()) {
+pub fn listener(name: &Name) -> String {
+    match peer(name.raw.as_bytes()).map(|peer| peer.pid()) {
         Some(pid) if pid > 0 => process(pid),
         Some(_) => "a process in another pid namespace".to_owned(),
         None => "its pid cannot be read".to_owned(),
@@ -56,11 +46,11 @@ pub fn process(pid: i32) -> String {
 }
 
 /// Describes the owner of a socket and the network it serves.
-pub fn owner(name: &[u8]) -> String {
-    let Some(pid) = peer(name).map(|peer| peer.pid()).filter(|pid| *pid > 0) else { return listener(name) };
-    let same = |socket: &&String| peer(socket.as_bytes()).is_some_and(|peer| peer.pid() == pid);
-    match sockets().iter().find(same).and_then(|socket| socket.strip_prefix(SOCKETS)?.rsplit_once('/')) {
-        Some((network, _)) => format!("{}, network {network}", process(pid)),
-        None => process(pid),
+pub fn owner(name: &Name) -> String {
+    let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0);
+    let Some(own) = pid(name) else { return listener(name) };
+    match sockets().iter().find(|socket| pid(socket) == Some(own)).and_then(|socket| socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')) {
+        Some((network, _)) => format!("{}, network {network}", process(own)),
+        None => process(own),
     }
 }

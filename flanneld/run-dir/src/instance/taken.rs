@@ -2,12 +2,15 @@
 
 use super::InstanceError;
 use super::lent;
-use super::sockets::{GUARDS, TAKEN, named, owner};
+use super::names::{Denied, Name, hold, named};
+use super::sockets::{GUARDS, TAKEN, owner};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use subnet_lease::Subnets;
+
+/// What a claim of another user would have done.
+const STOPPED: &str = "which would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,14 +48,10 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     const PORT: &str = "set another Port (ListenPort with wireguard) in the Backend of one network configuration";
     let mut sockets = Vec::new();
     let mut bind = |what: String, name: String, remedy| {
-        let host = |why| InstanceError::Host { what: format!("binding the abstract socket of {what}"), why };
-        let name = format!("{TAKEN}{name}");
-        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).map_err(host)?) {
+        match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(InstanceError::Taken { what, holder: owner(name.as_bytes()), remedy });
-            }
-            Err(error) => return Err(host(error)),
+            Err(Denied::Held(holder)) => return Err(InstanceError::Taken { what, holder: owner(&holder), remedy }),
+            Err(Denied::Host(why)) => return Err(InstanceError::Host { what: format!("binding the abstract socket of {what}"), why }),
         }
         Ok(())
     };
@@ -69,22 +68,12 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     for port in &wants.ports {
         let what = format!("UDP port {port}");
         let alone = format!("port/{port}/alone");
-        let other = |names: &[String]| names.iter().find(|name| name.starts_with(&format!("{TAKEN}port/{port}/"))).cloned();
-        let taken = |name: String| InstanceError::Taken { what: what.clone(), holder: owner(name.as_bytes()), remedy: PORT };
+        let is_alone = |held: &Name| held.base().strip_prefix(TAKEN) == Some(&alone);
         // Claim first, then check: of two daemons that start at once, at most one proceeds.
-        if wants.shares_ports {
-            bind(what.clone(), format!("port/{port}/{networks}"), PORT)?;
-            let alone = format!("{TAKEN}{alone}");
-            if named(TAKEN).contains(&alone) {
-                return Err(taken(alone));
-            }
-        } else {
-            bind(what.clone(), alone.clone(), PORT)?;
-            let mut names = named(TAKEN);
-            names.retain(|name| *name != format!("{TAKEN}{alone}"));
-            if let Some(name) = other(&names) {
-                return Err(taken(name));
-            }
+        let name = if wants.shares_ports { format!("port/{port}/{networks}") } else { alone.clone() };
+        bind(what.clone(), name, PORT)?;
+        if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED).into_iter().find(|held| is_alone(held) == wants.shares_ports) {
+            return Err(InstanceError::Taken { what, holder: owner(&holder), remedy: PORT });
         }
         lent::ask_back(*port);
     }
@@ -98,18 +87,28 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     let host = |why| InstanceError::Host { what: "binding the abstract socket of the port's guard".to_owned(), why };
     for number in 0..u16::MAX {
-        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{GUARDS}{number}")).map_err(host)?) {
+        match hold(&format!("{GUARDS}{number}"), "which would have taken the number of a guard") {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(host(error)),
+            Err(Denied::Held(_)) => {}
+            Err(Denied::Host(why)) => return Err(host(why)),
         }
     }
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
+/// The sockets of the guard slots of all our daemons in this network namespace.
+pub(super) fn guards() -> Vec<Name> {
+    named(GUARDS, "which would have kept a guard without a daemon")
+}
+
+/// The number in the name of a guard slot.
+pub(super) fn number(name: &Name) -> Option<u16> {
+    name.base().strip_prefix(GUARDS)?.parse().ok()
+}
+
 /// The guard slots of all our daemons in this network namespace.
 pub fn guard_slots() -> BTreeSet<u16> {
-    named(GUARDS).iter().filter_map(|name| name.strip_prefix(GUARDS)?.parse().ok()).collect()
+    guards().iter().filter_map(number).collect()
 }
 
 #[cfg(test)]
@@ -117,6 +116,38 @@ mod tests {
     use super::super::lent::{borrow, tunnel_on};
     use super::*;
     use subnet_lease::Dual;
+
+    #[test]
+    fn names_held_by_another_user_take_no_port_no_device_and_no_guard_slot() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        const PORT: u16 = 61_475;
+        let wants =
+            |shares_ports| Wants { devices: vec!["fl-test.7".to_owned()], tunnels: vec!["VNI 61475".to_owned()], ports: vec![PORT], shares_ports };
+        let network = Dual::V4("10.94.0.0/16".parse().unwrap());
+        let taken = |name: &str| format!("{TAKEN}{name}");
+        let lent = format!("{}{PORT}/{}", super::super::sockets::LENT, std::process::id());
+        let names =
+            [taken("network/10.94.0.0/16"), taken("tunnel/VNI 61475"), taken("device/fl-test.7"), taken("port/61475/alone"), taken("port/61475/x")];
+        let names: Vec<&str> = names.iter().map(String::as_str).chain([lent.as_str()]).collect();
+        let free = take_guard_slot().unwrap().number;
+        let guard = format!("{GUARDS}{free}");
+        let _squat = super::super::tests::held_by_nobody(&names.into_iter().chain([guard.as_str()]).collect::<Vec<_>>());
+        assert_eq!(tunnel_on(PORT), None);
+        assert!(!guard_slots().contains(&free));
+        let slot = take_guard_slot().unwrap();
+        assert!(slot.number <= free && guard_slots().contains(&slot.number));
+        let listener = borrow(PORT).unwrap();
+        for shares_ports in [true, false] {
+            let taken = take(&network, &wants(shares_ports)).unwrap();
+            listener.accept().unwrap();
+            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
+            let error = take(&network, &wants(shares_ports)).unwrap_err();
+            assert!(matches!(error, InstanceError::Taken { .. }), "{error}");
+            drop(taken);
+        }
+    }
 
     #[test]
     fn a_tunnel_asks_for_its_port() {

@@ -24,6 +24,8 @@ async fn start_with(times: Times) -> Server {
     let router = Router::new()
         .route("/", get(async || "well"))
         .route("/never", get(async || std::future::pending::<()>().await))
+        // More than a client's buffers take, and less than the kernel would by default.
+        .route("/some", get(async || "x".repeat(100_000)))
         .route("/big", get(move || std::future::ready(big.clone())));
     let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -136,5 +138,50 @@ async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
     server.stop.cancel();
     let (half, big) = tokio::join!(rest(half), rest(big));
     assert_eq!((half.len(), big.len() > 32 << 20), (0, true), "{}", big.len());
+    server.end().await;
+}
+
+/// Bytes that the kernel keeps for clients of a port of 127.0.0.1, and connections that no process has any more.
+fn kept(port: u16) -> (usize, usize) {
+    let local = format!("0100007F:{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours: Vec<(usize, bool)> = lines
+        .filter(|columns| columns.get(1) == Some(&local.as_str()) && columns[3] != "0A" && columns[3] != "06")
+        .map(|columns| (usize::from_str_radix(columns[4].split(':').next().unwrap(), 16).unwrap(), columns[9] == "0"))
+        .collect();
+    (ours.iter().map(|(bytes, _)| bytes).sum(), ours.iter().filter(|(bytes, orphan)| *orphan && *bytes > 0).count())
+}
+
+/// Three hundred clients ask for a large answer and read none of it, or all but the end of it.
+#[tokio::test]
+async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time() {
+    const KEPT: usize = 16 << 20;
+    let server = start_with(Times { answer: Duration::from_secs(2), ..Times::default() }).await;
+    let port = server.address.port();
+    let mut clients = Vec::new();
+    let mut most = 0;
+    for number in 0..300 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // What is in a client's own buffers is the client's.
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(server.address).await.unwrap();
+        client.write_all(format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", ["big", "some"][number % 2]).as_bytes()).await.unwrap();
+        if number % 3 == 0 {
+            client.shutdown().await.unwrap();
+        }
+        clients.push(client);
+        most = most.max(kept(port).0);
+    }
+    assert!(tokio::time::timeout(LONG, ask(server.address)).await.unwrap().ends_with("well"));
+    most = most.max(kept(port).0);
+    // The kernel's own needs are as much again.
+    assert!(most > 0 && 2 * most < KEPT, "{most}");
+    let deadline = Instant::now() + LONG;
+    while kept(port).0 > 0 {
+        assert!(Instant::now() < deadline, "{:?}", kept(port));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(clients);
     server.end().await;
 }

@@ -173,3 +173,16 @@ fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
     }
     assert!(subnets.join(".10.5.8.0-24.0123456789abcdef").symlink_metadata().is_ok(), "a link is not ours");
 }
+
+#[test]
+fn lock_is_closed_to_other_users_who_could_hold_it_by_reading() {
+    let bed = bed();
+    let lock = bed.root().join("subnets").join(LOCK);
+    for left in [None, Some(0o644)] {
+        if let Some(mode) = left {
+            fs::set_permissions(&lock, Permissions::from_mode(mode)).unwrap();
+        }
+        bed.put().unwrap();
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600, "{left:?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The names of abstract sockets in this network namespace, with the users who made the sockets (unix_diag).
+//!
+//! Any user can bind any name. A name that neither root nor this user made proves nothing.
+
+use super::sockets::peer;
+use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
+use nix::sys::time::TimeVal;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, PoisonError};
+
+/// Separates a name from what makes it unique, where another user holds the plain name. No device, port or network contains it.
+const MARK: &str = "//";
+/// Ignored names that one process logs. Others can make any number.
+const LOGGED: usize = 16;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST_DUMP: u16 = 0x301;
+const UDIAG_SHOW_NAME: u32 = 0x1;
+const UDIAG_SHOW_UID: u32 = 0x40;
+const UNIX_DIAG_NAME: u16 = 0;
+const UNIX_DIAG_UID: u16 = 7;
+/// Lengths of `struct nlmsghdr` and `struct unix_diag_msg`.
+const HEADER: usize = 16;
+const MESSAGE: usize = 16;
+
+/// An abstract socket with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name as the kernel has it.
+    pub raw: String,
+    /// The user who made the socket; `None` before Linux 5.3.
+    uid: Option<u32>,
+    /// The inode of the socket.
+    pub inode: u32,
+}
+
+impl Name {
+    /// The name without what made it unique.
+    pub fn base(&self) -> &str {
+        self.raw.split_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
+    }
+
+    /// The user who made the socket, if the kernel tells.
+    fn user(&self) -> Option<u32> {
+        self.uid.or_else(|| peer(self.raw.as_bytes()).map(|peer| peer.uid()))
+    }
+
+    /// Whether root or the user of this process made it. A user that this user namespace does not map is neither.
+    fn is_ours(&self) -> bool {
+        self.user().is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
+    }
+
+    /// Logs once that this name of another user has no effect, and which one it would have had.
+    fn ignore(&self, effect: &str) {
+        static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= LOGGED || !logged.insert(self.raw.clone()) {
+            return;
+        }
+        let pid = peer(self.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0).or_else(|| process_with(self.inode));
+        let program = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+        let program = program.as_deref().map_or("unknown", str::trim);
+        let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+        let uid = self.user().map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+        let name = &self.raw;
+        tracing::warn!(name, pid, program, uid, "ignoring an abstract socket of another user, {effect}");
+    }
+}
+
+/// The process that has a socket open.
+fn process_with(inode: u32) -> Option<i32> {
+    let target = format!("socket:[{inode}]");
+    let pids = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|file| file.as_os_str() == target.as_str())
+    };
+    { pids }.find(has)
+}
+
+/// The sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect that these would have.
+pub fn named(start: &str, effect: &str) -> Vec<Name> {
+    let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
+    others.iter().for_each(|name| name.ignore(effect));
+    ours
+}
+
+/// Why a name cannot be held.
+#[derive(Debug)]
+pub enum Denied {
+    /// Another daemon holds it.
+    Held(Name),
+    /// The socket cannot be made.
+    Host(io::Error),
+}
+
+/// Holds a name as long as the listener lives. Where another user holds the plain name, holds a unique one that begins with it.
+///
+/// # Errors
+/// Another daemon holds the name, or the socket cannot be made.
+pub fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
+    let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
+    let mut raw = name.to_owned();
+    let listener = match listen(&raw) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if let Some(holder) = held_by(name, None, effect) {
+                return Err(Denied::Held(holder));
+            }
+            raw = format!("{name}{MARK}{:016x}", rand::random::<u64>());
+            listen(&raw)
+        }
+        first => first,
+    };
+    let listener = listener.map_err(Denied::Host)?;
+    // Claim first, then check: of two daemons that start at once, at most one proceeds.
+    match held_by(name, Some(&raw), effect) {
+        Some(holder) => Err(Denied::Held(holder)),
+        None => Ok(listener),
+    }
+}
+
+/// The socket of another daemon with this name.
+fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
+    let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
+    let (ours, others): (Vec<Name>, Vec<Name>) = all(name).into_iter().filter(is).partition(Name::is_ours);
+    // A unique name of another user stops nobody.
+    others.iter().filter(|held| held.raw == name).for_each(|held| held.ignore(effect));
+    ours.into_iter().next()
+}
+
+/// All sockets whose names have a prefix, sorted by name.
+pub fn all(start: &str) -> Vec<Name> {
+    let mut names = dump(start).unwrap_or_else(|_| table(start));
+    names.sort_by(|a, b| a.raw.cmp(&b.raw));
+    names.dedup_by(|a, b| a.raw == b.raw);
+    names
+}
+
+/// The kernel's answer to a dump of all sockets (sock_diag(7)).
+fn dump(start: &str) -> io::Result<Vec<Name>> {
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+    // The kernel answers at once, or not at all.
+    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimeout, &TimeVal::new(2, 0))?;
+    let mut request = Vec::with_capacity(40);
+    request.extend(40u32.to_ne_bytes());
+    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
+    request.extend([0; 8]);
+    // The family, the protocol and padding; then all states, any inode, what to show, any cookie.
+    request.extend([1, 0, 0, 0]);
+    for word in [u32::MAX, 0, UDIAG_SHOW_NAME | UDIAG_SHOW_UID, u32::MAX, u32::MAX] {
+        request.extend(word.to_ne_bytes());
+    }
+    sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let mut names = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        let mut rest = buffer.get(..length).unwrap_or_default();
+        while let Some((kind, body, after)) = item(rest, 4, HEADER) {
+            match kind {
+                NLMSG_DONE => return Ok(names),
+                NLMSG_ERROR => return Err(io::Error::from(io::ErrorKind::Unsupported)),
+                _ => names.extend(name_in(body, start)),
+            }
+            rest = after;
+        }
+    }
+}
+
+/// The name in a message about a socket.
+fn name_in(message: &[u8], start: &str) -> Option<Name> {
+    let inode = u32::from_ne_bytes(message.get(4..8)?.try_into().ok()?);
+    let (mut raw, mut uid) = (None, None);
+    let mut rest = message.get(MESSAGE..)?;
+    while let Some((kind, body, after)) = item(rest, 2, 4) {
+        match kind {
+            // Abstract names begin with a zero, paths do not.
+            UNIX_DIAG_NAME => raw = body.strip_prefix(&[0]).and_then(|name| std::str::from_utf8(name).ok()).filter(|name| name.starts_with(start)),
+            UNIX_DIAG_UID => uid = body.try_into().ok().map(u32::from_ne_bytes),
+            _ => {}
+        }
+        rest = after;
+    }
+    Some(Name { raw: raw?.to_owned(), uid, inode })
+}
+
+/// The kind, the body and what follows of a message (whose length has four bytes) or an attribute (two).
+fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])> {
+    let length = match width {
+        4 => usize::try_from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)).ok()?,
+        _ => usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)),
+    };
+    let kind = u16::from_ne_bytes(bytes.get(width..width + 2)?.try_into().ok()?);
+    let after = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, bytes.get(header..length)?, after))
+}
+
+/// The same from /proc/net/unix, where the kernel has no unix_diag. Users are unknown.
+fn table(start: &str) -> Vec<Name> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    // A name may contain blanks: two networks are joined by " and ".
+    let name = |line: &str| {
+        let (head, rest) = line.split_once(&format!(" @{start}"))?;
+        let inode = head.split_whitespace().next_back()?.parse().ok()?;
+        Some(Name { raw: format!("{start}{rest}"), uid: None, inode })
+    };
+    table.lines().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_by_both_tables() {
+        let start = format!("flannel-rs.test/{}/", std::process::id());
+        let _held: Vec<UnixListener> = ["a", "b and c"].iter().map(|name| hold(&format!("{start}{name}"), "x").unwrap()).collect();
+        let (by_dump, by_table) = (dump(&start).unwrap(), table(&start));
+        let raw = |names: &[Name]| names.iter().map(|name| (name.raw.clone(), name.inode)).collect::<BTreeSet<_>>();
+        assert_eq!(raw(&by_dump), raw(&by_table));
+        assert_eq!(by_dump.len(), 2);
+        assert!(by_dump.iter().chain(&by_table).all(Name::is_ours), "{by_dump:?}");
+    }
+
+    #[test]
+    fn answers_of_the_kernel_are_read_without_panic_whatever_their_lengths() {
+        let answer: Vec<u8> = [36u32.to_ne_bytes().as_slice(), &20u16.to_ne_bytes(), &[0; 10], &[1; 16], &[8, 0, 7, 0, 1, 0, 0, 0]].concat();
+        for length in 0..answer.len() {
+            for value in [0, 1, 3, 255] {
+                let mut damaged = answer.get(..length).unwrap().to_vec();
+                damaged.push(value);
+                let _ = item(&damaged, 4, HEADER).map(|(_, body, _)| name_in(body, ""));
+                let _ = item(&damaged, 2, 4);
+            }
+        }
+    }
+}

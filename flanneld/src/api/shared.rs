@@ -1,0 +1,84 @@
+//! A document that many may ask for, and that is rendered seldom.
+
+use axum::body::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// The pause between two renderings of a document about the node and its peers. In large clusters one takes milliseconds.
+pub const DOCUMENT: Duration = Duration::from_secs(1);
+/// The pause between two renderings of the metrics, which name no peer.
+pub const METRICS: Duration = Duration::from_millis(100);
+
+/// A document. Who asks gets a text that was rendered after the question; who asks too soon after the last rendering waits, and shares the next
+/// one with everybody else who waits. A loop of requests therefore costs one rendering for each pause.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pause: Duration,
+    last: Arc<Mutex<Option<(Instant, Bytes)>>>,
+}
+
+impl Shared {
+    /// A document that is rendered at most once within `pause`.
+    pub fn new(pause: Duration) -> Self {
+        Self { pause, last: Arc::default() }
+    }
+
+    /// The text. `render` makes it.
+    ///
+    /// # Errors
+    /// Those of `render`, which the next one who asks tries again.
+    pub async fn get<E>(&self, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+        let asked = Instant::now();
+        // Fair: those who wait for the one who renders get what it rendered.
+        let mut last = self.last.lock().await;
+        if let Some((began, text)) = last.as_ref() {
+            if *began >= asked {
+                return Ok(text.clone());
+            }
+            tokio::time::sleep_until(*began + self.pause).await;
+        }
+        let began = Instant::now();
+        let text = Bytes::from(render()?);
+        *last = Some((began, text.clone()));
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn loop_of_requests_renders_once_a_pause_and_never_answers_with_what_was_before_the_question() {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let (shared, rendered) = (Shared::new(PAUSE), AtomicU32::new(0));
+        let render = || Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string());
+        let begun = Instant::now();
+        let ask = || async {
+            let before = rendered.load(Ordering::SeqCst);
+            let text = shared.get(render).await.unwrap();
+            assert!(std::str::from_utf8(&text).unwrap().parse::<u32>().unwrap() >= before);
+            text
+        };
+        assert_eq!(ask().await, "0");
+        for _ in 0..10 {
+            let (a, b, c) = tokio::join!(ask(), ask(), ask());
+            assert!(a == b && b == c && a.as_ptr() == c.as_ptr());
+        }
+        assert_eq!(rendered.load(Ordering::SeqCst), 11);
+        assert!(begun.elapsed() >= 10 * PAUSE);
+    }
+
+    #[tokio::test]
+    async fn reader_that_gives_up_leaves_the_document_to_the_next() {
+        let shared = Shared::new(DOCUMENT);
+        let get = || shared.get(|| Ok::<_, Infallible>("text".to_owned()));
+        get().await.unwrap();
+        assert!(tokio::time::timeout(DOCUMENT / 100, get()).await.is_err());
+        assert_eq!(tokio::time::timeout(60 * DOCUMENT, get()).await.unwrap().unwrap(), "text");
+    }
+}

@@ -1,0 +1,118 @@
+//! A connection whose unread answer costs little, and ends with it.
+
+// One ioctl, which nix has no safe wrapper for.
+#![allow(unsafe_code)]
+
+use socket2::SockRef;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
+use tokio_util::either::Either;
+
+/// What the kernel keeps of an answer (twice that, with its own needs). The default is megabytes on loopback.
+const SEND_BUFFER: usize = 32 * 1024;
+/// How often to check whether the client took the rest of its answer.
+const CHECK: Duration = Duration::from_millis(5);
+
+nix::ioctl_read_bad!(outstanding, libc::TIOCOUTQ, libc::c_int);
+
+/// A connection of a client. Closing it while the client has not taken its answer resets it: the kernel would otherwise keep the answer for
+/// minutes, and for any number of clients.
+#[derive(Debug)]
+pub struct Stream {
+    inner: Either<TcpStream, UnixStream>,
+    check: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stream {
+    /// Takes a connection that was just accepted.
+    pub fn new(inner: Either<TcpStream, UnixStream>) -> Self {
+        if let Either::Left(tcp) = &inner {
+            let socket = SockRef::from(tcp);
+            // Without them an answer that nobody reads costs more.
+            let _ = socket.set_send_buffer_size(SEND_BUFFER);
+            let _ = socket.set_linger(Some(Duration::ZERO));
+        }
+        Self { inner, check: None }
+    }
+
+    /// Whether the client is on this host: it came by the unix socket, or from a loopback address to one. A pod that is routed to 127.0.0.1 did
+    /// not.
+    pub fn is_local(&self) -> bool {
+        match &self.inner {
+            Either::Left(tcp) => {
+                [tcp.local_addr(), tcp.peer_addr()].into_iter().all(|end| end.is_ok_and(|end| end.ip().to_canonical().is_loopback()))
+            }
+            Either::Right(_) => true,
+        }
+    }
+
+    /// Whether the client has not acknowledged all that was written.
+    fn is_owed(&self) -> bool {
+        match &self.inner {
+            Either::Left(tcp) => owed(tcp.as_raw_fd()) > 0 && !matches!(tcp.take_error(), Ok(Some(_)) | Err(_)),
+            Either::Right(_) => false,
+        }
+    }
+}
+
+/// Bytes that were written and not acknowledged.
+fn owed(socket: RawFd) -> libc::c_int {
+    let mut count = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one c_int to a valid place.
+    match unsafe { outstanding(socket, &raw mut count) } {
+        Ok(_) => count,
+        Err(_) => 0,
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Either::Left(tcp) = &self.inner
+            && !self.is_owed()
+        {
+            // Nothing to lose: the connection ends as usual.
+            let _ = SockRef::from(tcp).set_linger(None);
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    /// Waits until the client has taken its answer: until then the connection keeps its place.
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.is_owed() {
+            let check = self.check.get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));
+            ready!(check.as_mut().poll(context));
+            self.check = None;
+        }
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
