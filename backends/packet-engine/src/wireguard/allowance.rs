@@ -89,7 +89,7 @@ mod tests {
         let start = Instant::now();
         let mut buckets = Allowances::new(start);
         // More sources than buckets, each without end.
-        let flood = |buckets: &mut Allowances, now| (0..50 * SLOTS as u128).filter(|n| buckets.take(1 << 40 | n / 5, now)).count();
+        let flood = |buckets: &mut Allowances, now| (0..50 * SLOTS as u128).filter(|n| buckets.take((1 << 40) + n / 5, now)).count();
         assert!(flood(&mut buckets, start) <= 5 * SLOTS);
         let full = (0..1000).filter(|n| !buckets.take(*n, start)).count();
         assert!(full > 900, "{full}");

@@ -171,6 +171,40 @@ fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     assert!(renewed >= 38, "{renewed} of 40 peers");
 }
 
+/// Somebody has many networks, and proved an address in each.
+#[test]
+fn peers_renew_while_many_networks_flood_with_their_cookies() {
+    let mut node = node();
+    let mut peers = Sender::peers(&node, 40);
+    let strangers: Vec<(SocketAddr, Vec<u8>)> = (0..30)
+        .map(|number| {
+            let address = SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1).into(), 9);
+            (address, Sender::new(200 + number as u8, &node, address).proven(&mut node))
+        })
+        .collect();
+    let renewed = renew(&mut node, &mut peers, 2, |node| {
+        for (address, message) in &strangers {
+            repeat(node, *address, message, FLOOD / strangers.len());
+        }
+    });
+    assert!(renewed >= 38, "{renewed} of 40 peers");
+}
+
+#[test]
+fn a_cookie_proves_an_address_with_its_port() {
+    let mut node = node();
+    let mut stranger = Sender::new(99, &node, elsewhere());
+    let message = stranger.proven(&mut node);
+    let snapshot = node.device.snapshot().clone();
+    let proof = |from: SocketAddr| snapshot.identity.as_ref().unwrap().proof(from, &message);
+    let mut damaged = message.clone();
+    damaged[100] ^= 1;
+    assert_eq!(proof(elsewhere()), Some(true));
+    assert_eq!(proof(SocketAddr::new(elsewhere().ip(), 2)), Some(false));
+    assert_eq!(proof(SocketAddr::new(ip("192.0.2.67"), 1)), Some(false));
+    assert_eq!(snapshot.identity.as_ref().unwrap().proof(elsewhere(), &damaged), None);
+}
+
 /// The thread has no processor for a while. What one address sends meanwhile leaves room for others.
 #[test]
 fn a_full_inbox_has_room_for_other_sources() {
