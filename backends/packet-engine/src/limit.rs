@@ -1,4 +1,4 @@
-//! Rate limits of ICMP errors: for all destinations together and for each one.
+//! Rate limits: of ICMP errors, for all destinations together and for each one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,20 +10,20 @@ const EACH: Rate = Rate::new(10, 10);
 /// Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
 const SLOTS: usize = 1024;
 
-/// A rate, as the spacing between errors. An error that is early by more than `slack` is refused.
-struct Rate {
+/// A rate, as the spacing between events. An event that is early by more than `slack` is refused.
+pub(crate) struct Rate {
     spacing: u64,
     slack: u64,
 }
 
 impl Rate {
-    const fn new(per_second: u64, burst: u64) -> Self {
+    pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
         let spacing = 1_000_000_000 / per_second;
         Self { spacing, slack: spacing * (burst - 1) }
     }
 
-    /// The time of the next error after one at `now`. None if it is too early. Zero as `turn` is a full bucket.
-    fn take(&self, turn: u64, now: u64) -> Option<u64> {
+    /// The time of the next event after one at `now`. None if it is too early. Zero as `turn` is a full bucket.
+    pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
     }
@@ -66,7 +66,7 @@ impl Buckets {
 }
 
 /// The finalizer of splitmix64.
-fn mix(mut bits: u64) -> u64 {
+pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

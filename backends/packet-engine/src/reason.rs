@@ -76,6 +76,8 @@ reasons! {
     SendFailed = "send_failed",
     /// The TUN device refused the packet.
     WriteFailed = "write_failed",
+    /// More handshakes from one source than it may have.
+    HandshakeLimit = "handshake_limit",
 }
 
 impl Reason {
@@ -115,6 +117,9 @@ impl Reason {
             Reason::Replayed => "it was received before or is too old: the network repeats or delays packets, or somebody does",
             Reason::BadHandshake => {
                 "its sender has another public key of this node than the present one, or is none of the cluster's; compare the preshared keys too"
+            }
+            Reason::HandshakeLimit => {
+                "its sender begins more handshakes than a source may while there are many: check who sends to this port from that address"
             }
             Reason::HandshakeFlood => "there are more handshakes than this node can answer: check who sends to this port",
             Reason::NoEndpoint

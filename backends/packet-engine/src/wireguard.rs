@@ -4,6 +4,9 @@
 //! [`Device`] is set up like the kernel's: a private key, peers, allowed IPs, while packets flow. Threads that move packets use what it published
 //! last, and lock one peer for a run of packets. Everything slow, handshakes above all, is left to [`Device::work`], which one thread calls.
 
+mod admission;
+mod allowance;
+mod copies;
 mod device;
 mod handshake;
 mod identity;

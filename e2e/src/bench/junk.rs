@@ -26,10 +26,10 @@ const TIME: Duration = Duration::from_secs(2);
 const TRIES: usize = 5;
 /// Different messages, which are sent again and again.
 const MESSAGES: usize = 256;
-const VOLLEY: usize = 64;
+pub const VOLLEY: usize = 64;
 /// The length of an initiation, and of what its sender signs with the receiver's public key.
-const INITIATION: usize = 148;
-const DROPPED: &str = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
+pub const INITIATION: usize = 148;
+pub const DROPPED: &str = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
 /// Initiations of strangers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
 /// that it knows no such peer.
@@ -57,7 +57,7 @@ fn noise() -> Vec<Vec<u8>> {
 }
 
 /// Sends them until `stop`, as fast as one processor can; how many a second.
-fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
+pub fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     while !stop.load(Relaxed) {

@@ -26,11 +26,11 @@ pub const PORT: u16 = 51820;
 const DATA: u8 = 4;
 /// When all have a session, it is measured for so long.
 const WINDOW: Duration = Duration::from_secs(20);
-const NET_CONF: &str =
+pub const NET_CONF: &str =
     r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
 /// The private key of a peer.
-fn secret(number: u32) -> StaticSecret {
+pub fn secret(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
         *first = number.to_be_bytes();
@@ -38,7 +38,7 @@ fn secret(number: u32) -> StaticSecret {
     StaticSecret::from(bytes)
 }
 
-fn value(number: u32) -> String {
+pub fn value(number: u32) -> String {
     let key = STANDARD.encode(PublicKey::from(&secret(number)));
     lease(number, public(number), "wireguard", &format!("{{\"PublicKey\":\"{key}\",\"Port\":{PORT}}}"))
 }

@@ -22,6 +22,8 @@ mod kube;
 mod load;
 #[path = "../bench/probing.rs"]
 mod probing;
+#[path = "../bench/renewals.rs"]
+mod renewals;
 #[path = "../bench/scale.rs"]
 mod scale;
 #[path = "../bench/table.rs"]
@@ -47,6 +49,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --nodes=N           this many Nodes of Kubernetes, and nothing else
   --probing           what probes cost and how soon they tell, and nothing else
   --wireguard         what WireGuard's peers and junk cost, and nothing else
+  --renewals          WireGuard's sessions renewed beside a flood of handshakes, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier
@@ -75,6 +78,8 @@ struct Order {
     nodes: u32,
     probing: bool,
     wireguard: bool,
+    /// Of WireGuard the renewals only.
+    renewals: bool,
     packets: bool,
     plan: datapath::Plan,
 }
@@ -84,6 +89,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
     let (mut cni, mut nodes, mut probing, mut wireguard) = (CNI_ROUNDS, kube::NODES, true, true);
+    let mut renewals = false;
     for arg in arguments {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
@@ -99,6 +105,10 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
             "--cni" => (sizes, heal, packets, nodes, probing, wireguard) = (Vec::new(), false, false, 0, false, false),
             "--probing" => (sizes, heal, packets, cni, nodes, wireguard) = (Vec::new(), false, false, 0, 0, false),
             "--wireguard" => (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, 0, false),
+            "--renewals" => {
+                (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, 0, false);
+                renewals = true;
+            }
             "--metrics" => plan.metrics = true,
             "--streams" => plan.streams_only = true,
             "--no-ladder" => plan.ladder = false,
@@ -123,7 +133,8 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, packets, plan }))
+    ensure!(!(markdown && renewals), "--renewals is a part of a section: --markdown would write it in place of all of --wireguard");
+    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewals, packets, plan }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -167,7 +178,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, packets, plan }: Order) -> Result<()> {
+fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewals, packets, plan }: Order) -> Result<()> {
     let (mut table, mut cluster) = (Table::default(), Table::default());
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -187,11 +198,15 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, packet
         probing::measure(&mut mesh)?;
     }
     let mut secret = Table::default();
-    if wireguard {
+    if wireguard && !renewals {
         eprintln!("wireguard: {} peers", wireguard::PEERS);
         wireguard::measure(&mut secret)?;
         eprintln!("wireguard: junk handshakes");
         junk::measure(&mut secret)?;
+    }
+    if wireguard {
+        eprintln!("wireguard: renewals beside a flood of handshakes");
+        renewals::measure(&mut secret)?;
     }
     let secret = (!secret.is_empty()).then(|| secret.markdown());
     let mesh = (!mesh.is_empty()).then(|| mesh.markdown());

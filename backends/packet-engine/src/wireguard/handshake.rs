@@ -1,5 +1,6 @@
-//! Handshake messages: what is no message for us is dropped before any curve operation.
+//! Handshake messages: a copy, or what is no message for us, is dropped before any curve operation.
 
+use super::admission::{Admission, Refusal};
 use super::device::Device;
 use super::identity::Identity;
 use super::link::Link;
@@ -11,40 +12,104 @@ use super::work::Send;
 use crate::counters::add;
 use crate::reason::Reason;
 use boringtun::noise::handshake::parse_handshake_anon;
-use boringtun::noise::{Packet, TunnResult};
+use boringtun::noise::{Packet, Tunn, TunnResult};
 use std::time::{Duration, Instant};
 
 /// A peer's initiations are answered at most this often, as in the kernel: each costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
-    /// Handles a handshake message.
-    pub(super) fn handshake(&self, message: &Message, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let Some(identity) = &snapshot.identity else { return self.counters.received.dropped(Reason::NoSession) };
-        if let Err(reason) = self.shake(message, snapshot, identity, now, buffer, send) {
+    /// Decides about an initiation, before any curve operation. `cookies` are those that strangers can still get in this round.
+    #[allow(clippy::too_many_arguments, reason = "one message, and the thread's tools")]
+    pub(super) fn admit(
+        &self,
+        mut message: Message,
+        admission: &mut Admission,
+        cookies: &mut usize,
+        snapshot: &Snapshot,
+        now: Instant,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) {
+        let received = &self.counters.received;
+        let Some(identity) = &snapshot.identity else { return received.dropped(Reason::NoSession) };
+        if admission.copies.has(message.bytes()) {
+            return received.dropped(Reason::Replayed);
+        }
+        let from = message.from.to;
+        let Some(proven) = identity.proof(from, message.bytes()) else { return received.dropped(Reason::BadHandshake) };
+        message.proven = proven;
+        match admission.admit(message, snapshot, now) {
+            Ok(()) => {}
+            Err(Refusal::Drop(reason)) => received.dropped(reason),
+            Err(Refusal::Prove) => {
+                if *cookies == 0 && !admission.is_peer(from, snapshot, now) {
+                    return received.dropped(Reason::HandshakeFlood);
+                }
+                *cookies = cookies.saturating_sub(1);
+                if let Err(reason) = self.demand_proof(&message, identity, buffer, send) {
+                    received.dropped(reason);
+                }
+            }
+        }
+    }
+
+    /// Handles an initiation whose turn has come.
+    pub(super) fn initiated(
+        &self,
+        message: &Message,
+        admission: &mut Admission,
+        snapshot: &Snapshot,
+        now: Instant,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) {
+        // A copy may have waited, too.
+        if admission.copies.has(message.bytes()) {
+            return self.counters.received.dropped(Reason::Replayed);
+        }
+        let done = self.shake(message, snapshot, now, buffer, send);
+        if matches!(done, Ok(true) | Err(Reason::Replayed)) {
+            admission.copies.remember(message.bytes());
+        }
+        if let Err(reason) = done {
             self.counters.received.dropped(reason);
         }
     }
 
-    fn shake(
+    /// Handles an answer to one of our messages.
+    pub(super) fn answered(
         &self,
-        message: &Message,
+        mut message: Message,
+        admission: &mut Admission,
         snapshot: &Snapshot,
-        identity: &Identity,
         now: Instant,
         buffer: &mut [u8],
         send: Send<'_>,
-    ) -> Result<(), Reason> {
-        let from = message.from;
-        identity.limiter.reset_count();
-        let packet = match identity.limiter.verify_packet(Some(from.ip()), message.bytes(), buffer) {
-            Ok(packet) => packet,
-            Err(TunnResult::WriteToNetwork(cookie)) => {
-                add(&self.counters.handshakes.cookies, usize::from(send(from, cookie)));
-                return Ok(());
-            }
-            Err(_) => return Err(Reason::BadHandshake),
-        };
+    ) {
+        let received = &self.counters.received;
+        let Some(identity) = &snapshot.identity else { return received.dropped(Reason::NoSession) };
+        let Some(proven) = identity.proof(message.from.to, message.bytes()) else { return received.dropped(Reason::BadHandshake) };
+        // A cookie has no MACs, and takes no curve operation.
+        message.proven = proven && message.is_response();
+        message.proven = admission.rank(&message, snapshot, now).is_some();
+        if let Err(reason) = self.shake(&message, snapshot, now, buffer, send) {
+            received.dropped(reason);
+        }
+    }
+
+    /// Sends a cookie, with which the sender of a message proves its address the next time.
+    fn demand_proof(&self, message: &Message, identity: &Identity, buffer: &mut [u8], send: Send<'_>) -> Result<(), Reason> {
+        // Whoever has one already used up what that is good for.
+        let cookie = identity.cookie(message.from.to, message.bytes(), buffer).ok_or(Reason::HandshakeLimit)?;
+        add(&self.counters.handshakes.cookies, usize::from(send(message.from, cookie)));
+        Ok(())
+    }
+
+    /// Handles a message. Returns whether it was accepted; if not, its sender has to prove its address first.
+    fn shake(&self, message: &Message, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) -> Result<bool, Reason> {
+        let identity = snapshot.identity.as_ref().ok_or(Reason::NoSession)?;
+        let packet = Tunn::parse_incoming_packet(message.bytes()).map_err(|_| Reason::BadHandshake)?;
         let peer = match &packet {
             Packet::HandshakeInit(init) => {
                 let half = parse_handshake_anon(&identity.private, &identity.public, init).map_err(|_| Reason::BadHandshake)?;
@@ -58,11 +123,23 @@ impl Device {
         if link.removed {
             return Err(Reason::UnknownPeer);
         }
-        match packet {
-            Packet::HandshakeInit(_) => self.answer(message, peer, &mut link, now, buffer, send),
-            Packet::HandshakeResponse(_) => self.complete(message, peer, &mut link, snapshot, now, buffer, send),
-            _ => self.cookie(message, &mut link, now, buffer, send),
+        if let Packet::PacketCookieReply(_) = packet {
+            return self.cookie(message, &mut link, now, buffer, send).map(|()| true);
         }
+        // Whoever sends what is refused in the name of a peer must not keep the peer out: the next with proof of an address is not refused for that.
+        if !message.proven && link.refused.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS) {
+            drop(link);
+            return self.demand_proof(message, identity, buffer, send).map(|()| false);
+        }
+        let done = match packet {
+            Packet::HandshakeInit(_) => self.answer(message, peer, &mut link, now, buffer, send),
+            _ => self.complete(message, peer, &mut link, snapshot, now, buffer, send),
+        };
+        // These cost curve operations under the lock.
+        if let Err(Reason::Replayed | Reason::BadTag) = done {
+            link.refused = Some(now);
+        }
+        done.map(|()| true)
     }
 
     /// Answers a peer's initiation. The endpoint stays: an initiation may be a copy; the first packet in the new session is not.

@@ -55,6 +55,8 @@ pub(super) struct Link {
     tries: Option<Instant>,
     /// When an initiation of the peer was answered last.
     pub(super) answered: Option<Instant>,
+    /// When a handshake message in its name was refused last, after curve operations.
+    pub(super) refused: Option<Instant>,
     /// The index of the session that the peer has to confirm with its first packet.
     pub(super) unconfirmed: Option<u32>,
     /// When packets were sealed or opened last.
@@ -107,6 +109,7 @@ impl Link {
             again: None,
             tries: None,
             answered: None,
+            refused: None,
             unconfirmed: None,
             used: now,
             kept: None,

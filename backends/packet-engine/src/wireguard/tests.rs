@@ -9,12 +9,13 @@ use crate::packet::Header;
 use crate::reason::Reason;
 use ipnet::IpNet;
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant, SystemTime};
 
+mod flood;
 mod laws;
 
 const MTU: u16 = 1420;
@@ -59,6 +60,8 @@ struct Node {
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
     /// How far its clock is ahead. The library has another clock.
     ahead: Duration,
+    /// When it stands still otherwise.
+    stopped: Option<Instant>,
 }
 
 impl Node {
@@ -74,6 +77,7 @@ impl Node {
             delivered: Vec::new(),
             sent: VecDeque::new(),
             ahead: Duration::ZERO,
+            stopped: None,
         };
         node.rekey(number);
         node
@@ -93,7 +97,7 @@ impl Node {
     }
 
     fn now(&self) -> Instant {
-        Instant::now() + self.ahead
+        self.stopped.unwrap_or_else(Instant::now) + self.ahead
     }
 
     /// Does all work that is due.
@@ -489,15 +493,19 @@ fn under_load_a_sender_has_to_prove_its_address() {
         a.device.change().remove_peer(&b.key);
         a.sent.clear();
     }
-    for _ in 0..60 {
-        for initiation in &valid {
-            assert_eq!(b.receives(elsewhere(), initiation), Ok(()));
+    // What waits is load, not what is worked off at once.
+    for (at_once, loads) in [(30, false), (300, true)] {
+        for _ in 0..6 {
+            for (port, initiation) in (1..).zip(valid.iter().cycle().take(at_once)) {
+                assert_eq!(b.receives(SocketAddr::new(elsewhere().ip(), port), initiation), Ok(()));
+            }
+            b.work();
         }
-        b.work();
+        assert_eq!(count(&b.device.counters.handshakes.cookies) > 0, loads);
     }
     let counters = &b.device.counters;
-    assert!(count(&counters.handshakes.cookies) > 0);
-    assert_eq!(counters.received.drops(Reason::UnknownPeer) + count(&counters.handshakes.cookies), 1800);
+    let dropped = counters.received.drops(Reason::UnknownPeer) + counters.received.drops(Reason::HandshakeFlood);
+    assert_eq!(dropped + count(&counters.handshakes.cookies), 6 * 330);
 }
 
 #[test]
@@ -512,8 +520,10 @@ fn what_waits_is_bounded() {
     let dropped: usize = (0..200).map(|_| sealer.park(&large)).sum();
     assert_eq!(dropped, 72, "128 stay");
     drop(sealer);
-    let left = (0..2000).filter(|_| a.receives(b.address, &[&1u32.to_le_bytes()[..], &[7; 144]].concat()) == Ok(())).count();
-    assert_eq!(left, 1024);
+    let mut left = |from: SocketAddr| usize::from(a.receives(from, &[&1u32.to_le_bytes()[..], &[7; 144]].concat()) == Ok(()));
+    assert_eq!((0..2000).map(|_| left(b.address)).sum::<usize>(), 128, "of one sender");
+    let many = (0..20_000).map(|n| left(SocketAddr::new(Ipv4Addr::from(0x0a00_0000 + n).into(), 1)));
+    assert_eq!(many.sum::<usize>(), 1024 - 128);
     a.device.change().remove_peer(&b.key);
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
 }

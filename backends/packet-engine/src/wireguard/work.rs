@@ -1,14 +1,20 @@
 //! The work beside the packet path, for one thread: handshake messages, peers that are due, peers to be greeted.
 
+use super::admission::Admission;
 use super::device::Device;
 use super::message::OVERHEAD;
 use super::pending::Message;
+use super::snapshot::Snapshot;
 use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Messages, visits and greetings in one round, so that none of them waits for all of another kind.
-const MESSAGES: usize = 32;
+/// Initiations, answers, visits and greetings in one round, so that none of them waits for all of another kind. A round is short, so that what
+/// arrives meanwhile finds room.
+const INITIATIONS: usize = 8;
+const ANSWERS: usize = 16;
+/// Cookies for strangers in one round. Each takes a call to the kernel.
+pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
 /// Ten greetings each ten milliseconds. Each costs three curve operations here and as many at the peer.
 const GREETINGS: usize = 10;
@@ -17,14 +23,24 @@ const PACE: Duration = Duration::from_millis(10);
 /// What the thread keeps between rounds.
 pub struct Worker {
     pub(super) buffer: Vec<u8>,
-    messages: Vec<Message>,
+    /// What was taken from the inboxes.
+    answers: Vec<Message>,
+    initiations: Vec<Message>,
+    admission: Admission,
     /// When peers may be greeted again.
     greet: Instant,
 }
 
 impl Default for Worker {
     fn default() -> Self {
-        Self { buffer: vec![0; usize::from(u16::MAX) + OVERHEAD], messages: Vec::with_capacity(MESSAGES), greet: Instant::now() }
+        let now = Instant::now();
+        Self {
+            buffer: vec![0; usize::from(u16::MAX) + OVERHEAD],
+            answers: Vec::new(),
+            initiations: Vec::new(),
+            admission: Admission::new(now),
+            greet: now,
+        }
     }
 }
 
@@ -54,12 +70,7 @@ impl Device {
 
     fn round(&self, now: Instant, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
         let snapshot = self.snapshot();
-        let mut messages = std::mem::take(&mut worker.messages);
-        self.pending.take(&mut messages);
-        for message in messages.drain(..) {
-            self.handshake(&message, &snapshot, now, &mut worker.buffer, send);
-        }
-        worker.messages = messages;
+        let busy = self.messages(now, worker, &snapshot, send);
         for _ in 0..VISITS {
             let Some((due, slot)) = self.pending.due(now) else { break };
             // The latest: whoever entered the peer saw it published.
@@ -86,6 +97,24 @@ impl Device {
             next = self.pending.next();
         }
         let greet = self.pending.greets().then_some(worker.greet);
-        next.into_iter().chain(greet).min()
+        next.into_iter().chain(greet).chain(busy.then_some(now)).min()
+    }
+
+    /// Handles some of the messages. Returns whether there are more.
+    pub(super) fn messages(&self, now: Instant, worker: &mut Worker, snapshot: &Snapshot, send: Send<'_>) -> bool {
+        self.pending.take(&mut worker.answers, &mut worker.initiations);
+        let Worker { buffer, answers, initiations, admission, .. } = worker;
+        for message in answers.drain(..answers.len().min(ANSWERS)) {
+            self.answered(message, admission, snapshot, now, buffer, send);
+        }
+        let mut cookies = COOKIES;
+        for message in initiations.drain(..) {
+            self.admit(message, admission, &mut cookies, snapshot, now, buffer, send);
+        }
+        for _ in 0..INITIATIONS {
+            let Some(message) = admission.next() else { break };
+            self.initiated(&message, admission, snapshot, now, buffer, send);
+        }
+        admission.is_waiting() || !answers.is_empty()
     }
 }

@@ -1,0 +1,99 @@
+//! How often a proven source may have a curve operation: a token bucket for each, in a table of fixed size.
+
+use crate::limit::{Rate, mix};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Initiations a second, and the burst, as in the kernel.
+const EACH: Rate = Rate::new(20, 5);
+/// Sources share buckets by hash, so that any number of them needs no more memory. Four pages of zeros until sources come.
+const SLOTS: usize = 4096;
+/// How long two sources share a bucket at most. A source that shares one with a flood has another before its sessions end.
+const SHARED: Duration = Duration::from_secs(20);
+
+/// Token buckets by source.
+pub(super) struct Allowances {
+    began: Instant,
+    seed: u64,
+    seeded: Duration,
+    turns: Box<[u64]>,
+}
+
+impl Allowances {
+    /// Full buckets.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { began: now, seed: rand::random(), seeded: Duration::ZERO, turns: vec![0; SLOTS].into() }
+    }
+
+    /// Takes a token of the source with this key. False if its bucket is empty.
+    pub(super) fn take(&mut self, key: u128, now: Instant) -> bool {
+        let now = now.saturating_duration_since(self.began);
+        if now.saturating_sub(self.seeded) >= SHARED {
+            self.seed = rand::random();
+            self.seeded = now;
+            self.turns.fill(0);
+        }
+        let slot = mix(mix(self.seed ^ (key >> 64) as u64) ^ key as u64) as usize % SLOTS;
+        let Some(turn) = self.turns.get_mut(slot) else { return false };
+        let next = EACH.take(*turn, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        *turn = next.unwrap_or(*turn);
+        next.is_some()
+    }
+}
+
+/// The key of whoever has an address: all of it with IPv4, the first 64 bits with IPv6, of which one host has the rest.
+pub(super) fn source(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits() >> 64 << 64 | 1 << 63,
+    }
+}
+
+/// The key of an address with its port.
+pub(super) fn exact(from: SocketAddr) -> u128 {
+    let bits = match from.ip() {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    bits ^ u128::from(from.port()) << 48
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_source_has_twenty_a_second_and_a_burst_of_five() {
+        let start = Instant::now();
+        let mut buckets = Allowances::new(start);
+        let taken = |buckets: &mut Allowances, from: u64, to: u64| {
+            (from..to).filter(|ms| buckets.take(source(ip("192.0.2.1")), start + Duration::from_millis(*ms))).count()
+        };
+        assert_eq!((taken(&mut buckets, 0, 1), taken(&mut buckets, 1, 10_001)), (1, 4 + 200));
+    }
+
+    #[test]
+    fn sources_are_addresses_with_ipv4_and_networks_of_64_bits_with_ipv6() {
+        assert_ne!(source(ip("192.0.2.1")), source(ip("192.0.2.2")));
+        assert_eq!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:1:ffff::2")));
+        assert_ne!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:2::1")));
+        assert_ne!(source(ip("::c000:201")), source(ip("192.0.2.1")));
+    }
+
+    #[test]
+    fn a_source_that_shares_its_bucket_with_a_flood_has_another_later() {
+        let start = Instant::now();
+        let mut buckets = Allowances::new(start);
+        // More sources than buckets, each without end.
+        let flood = |buckets: &mut Allowances, now| (0..50 * SLOTS as u128).filter(|n| buckets.take((1 << 40) + n / 5, now)).count();
+        assert!(flood(&mut buckets, start) <= 5 * SLOTS);
+        let full = (0..1000).filter(|n| !buckets.take(*n, start)).count();
+        assert!(full > 900, "{full}");
+        let free = (0..1000).filter(|n| buckets.take(*n, start + SHARED)).count();
+        assert!(free > 900, "{free}");
+    }
+}

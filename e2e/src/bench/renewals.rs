@@ -1,0 +1,166 @@
+//! Peers of WireGuard in user space that renew their sessions while one address, which it proved, sends handshakes without a pause.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Tunn, TunnResult};
+use boringtun::x25519::{PublicKey, StaticSecret};
+use lab::{Host, Uplink};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::answers::{receive, send};
+use crate::junk::{DROPPED, INITIATION, VOLLEY, flood};
+use crate::scale::{DEADLINE, Fleet, public, stop, sum};
+use crate::table::Table;
+use crate::wireguard::{NET_CONF, PORT, key_of, secret, value};
+
+const PEERS: u32 = 100;
+const ROUNDS: usize = 3;
+/// A peer begins every so often, and again after so long without an answer.
+const PACE: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(5200);
+/// Sessions are renewed from 120 s on, and end after 180 s.
+const IN_TIME: Duration = Duration::from_secs(60);
+/// The lengths of messages.
+const ANSWER: usize = 92;
+const COOKIE: usize = 64;
+
+/// A tunnel to the node, without limits of its own.
+fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
+    let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
+    Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
+}
+
+fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
+    match tunn.format_handshake_initiation(&mut [0; INITIATION], true) {
+        TunnResult::WriteToNetwork(message) => Ok(message.to_vec()),
+        other => Err(anyhow!("no initiation: {other:?}")),
+    }
+}
+
+/// An initiation of somebody whom the node does not know, with the proof of the socket's address. For that the node has to be under load.
+fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
+    let mut stranger = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
+    let message = vec![initiation(&mut stranger)?; VOLLEY];
+    socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let (start, mut buffer) = (Instant::now(), [0; 2048]);
+    while start.elapsed() < DEADLINE {
+        flood_for(socket, &message, Duration::from_millis(50))?;
+        while let Ok(length) = socket.recv(&mut buffer) {
+            let cookie = buffer.get(..length).unwrap_or_default();
+            if length == COOKIE && !matches!(stranger.decapsulate(None, cookie, &mut [0; 256]), TunnResult::Err(_)) {
+                return initiation(&mut stranger);
+            }
+        }
+    }
+    Err(anyhow!("the node never asked for a proof within {DEADLINE:?}"))
+}
+
+fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result<f64> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| flood(socket, messages, &stop));
+        std::thread::sleep(time);
+        stop.store(true, Relaxed);
+        flooding.join().map_err(|_| anyhow!("the flood panicked"))
+    })
+}
+
+/// A peer that renews its session.
+struct Renewal {
+    tunn: Tunn,
+    /// When it begins, and when it sends the next initiation.
+    begins: Instant,
+    next: Instant,
+    done: Option<Duration>,
+}
+
+/// Has all peers renew their sessions. Returns how long each took that did in time.
+fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
+    let start = Instant::now();
+    let peer = |number: u32| {
+        let begins = start + PACE * number;
+        (public(number), Renewal { tunn: tunnel(secret(number), key, number), begins, next: begins, done: None })
+    };
+    let mut peers: BTreeMap<Ipv4Addr, Renewal> = (0..PEERS).map(peer).collect();
+    let mut buffer = vec![0; 65_536];
+    while start.elapsed() < PACE * PEERS + IN_TIME && peers.values().any(|peer| peer.done.is_none()) {
+        for (from, peer) in &mut peers {
+            let now = Instant::now();
+            if peer.done.is_none() && now >= peer.next && now < peer.begins + IN_TIME {
+                peer.next = now + RETRY;
+                send(socket, *from, (node, PORT), &initiation(&mut peer.tunn)?)?;
+            }
+        }
+        while let Some((length, to)) = receive(socket, &mut buffer)? {
+            let message = buffer.get(..length).unwrap_or_default();
+            let Some(peer) = peers.get_mut(&to) else { continue };
+            if let TunnResult::WriteToNetwork(reply) = peer.tunn.decapsulate(None, message, &mut [0; 2048]) {
+                send(socket, to, (node, PORT), reply)?;
+                if length == ANSWER {
+                    peer.done.get_or_insert(peer.begins.elapsed());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(peers.into_values().filter_map(|peer| peer.done).collect())
+}
+
+/// Renews all sessions beside a flood. Returns the times, and how much of the flood came a second.
+fn beside(attacker: &Host, socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<(Vec<Duration>, f64)> {
+    let from = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    from.connect((node, PORT))?;
+    let (message, stop) = (vec![proven(&from, key)?; VOLLEY], AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| flood(&from, &message, &stop));
+        let times = renew(socket, node, key);
+        stop.store(true, Relaxed);
+        let rate = flooding.join().map_err(|_| anyhow!("the flood panicked"))?;
+        Ok((times?, rate))
+    })
+}
+
+/// Measures renewals, in turns with and without a flood.
+pub fn measure(table: &mut Table) -> Result<()> {
+    let fleet = Fleet::with(PEERS, NET_CONF, value)?;
+    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let attacker = fleet.lab.host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
+    // All that is sent to a peer goes to one host, which takes it.
+    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
+    let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
+    daemon.wait_ready(DEADLINE)?;
+    let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);
+    let socket = peers.netns().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
+    setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+    setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
+    let (mut alone, mut flooded, mut shares, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let times = renew(&socket, node, key)?;
+        ensure!(times.len() == PEERS as usize, "without a flood {} of {PEERS} sessions were renewed", times.len());
+        alone.extend(times);
+        let before = sum(&daemon, DROPPED)?;
+        let (times, rate) = beside(&attacker, &socket, node, key)?;
+        // Figures are brought up to date every second.
+        std::thread::sleep(Duration::from_millis(1500));
+        let dropped = sum(&daemon, DROPPED)? - before;
+        ensure!(dropped > 10_000.0, "no flood: the node dropped {dropped} messages");
+        shares.push(100.0 - times.len() as f64 / f64::from(PEERS) * 100.0);
+        flooded.extend(times);
+        rates.push(rate / 1000.0);
+    }
+    stop(daemon).context("the node")?;
+    let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
+    table.times(&format!("{what}: until it is renewed"), &alone, "-", "-");
+    let what = format!("{what} beside handshakes from one address, which it proved");
+    table.figures(&format!("{what}: not renewed within {} s", IN_TIME.as_secs()), shares, "%", "5 %", "-");
+    table.times(&format!("{what}: until it is renewed"), &flooded, "-", "-");
+    table.figures("handshakes from that address, in thousands a second", rates, "", "-", "-");
+    Ok(())
+}
