@@ -62,6 +62,7 @@ impl<D: Device, P: Port> Outward<D, P> {
     fn seal_one(&self, plain: &[u8], datagram: Option<Datagram>, sealer: &mut Sealer<'_>, state: &mut State) {
         let sent = &self.counters.sent;
         let Some(datagram) = datagram else { return sent.dropped_many(Reason::NoSession, sealer.park(plain)) };
+        let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
         let room = gathered.used + Sealer::room(plain.len());
         if gathered.made.len() < room {
@@ -72,6 +73,6 @@ impl<D: Device, P: Port> Outward<D, P> {
         };
         let from = gathered.pieces.len();
         gathered.made_piece(bytes);
-        gathered.add(Datagram { bytes, ..datagram }, from, state.gso);
+        gathered.add(Datagram { bytes, ..datagram }, from, gso);
     }
 }

@@ -164,7 +164,7 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
     let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
-        let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults: Mutex::default(), taken: Mutex::default(), runs: Mutex::default() });
+        let line = FakeSocket::new(false, Vec::new());
         let outward = Outward {
             config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
             tun: FakeTun::new(ALL, reads, Vec::new()),
@@ -226,8 +226,7 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
         change.set_peer(public_key(&Secret::new([seed; 32])), Some(endpoint.parse().unwrap()), None, 0).unwrap();
     }
     drop(change);
-    let faults = Mutex::new(vec![libc::EPERM; 4].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
+    let line = FakeSocket::new(false, vec![libc::EPERM; 4]);
     let handshakes = Handshakes { device, name: "flannel-wg".to_owned(), sockets: vec![line], wake: Arc::new(Wake::new().unwrap()) };
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), || handshakes.round(&mut handshakes::State::default()));
