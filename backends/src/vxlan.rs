@@ -276,6 +276,7 @@ impl VxlanPlan {
             // The tunnel is a link, like the kernel's.
             routed: false,
             encap_port: self.config.port.unwrap_or(PORT),
+            address: None,
         }
     }
 

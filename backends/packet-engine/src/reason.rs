@@ -117,8 +117,10 @@ impl Reason {
                 "its sender has another public key of this node than the present one, or is none of the cluster's; compare the preshared keys too"
             }
             Reason::HandshakeFlood => "there are more handshakes than this node can answer: check who sends to this port",
+            Reason::Loop => {
+                "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node builds a tunnel of its own; see --encap-bar-pods there"
+            }
             Reason::NoEndpoint
-            | Reason::Loop
             | Reason::NoRoute
             | Reason::TooBig
             | Reason::NoV6Peer

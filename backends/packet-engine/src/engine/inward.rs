@@ -224,7 +224,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         let inner = self.config.framing.strip(datagram)?;
         let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
         let header = Header::parse(packet)?;
-        inbound(&header, receipt.from.ip(), table)?;
+        inbound(&header, packet, receipt.from.ip(), table)?;
         let mark = ecn::decapsulate(header.tos, receipt.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(packet, mark);

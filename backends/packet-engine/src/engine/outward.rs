@@ -271,6 +271,17 @@ impl<D: Device, P: Port> Outward<D, P> {
                 tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, unpacked.header.destination);
             }
         }
+        if reason == Reason::Loop
+            && let Some(times) = state.log.count(reason.as_str(), count)
+        {
+            let (device, header) = (&self.config.device, &unpacked.header);
+            tracing::warn!(
+                "{device}: dropped a packet from {} to the tunnel's port of node {}: it would be sent into the tunnel again: a pod builds a tunnel of its own, or the route to that node leads into {device}; check `ip route get {}` ({times} packets)",
+                header.source,
+                header.destination,
+                header.destination
+            );
+        }
         self.counters.sent.dropped_many(reason, count);
     }
 

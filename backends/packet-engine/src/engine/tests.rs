@@ -162,6 +162,7 @@ fn settings(network: &str, own: &str) -> TableSettings {
         mtu: MTU,
         routed: false,
         encap_port: 8285,
+        address: None,
     }
 }
 
@@ -176,6 +177,7 @@ fn table(own: bool) -> Table {
         mtu: MTU,
         routed: false,
         encap_port: 8285,
+        address: None,
     };
     let peer = Peer { address: "127.0.0.1:8285".parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: true };
     Table::build(settings, [(peer4.parse().unwrap(), peer), (peer6.parse().unwrap(), peer)])

@@ -13,6 +13,9 @@ impl<D: Device, P: Port> Outward<D, P> {
         let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
+        if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet)) {
+            return self.refuse(None, Reason::Loop, unpacked, buffer, state);
+        }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
             Err((tell, reason)) => return self.refuse(tell, reason, unpacked, buffer, state),
