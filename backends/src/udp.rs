@@ -147,6 +147,7 @@ impl UdpPlan {
             mtu: u16::try_from(device_mtu(underlay_mtu, self.outer_ipv6)).unwrap_or(u16::MAX),
             routed: true,
             encap_port: self.config.port,
+            address: None,
         }
     }
 }

@@ -228,6 +228,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     fn forward(&mut self, forwarding: Vec<Forwarding>) {
         for Forwarding { device, mtu, peers } in forwarding {
             let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else { continue };
+            device.settings.address = device.address;
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             device.engine.swap(Table::build(device.settings, peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop)))));
             // Before now, packets waiting in the device and the sockets would not have found a peer.

@@ -281,6 +281,7 @@ impl VxlanPlan {
             // The tunnel is a link, like the kernel's.
             routed: false,
             encap_port: self.port,
+            address: None,
         }
     }
 

@@ -22,6 +22,7 @@ static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
             mtu: 1472,
             routed: true,
             encap_port: 8285,
+            address: None,
         };
         let leases = [("10.5.2.0/24", 0), ("fd00:5:0:2::/64", 0), ("10.5.3.0/24", 1), ("fd00:5:0:3::/64", 1), ("fd00:5:0:4::/64", 2)];
         let peer =
@@ -42,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     assert!(header.total_len == packet.len() && header.header_len <= header.transport && header.transport <= packet.len());
-    if inbound(&header, from, table).is_ok() && table.checks != Checks::Off {
+    if inbound(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
         assert!(table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source));
     }
     if let Outbound::Send(peer) = outbound(&header, &packet, table, None) {

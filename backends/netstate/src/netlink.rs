@@ -3,6 +3,8 @@
 mod decode;
 mod errno;
 mod ethtool;
+#[cfg(test)]
+mod freed;
 mod generic;
 mod header;
 mod ipip;

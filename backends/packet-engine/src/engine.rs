@@ -12,6 +12,7 @@ mod log_limit;
 mod outward;
 mod priority;
 mod read_backoff;
+mod refusals;
 mod send_error;
 mod wake;
 

@@ -87,6 +87,11 @@ impl Merger {
         Self { groups: Vec::new(), used: 0, slots: [NO_GROUP; SLOTS], schedule: FlowSchedule::default(), merge_tcp, merge_udp, vouched: false }
     }
 
+    /// Sets which packets are merged from the next batch on.
+    pub fn merge(&mut self, tcp: bool, udp: bool) {
+        (self.merge_tcp, self.merge_udp) = (tcp, udp);
+    }
+
     /// From now on packets are authentic: nothing damaged them since their sender's node, so their checksums are not verified. Kernel WireGuard
     /// does the same.
     pub fn vouch(&mut self) {

@@ -122,8 +122,10 @@ impl Reason {
                 "its sender begins more handshakes than a source may while there are many: check who sends to this port from that address"
             }
             Reason::HandshakeFlood => "there are more handshakes than this node can answer: check who sends to this port",
+            Reason::Loop => {
+                "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node builds a tunnel of its own; see --encap-bar-pods there"
+            }
             Reason::NoEndpoint
-            | Reason::Loop
             | Reason::NoRoute
             | Reason::TooBig
             | Reason::NoV6Peer

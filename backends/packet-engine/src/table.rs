@@ -54,6 +54,8 @@ pub struct TableSettings {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
+    /// The address to which peers send datagrams for this node, if it is known.
+    pub address: Option<IpAddr>,
 }
 
 /// The forwarding table.
@@ -67,6 +69,8 @@ pub struct Table {
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
+    /// The address to which peers send datagrams for this node.
+    pub address: Option<IpAddr>,
     /// Subnets that were left out because their peer's address is inside a subnet itself. Their datagrams would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
@@ -117,6 +121,7 @@ impl Table {
             mtu: settings.mtu,
             routed: settings.routed,
             encap_port: settings.encap_port,
+            address: settings.address,
             refused: Vec::new(),
             networks: Nets::of(&settings.networks),
             own: Nets::of(&settings.own),
@@ -150,6 +155,12 @@ impl Table {
             IpAddr::V4(ip) => self.known_v4.binary_search(&ip.to_bits()).is_ok(),
             IpAddr::V6(ip) => self.known_v6.binary_search(&ip.to_bits()).is_ok(),
         }
+    }
+
+    /// Whether datagrams of the tunnel go there: to its port at a peer or at this node.
+    #[inline]
+    pub fn is_tunnel_end(&self, to: SocketAddr) -> bool {
+        to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
     }
 
     /// Whether an address is in this node's subnets.

@@ -31,6 +31,9 @@ pub enum Outbound<'t> {
 /// Decides about a packet from the TUN device. For a super-packet, `segment_len` is the length of its largest segment.
 #[inline]
 pub fn outbound<'t>(header: &Header, packet: &[u8], table: &'t Table, segment_len: Option<usize>) -> Outbound<'t> {
+    if is_nested(header, packet, table) {
+        return Outbound::Drop(Reason::Loop);
+    }
     if martian(&header.destination) {
         return Outbound::Drop(Reason::Martian);
     }
@@ -54,11 +57,20 @@ pub fn outbound<'t>(header: &Header, packet: &[u8], table: &'t Table, segment_le
 /// # Errors
 /// The first reason to drop it.
 #[inline]
-pub fn inbound(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
+pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> Result<(), Reason> {
     if table.checks != Checks::Off {
         from_a_peer_to_us(header, from.to_canonical(), table)?;
     }
-    if header.ttl == 0 { Err(Reason::TtlExceeded) } else { Ok(()) }
+    if header.ttl == 0 {
+        return Err(Reason::TtlExceeded);
+    }
+    if is_nested(header, packet, table) { Err(Reason::Loop) } else { Ok(()) }
+}
+
+/// Whether a packet is itself a datagram of the tunnel: a pod builds it, or the route to a node leads into the tunnel.
+#[inline]
+fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
+    header.udp_destination(packet).is_some_and(|to| table.is_tunnel_end(to))
 }
 
 #[inline]

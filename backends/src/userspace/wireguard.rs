@@ -219,6 +219,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             mtu: u16::MAX,
             routed: false,
             encap_port: port,
+            address: None,
         };
         let mut engine = Engine::new(config, Table::build(settings, []), inherited);
         let device = engine.wireguard().cloned().ok_or("this program was built without WireGuard in user space (feature wireguard)")?;

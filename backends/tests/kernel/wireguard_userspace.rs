@@ -60,6 +60,7 @@ impl Other {
                 mtu: 1420,
                 routed: false,
                 encap_port: 51820,
+                address: None,
             };
             let mut engine = Engine::new(config, Table::build(settings, []), Inheritance::default());
             engine.open(Listen { v4: Some(Ipv4Addr::UNSPECIFIED), v6: None }).unwrap();

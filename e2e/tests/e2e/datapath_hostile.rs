@@ -329,6 +329,13 @@ fn without_checks_only_wrong_packets_are_refused() -> Result<()> {
             for ipv6 in [false, true] {
                 let way = siege.way(ipv6)?;
                 siege.malformed(&way)?;
+                // Forwarded, they would be this node's own datagrams.
+                let nested = [way.to, way.peer]
+                    .map(|node| way.frame(&udp_packet(SocketAddr::new(way.peers_pod, 7777), SocketAddr::new(node, way.port), 64, MARK)));
+                // udp over IPv4 alone: what goes to a node by IPv6 is no datagram of the tunnel.
+                if way.pod.is_ipv4() || framing == Framing::Vxlan {
+                    siege.repelled(&way, "datagrams of the tunnel", false, &["loop"], &nested)?;
+                }
                 siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
                 siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
             }

@@ -16,6 +16,7 @@ mod cni;
 mod datapath;
 mod datapath_cables;
 mod datapath_hostile;
+mod datapath_nested;
 mod datapath_restart;
 mod datapath_wireguard;
 mod directory;

@@ -38,7 +38,7 @@ pub enum Answer {
 pub struct Requests {
     socket: TokioSocket,
     sequence: u32,
-    buffer: Vec<u8>,
+    buffer: Zeroizing<Vec<u8>>,
 }
 
 impl Requests {
@@ -64,7 +64,7 @@ impl Requests {
     /// The kernel provides no socket.
     pub fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", &error))?;
-        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+        Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
     }
 
     /// Erases what was received last: it held secrets.
@@ -135,21 +135,22 @@ impl Requests {
         let mut messages = messages.into_iter();
         let mut done = 0;
         loop {
-            let mut bytes = Zeroizing::new(Vec::with_capacity(chunk * 128));
             let first = self.sequence.wrapping_add(1);
-            let mut count = 0;
-            for message in messages.by_ref().take(chunk) {
+            let finish = |message: Message| {
                 self.sequence = self.sequence.wrapping_add(1);
-                count += 1;
-                let start = bytes.len();
-                bytes.extend(message.finish(self.sequence));
-                if let Some(message) = bytes.get_mut(start..) {
-                    set_flags(message, NLM_F_REQUEST | NLM_F_ACK);
-                }
-            }
+                let mut message = message.finish(self.sequence);
+                set_flags(&mut message, NLM_F_REQUEST | NLM_F_ACK);
+                message
+            };
+            let finished: Vec<_> = messages.by_ref().take(chunk).map(finish).collect();
+            let count = finished.len();
             if count == 0 {
                 return answers;
             }
+            // With its final size from the start: a vector that grows leaves a copy behind.
+            let mut bytes = Zeroizing::new(Vec::with_capacity(finished.iter().map(|message| message.len()).sum()));
+            finished.iter().for_each(|message| bytes.extend_from_slice(message));
+            drop(finished);
             let part = answers.get_mut(done..done + count).unwrap_or_default();
             let offset = done;
             done += count;

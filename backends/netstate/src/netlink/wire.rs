@@ -3,23 +3,26 @@
 //! Only known attributes are parsed: an attribute of a newer kernel or of another link cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use zeroize::Zeroizing;
 
 /// The length of a message header.
 pub const HEADER: usize = 16;
 
-/// A message under construction.
-pub struct Message(Vec<u8>);
+/// The room of a new message: enough for most.
+const ROOM: usize = 128;
+
+/// A message under construction. It may hold keys, so whatever memory it had is erased.
+pub struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
     /// Begins a message; `family` is the family's header (ifinfomsg, ndmsg, ...).
     pub fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend(0u32.to_ne_bytes());
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend([0; 8]);
-        bytes.extend(family);
-        let mut message = Self(bytes);
+        let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
+        message.append(&0u32.to_ne_bytes());
+        message.append(&kind.to_ne_bytes());
+        message.append(&flags.to_ne_bytes());
+        message.append(&[0; 8]);
+        message.append(family);
         message.pad();
         message
     }
@@ -61,7 +64,7 @@ impl Message {
     }
 
     /// The bytes, with a sequence number.
-    pub fn finish(mut self, sequence: u32) -> Vec<u8> {
+    pub fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
         self.put(8, &sequence.to_ne_bytes());
@@ -70,14 +73,26 @@ impl Message {
 
     fn push(&mut self, kind: u16, value: &[u8]) {
         let len = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
-        self.0.extend(len.to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
+        self.append(&len.to_ne_bytes());
+        self.append(&kind.to_ne_bytes());
+        self.append(value);
         self.pad();
     }
 
+    /// Appends bytes. A vector that grows by itself leaves a copy behind.
+    fn append(&mut self, bytes: &[u8]) {
+        let needed = self.0.len() + bytes.len();
+        if needed > self.0.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(needed.max(self.0.capacity() * 2)));
+            larger.extend_from_slice(&self.0);
+            self.0 = larger;
+        }
+        self.0.extend_from_slice(bytes);
+    }
+
     fn pad(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        let missing = self.0.len().next_multiple_of(4) - self.0.len();
+        self.append([0; 3].get(..missing).unwrap_or_default());
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {

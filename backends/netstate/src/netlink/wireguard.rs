@@ -354,6 +354,7 @@ fn allowed_ip(value: &[u8]) -> Option<IpNet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
     /// What an operation puts into a message, as the kernel would tell it.
@@ -365,6 +366,34 @@ mod tests {
         let mut device = Device::default();
         wire::messages(&bytes).for_each(|message| decode(&mut device, &message, Duration::from_secs(1)));
         device
+    }
+
+    /// Messages with keys go to the kernel, which has no such family and refuses them.
+    #[test]
+    fn keys_are_erased_from_messages_when_they_were_sent() {
+        let name = LinkName::parse("flannel-wg").unwrap();
+        let ops: Vec<Op> = (0..200)
+            .map(|n| {
+                let peer = WireguardPeer { endpoint: "192.0.2.1:51820".parse().ok(), preshared: Some(Secret::new(SECRET)), keepalive: 0 };
+                Op::Add(Key::WireguardPeer(name, PublicKey([n; KEY])), Value::WireguardPeer(peer))
+            })
+            .collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let of = |ops: &[Op]| {
+            let message = Message::new(0xfff0, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]).attr(WGDEVICE_A_PRIVATE_KEY, &SECRET);
+            message.nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+        };
+        let found = secrets_in_freed_memory(|| {
+            runtime.block_on(async {
+                let mut requests = crate::netlink::socket::Requests::open_generic().unwrap();
+                let together = requests.batch(vec![of(&ops)], 1, |_, _| ()).await;
+                let each = requests.batch(ops.chunks(20).map(of).collect(), 4, |_, _| ()).await;
+                assert!(together.iter().chain(&each).all(|answer| matches!(answer, Answer::Refused(..))), "{together:?}");
+                // One that is given up before it is sent.
+                drop(of(&ops));
+            });
+        });
+        assert_eq!(found, 0);
     }
 
     #[test]

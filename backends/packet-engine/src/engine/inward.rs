@@ -4,6 +4,7 @@ use super::config::EngineConfig;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
 use super::read_backoff::ReadBackoff;
+use super::refusals::{self, REMEMBERED};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::merge::{Merger, SEGMENTS};
@@ -49,9 +50,6 @@ impl Written {
     }
 }
 
-/// After this many refused merged packets that succeed one by one, the kernel is taken not to support merging.
-const REFUSALS: usize = 3;
-
 /// The receiving side of one queue, which runs in a thread.
 pub struct Inward<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
@@ -68,9 +66,11 @@ pub struct Inward<D = Tun, P = Socket> {
 pub(super) struct State {
     merger: Merger,
     log: LogLimit,
-    /// Whether super-packets are written, if the kernel accepts them.
-    pub(super) merging: bool,
-    refusals: usize,
+    /// What the device accepts.
+    offload: Offload,
+    /// Whether super-packets of each kind are written, if the device accepts them.
+    tcp: refusals::Offload,
+    udp: refusals::Offload,
     /// A merged packet in one piece, and the headers of its segments.
     scratch: Vec<u8>,
     /// A datagram as it was sealed.
@@ -80,7 +80,32 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(offload: Offload) -> Self {
         let merger = Merger::new(offload.tcp, offload.udp);
-        Self { merger, log: LogLimit::default(), merging: true, refusals: 0, scratch: Vec::new(), sealed: Vec::new() }
+        let (tcp, udp) = Default::default();
+        Self { merger, log: LogLimit::default(), offload, tcp, udp, scratch: Vec::new(), sealed: Vec::new() }
+    }
+
+    /// Whether packets of all kinds are merged, if the device accepts them.
+    #[inline]
+    pub(super) fn merges(&self) -> bool {
+        self.tcp.is_on() && self.udp.is_on()
+    }
+
+    /// Forgets refusals that are old enough.
+    #[cold]
+    pub(super) fn forgive(&mut self, now: Instant) {
+        self.tcp.forgive(now);
+        self.udp.forgive(now);
+        self.merger.merge(self.offload.tcp && self.tcp.is_on(), self.offload.udp && self.udp.is_on());
+    }
+
+    /// Super-packets of a kind. None: not a super-packet.
+    #[inline]
+    fn writes_of(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
+        match kind {
+            Gso::None => None,
+            Gso::Tcp4 | Gso::Tcp6 => Some(&mut self.tcp),
+            Gso::Udp => Some(&mut self.udp),
+        }
     }
 }
 
@@ -125,6 +150,9 @@ impl<D: Device, P: Port> Inward<D, P> {
     /// Processes a batch and returns its size in bytes.
     pub(super) fn batch(&self, count: usize, receiver: &mut Receiver, table: &Table, state: &mut State) -> usize {
         add(&self.counters.received.batches, 1);
+        if !state.merges() {
+            state.forgive(Instant::now());
+        }
         state.merger.clear();
         let mut bytes = 0;
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
@@ -196,7 +224,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         let inner = self.config.framing.strip(datagram)?;
         let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
         let header = Header::parse(packet)?;
-        inbound(&header, receipt.from.ip(), table)?;
+        inbound(&header, packet, receipt.from.ip(), table)?;
         let mark = ecn::decapsulate(header.tos, receipt.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(packet, mark);
@@ -216,26 +244,22 @@ impl<D: Device, P: Port> Inward<D, P> {
         add(&self.counters.received.packets, written.packets);
         add(&self.counters.received.bytes, written.bytes);
         add(&self.counters.received.units, written.units);
-        if state.refusals >= REFUSALS && state.merging {
-            tracing::warn!("{}: the kernel refuses merged packets; writing packets one by one from now on", self.config.device);
-            state.merging = false;
-            state.merger = Merger::new(false, false);
-        }
     }
 
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
     fn group(&self, index: usize, vnet: &VnetHeader, buffer: &mut [u8], state: &mut State, written: &mut Written) {
         let Some(group) = state.merger.groups().get(index) else { return };
-        let (count, offload) = (group.count(), self.tun.offload());
-        let taken = match group.kind() {
+        let (count, kind, offload) = (group.count(), group.kind(), self.tun.offload());
+        let taken = match kind {
             Gso::None => !vnet.needs_csum || offload.vnet,
-            Gso::Tcp4 | Gso::Tcp6 => state.merging && offload.tcp,
-            Gso::Udp => state.merging && offload.udp,
+            Gso::Tcp4 | Gso::Tcp6 => state.tcp.is_on() && offload.tcp,
+            Gso::Udp => state.udp.is_on() && offload.udp,
         };
         let mut refused = false;
         if taken {
             let Err(error) = self.put(vnet, group.ranges().filter_map(|range| buffer.get(range.clone()))) else {
-                return written.add(count, group.bytes());
+                written.add(count, group.bytes());
+                return state.writes_of(kind).into_iter().for_each(refusals::Offload::worked);
             };
             // The kernel refused either the offload or so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
@@ -252,7 +276,23 @@ impl<D: Device, P: Port> Inward<D, P> {
                 self.one_by_one(scratch, vnet, count, log, written)
             }
         };
-        state.refusals += usize::from(refused && count > 1 && lost == 0);
+        if refused && count > 1 && lost == 0 {
+            self.merged_refused(kind, state);
+        }
+    }
+
+    /// Remembers a refused super-packet whose packets were accepted.
+    #[cold]
+    fn merged_refused(&self, kind: Gso, state: &mut State) {
+        let now = Instant::now();
+        if !state.writes_of(kind).is_some_and(|writes| writes.refused(now)) {
+            return;
+        }
+        state.forgive(now);
+        if let Some(times) = state.log.count("merged", 1) {
+            let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
+            tracing::warn!("{device}: the kernel refuses merged packets; writing packets one by one for {minutes} minutes ({times} times)");
+        }
     }
 
     /// Writes a packet that the kernel does not accept as it is: with a complete checksum, and as single packets. Returns the number of lost ones.

@@ -5,6 +5,7 @@ use super::errors::Errors;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
 use super::read_backoff::ReadBackoff;
+use super::refusals::{REMEMBERED, Segmenting};
 use super::send_error::{SendAction, action_for, hint, kind};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
@@ -44,8 +45,6 @@ const PIECES: usize = 4096;
 const SEALED: usize = 64;
 /// How long a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
-/// After this many refused segmented sends that succeed one by one, the kernel or driver is taken not to support them.
-const REFUSALS: usize = 3;
 
 /// The sending side of one queue, which runs in a thread.
 pub struct Outward<D = Tun, P = Socket> {
@@ -88,8 +87,8 @@ pub(super) struct State {
     sender: Sender,
     errors: Errors,
     log: LogLimit,
-    gso: bool,
-    refusals: usize,
+    /// Where datagrams of one size are sent as segments of one message.
+    pub(super) segmenting: Segmenting,
     /// A packet before it is sealed.
     plain: Vec<u8>,
 }
@@ -118,8 +117,7 @@ impl State {
             sender: Sender::default(),
             errors: Errors::new(config.sources),
             log: LogLimit::default(),
-            gso: config.features.gso,
-            refusals: 0,
+            segmenting: Segmenting::new(config.features.gso),
             plain: Vec::new(),
         }
     }
@@ -157,6 +155,9 @@ impl<D: Device, P: Port> Outward<D, P> {
     /// Processes a batch.
     pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
         add(&self.counters.sent.batches, 1);
+        if !state.segmenting.is_unrestricted() {
+            state.segmenting.forgive(Instant::now());
+        }
         self.arrange(buffer, lengths, &mut state.schedule);
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut sealer = published.as_ref().map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
@@ -270,6 +271,17 @@ impl<D: Device, P: Port> Outward<D, P> {
                 tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, unpacked.header.destination);
             }
         }
+        if reason == Reason::Loop
+            && let Some(times) = state.log.count(reason.as_str(), count)
+        {
+            let (device, header) = (&self.config.device, &unpacked.header);
+            tracing::warn!(
+                "{device}: dropped a packet from {} to the tunnel's port of node {}: it would be sent into the tunnel again: a pod builds a tunnel of its own, or the route to that node leads into {device}; check `ip route get {}` ({times} packets)",
+                header.source,
+                header.destination,
+                header.destination
+            );
+        }
         self.counters.sent.dropped_many(reason, count);
     }
 
@@ -289,6 +301,7 @@ impl<D: Device, P: Port> Outward<D, P> {
         }
         let datagram =
             Datagram { to: peer.address.into(), ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
+        let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
         let bytes = packet.len();
         match unpacked.split {
@@ -297,7 +310,7 @@ impl<D: Device, P: Port> Outward<D, P> {
                 let from = gathered.pieces.len();
                 gathered.made_piece(made);
                 gathered.read_piece(start, bytes);
-                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, state.gso);
+                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, gso);
             }
             Split::Segments(segments) => {
                 for index in 0..count {
@@ -310,7 +323,7 @@ impl<D: Device, P: Port> Outward<D, P> {
                     let from = gathered.pieces.len();
                     gathered.made_piece(front + own);
                     gathered.read_piece(start + payload.start, payload.len());
-                    gathered.add(Datagram { bytes: front + own + payload.len(), ..datagram }, from, state.gso);
+                    gathered.add(Datagram { bytes: front + own + payload.len(), ..datagram }, from, gso);
                 }
             }
         }
@@ -346,6 +359,9 @@ impl<D: Device, P: Port> Outward<D, P> {
             let (done, error) = self.send(now, state, buffer);
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
             sent.iter().for_each(|message| self.count_sent(message));
+            if !state.segmenting.is_unrestricted() && sent.iter().any(|message| message.count > 1) {
+                state.segmenting.worked();
+            }
             let Some(failed) = left.first() else {
                 rest = behind;
                 tries = 0;
@@ -426,12 +442,26 @@ impl<D: Device, P: Port> Outward<D, P> {
             from = to;
         }
         // A datagram that is too long on its own says nothing about segmented sends.
-        if !lost && error.raw_os_error() != Some(libc::EMSGSIZE) {
-            state.refusals += 1;
-            if state.refusals == REFUSALS && state.gso {
-                tracing::warn!("{}: sending datagrams one by one from now on: UDP_SEGMENT failed: {error}", self.config.device);
-                state.gso = false;
-            }
+        if !lost {
+            self.segments_refused(message, error, state);
+        }
+    }
+
+    /// Remembers a refusal, and logs a new one.
+    #[cold]
+    fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut State) {
+        let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
+        if state.segmenting.refused(message.to.ip(), error.raw_os_error() == Some(libc::EMSGSIZE), Instant::now())
+            && let Some(times) = state.log.count("segmented sends to all", 1)
+        {
+            tracing::warn!(
+                "{device}: sending datagrams one by one for {minutes} minutes: UDP_SEGMENT failed to several peers in a row: {error} ({times} times)"
+            );
+        } else if let Some(times) = state.log.count("segmented sends", 1) {
+            tracing::info!(
+                "{device}: sending datagrams to {} one by one for {minutes} minutes: UDP_SEGMENT failed: {error}: the route to it has a smaller MTU, or an IPsec policy ({times} times)",
+                message.to.ip()
+            );
         }
     }
 

@@ -21,7 +21,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,13 +52,13 @@ struct FakeTun {
     /// The successful writes.
     written: Mutex<Vec<Vec<u8>>>,
     /// Whether super-packets are refused, as some kernels do.
-    refuses: bool,
+    refuses: Mutex<bool>,
 }
 
 impl FakeTun {
     fn new(offload: Offload, reads: Vec<Result<Vec<u8>, i32>>, faults: Vec<i32>) -> Arc<Self> {
         let (reads, faults) = (Mutex::new(reads.into()), Mutex::new(faults.into()));
-        Arc::new(Self { event: EventFd::new().unwrap(), offload, reads, faults, written: Mutex::default(), refuses: false })
+        Arc::new(Self { event: EventFd::new().unwrap(), offload, reads, faults, written: Mutex::default(), refuses: Mutex::new(false) })
     }
 }
 
@@ -83,7 +83,7 @@ impl Device for FakeTun {
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         next(&self.faults)?;
         let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
-        if self.refuses && VnetHeader::parse(&all).unwrap().gso != Gso::None {
+        if *self.refuses.lock().unwrap() && VnetHeader::parse(&all).unwrap().gso != Gso::None {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.written.lock().unwrap().push(all);
@@ -99,6 +99,23 @@ struct FakeSocket {
     taken: Mutex<(usize, usize)>,
     /// The packets of each call.
     runs: Mutex<Vec<usize>>,
+    /// Messages of several datagrams to these are refused, as by a route with a smaller MTU or an IPsec policy.
+    refuses: Mutex<Vec<(IpAddr, i32)>>,
+    /// The messages of several datagrams that were tried.
+    segmented: Mutex<Vec<IpAddr>>,
+}
+
+impl FakeSocket {
+    fn new(ready: bool, faults: Vec<i32>) -> Arc<Self> {
+        Arc::new(Self {
+            event: EventFd::from_value(u32::from(ready)).unwrap(),
+            faults: Mutex::new(faults.into()),
+            taken: Mutex::default(),
+            runs: Mutex::default(),
+            refuses: Mutex::default(),
+            segmented: Mutex::default(),
+        })
+    }
 }
 
 impl AsFd for FakeSocket {
@@ -123,11 +140,29 @@ impl Port for FakeSocket {
             if let Err(error) = next(&self.faults) {
                 return (done, Some(error));
             }
+            if message.count > 1 {
+                self.segmented.lock().unwrap().push(message.to.ip());
+                if let Some((_, code)) = self.refuses.lock().unwrap().iter().find(|(to, _)| *to == message.to.ip()) {
+                    return (done, Some(io::Error::from_raw_os_error(*code)));
+                }
+            }
             let mut taken = self.taken.lock().unwrap();
             taken.0 += message.count;
             taken.1 += pieces[message.pieces.clone()].iter().map(|piece| piece.len as usize).sum::<usize>();
         }
         (messages.len(), None)
+    }
+}
+
+fn settings(network: &str, own: &str) -> TableSettings {
+    TableSettings {
+        networks: Networks { v4: Some(network.parse().unwrap()), v6: None },
+        own: Networks { v4: Some(own.parse().unwrap()), v6: None },
+        checks: Checks::Strict,
+        mtu: MTU,
+        routed: false,
+        encap_port: 8285,
+        address: None,
     }
 }
 
@@ -142,6 +177,7 @@ fn table(own: bool) -> Table {
         mtu: MTU,
         routed: false,
         encap_port: 8285,
+        address: None,
     };
     let peer = Peer { address: "127.0.0.1:8285".parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: true };
     Table::build(settings, [(peer4.parse().unwrap(), peer), (peer6.parse().unwrap(), peer)])
@@ -158,12 +194,7 @@ fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
 }
 
 fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
-    let line = Arc::new(FakeSocket {
-        event: EventFd::from_value(1).unwrap(),
-        faults: Mutex::new(faults.into()),
-        taken: Mutex::default(),
-        runs: Mutex::default(),
-    });
+    let line = FakeSocket::new(true, faults);
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
     (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
 }
@@ -362,8 +393,8 @@ proptest! {
 #[test]
 fn refused_merged_packets_are_written_one_by_one() {
     let (socket, from) = loopback();
-    let mut tape = FakeTun::new(ALL, Vec::new(), Vec::new());
-    Arc::get_mut(&mut tape).unwrap().refuses = true;
+    let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
+    *tape.refuses.lock().unwrap() = true;
     let inward = inward(&tape, Arc::new(socket));
     let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(ALL), Receiver::new(64));
     let mut sent: Vec<Vec<u8>> = Vec::new();
@@ -388,8 +419,131 @@ fn refused_merged_packets_are_written_one_by_one() {
     let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
     let written: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
     assert_eq!(written, sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(), "all of them, in order");
-    assert!(!state.merging);
+    assert!(!state.merges());
     assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
+}
+
+/// The address of the peer that serves 10.5.n.0/24.
+fn peer_at(n: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, n).into()
+}
+
+/// Sends a super-packet to each of these peers, in turn. Returns the peers to which several datagrams were passed to the kernel at once.
+fn send_super_packets(outward: &Outward<FakeTun, FakeSocket>, line: &FakeSocket, state: &mut outward::State, to: &[u8]) -> Vec<IpAddr> {
+    let peer = |n| Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true };
+    let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
+    let table = Table::build(settings("10.5.0.0/16", "10.5.1.0/24"), (2..100).map(|n| (subnet(n), peer(n))));
+    line.segmented.lock().unwrap().clear();
+    for n in to {
+        let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 1, payload: vec![*n; 3000] };
+        let mut packet = recipe.partial();
+        packet[18] = *n;
+        outward.tun.reads.lock().unwrap().push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
+        let (mut buffer, mut lengths) = (vec![0; outward::SLOT], Vec::new());
+        outward.read(1, &mut buffer, &mut lengths);
+        outward.batch(&mut buffer, &lengths, &table, state);
+    }
+    line.segmented.lock().unwrap().clone()
+}
+
+#[test]
+fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
+    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = outward::State::new(&outward.config);
+    *line.refuses.lock().unwrap() = vec![(peer_at(2), libc::EINVAL)];
+    // Alone, and between others.
+    let tried = send_super_packets(&outward, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
+    assert_eq!(tried, [peer_at(2), peer_at(3), peer_at(3)], "the refusing peer is tried once");
+    assert_eq!((count(&outward.counters.unsegmented), outward.counters.sent.all_drops()), (1, 0));
+    assert_eq!(line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
+    // The path may have changed by then.
+    line.refuses.lock().unwrap().clear();
+    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2]), Vec::<IpAddr>::new());
+    state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
+    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2]), [peer_at(2)]);
+}
+
+#[test]
+fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
+    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = outward::State::new(&outward.config);
+    *line.refuses.lock().unwrap() = (2..60).map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)])).collect();
+    // A success in between: the kernel supports it.
+    let tried = send_super_packets(&outward, &line, &mut state, &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
+    assert_eq!(tried, [2, 3, 70, 4, 5, 70, 6, 7, 70].map(peer_at));
+    let tried = send_super_packets(&outward, &line, &mut state, &[8, 9, 10, 70, 11]);
+    assert_eq!(tried, [8, 9, 10].map(peer_at), "three in a row: nobody is tried");
+    state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
+    line.refuses.lock().unwrap().clear();
+    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2, 70]), [2, 70].map(peer_at));
+    assert_eq!(outward.counters.sent.all_drops(), 0);
+}
+
+/// Linux since January 2025: a segment that exceeds the MTU of the route is refused as too long, and sent in fragments if it goes alone.
+#[test]
+fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
+    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = outward::State::new(&outward.config);
+    *line.refuses.lock().unwrap() = (2..8).map(|n| (peer_at(n), libc::EMSGSIZE)).collect();
+    let tried = send_super_packets(&outward, &line, &mut state, &[2, 3, 4, 5, 2, 3, 4, 5, 9]);
+    assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
+}
+
+/// However many peers refuse, the memory of them is bounded, and the datagrams arrive.
+#[test]
+fn segmented_sends_are_remembered_for_a_bounded_number_of_peers() {
+    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = outward::State::new(&outward.config);
+    *line.refuses.lock().unwrap() = (2..90).map(|n| (peer_at(n), libc::EINVAL)).collect();
+    for n in 2..90 {
+        send_super_packets(&outward, &line, &mut state, &[n, 95]);
+    }
+    let last = send_super_packets(&outward, &line, &mut state, &[89, 88, 95, 2]);
+    assert_eq!(last, [95, 2].map(peer_at), "the latest are remembered, the oldest is not");
+    assert_eq!(line.taken.lock().unwrap().0, (88 * 2 + 4) * 3);
+}
+
+/// Receives TCP segments that can be merged, and returns the number of writes.
+fn receive_segments(inward: &Inward<FakeTun, Socket>, from: &UdpSocket, state: &mut inward::State, round: u32) -> usize {
+    let (table, mut receiver) = (inward.table.load_full(), Receiver::new(64));
+    for n in 0..20u32 {
+        let sequence = (round * 20 + n) * 1000;
+        from.send(&Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: n as u16, payload: vec![7; 1000] }.packet()).unwrap();
+    }
+    let before = inward.tun.written.lock().unwrap().len();
+    while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
+        inward.batch(count, &mut receiver, &table, state);
+    }
+    inward.tun.written.lock().unwrap().len() - before
+}
+
+#[test]
+fn merged_writes_return_a_while_after_the_kernel_refused_them() {
+    let (socket, from) = loopback();
+    let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
+    *tape.refuses.lock().unwrap() = true;
+    let inward = inward(&tape, Arc::new(socket));
+    let mut state = inward::State::new(ALL);
+    (0..5).for_each(|round| assert_eq!(receive_segments(&inward, &from, &mut state, round), 20));
+    assert!(!state.merges());
+    *tape.refuses.lock().unwrap() = false;
+    assert_eq!(receive_segments(&inward, &from, &mut state, 5), 20);
+    state.forgive(Instant::now() + refusals::REMEMBERED);
+    assert!(state.merges() && receive_segments(&inward, &from, &mut state, 6) < 20);
+}
+
+#[test]
+fn merged_writes_go_on_when_refusals_are_rare() {
+    let (socket, from) = loopback();
+    let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
+    let inward = inward(&tape, Arc::new(socket));
+    let mut state = inward::State::new(ALL);
+    for round in 0..8 {
+        *tape.refuses.lock().unwrap() = round % 2 == 0;
+        receive_segments(&inward, &from, &mut state, round);
+    }
+    assert!(state.merges());
+    assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (160, 0));
 }
 
 /// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
@@ -456,8 +610,7 @@ fn an_unreadable_device_causes_no_busy_loop() {
 
 #[test]
 fn an_unreadable_socket_causes_no_busy_loop() {
-    let faults = Mutex::new(vec![libc::ENETDOWN; TRIES].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
+    let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
     let inward = inward(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
     let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
     let thread = std::thread::spawn(move || inward.run());

@@ -12,6 +12,7 @@ fn settings() -> TableSettings {
         mtu: 1472,
         routed: true,
         encap_port: 8285,
+        address: None,
     }
 }
 

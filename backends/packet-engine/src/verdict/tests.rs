@@ -23,12 +23,13 @@ const LEASES: [(&str, &str, bool); 7] = [
     ("fd00:5:0:4::/64", "192.168.0.4", false),
     ("fd00:5:0:6::/64", "fd77::6", true),
 ];
+const HERE: &str = "192.168.0.1";
 const OWN: [&str; 2] = ["10.5.1.0/24", "fd00:5:0:1::/64"];
 const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
 
 fn build(checks: Checks, routed: bool) -> Table {
     let both = |nets: [&str; 2]| Networks { v4: Some(nets[0].parse().unwrap()), v6: Some(nets[1].parse().unwrap()) };
-    let settings = TableSettings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285 };
+    let settings = TableSettings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285, address: Some(ip(HERE)) };
     let peer = |address: &str, carries_v6| Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false };
     Table::build(settings, LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))))
 }
@@ -49,6 +50,13 @@ fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     Header { version, header_len, transport: header_len, protocol: 17, total_len: len, ttl, tos: 0, source, destination, fragment }
 }
 
+/// A packet that has a destination port and nothing else: the rest is in the header.
+fn to_port(header: &Header, port: u16) -> Vec<u8> {
+    let mut packet = vec![0; header.total_len];
+    packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
+    packet
+}
+
 const MARTIANS: [&str; 10] =
     ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "fe80::/10", "ff00::/8", "::ffff:0:0/96"];
 
@@ -56,6 +64,12 @@ static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(net).i
 
 fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
+}
+
+/// Whether a packet is to the tunnel's port of a node.
+fn slow_nested(header: &Header, port: u16) -> bool {
+    let is_node = header.destination == ip(HERE) || LEASES.iter().any(|(_, address, _)| ip(address) == header.destination);
+    header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
 /// A simple implementation that scans the leases for every rule.
@@ -109,6 +123,16 @@ fn senders() -> impl Strategy<Value = IpAddr> {
     prop_oneof![4 => known, 1 => mapped, 2 => addresses()]
 }
 
+fn ports() -> impl Strategy<Value = u16> {
+    prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
+}
+
+/// Protocols and fragments.
+fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
+    let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
+    (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)
+}
+
 fn checks() -> impl Strategy<Value = Checks> {
     prop_oneof![Just(Checks::Cluster), Just(Checks::Strict), Just(Checks::Off)]
 }
@@ -117,19 +141,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn inbound_equals_the_simple_checker(source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks()) {
-        let want = slow_inbound(source, destination, from, ttl, checks);
-        prop_assert_eq!(inbound(&header(source, destination, ttl, 100), from, table(checks, true)), want);
+    fn inbound_equals_the_simple_checker(
+        source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks(), port in ports(), kind in kinds(),
+    ) {
+        let header = Header { protocol: kind.0, fragment: kind.1, ..header(source, destination, ttl, 100) };
+        let nested = if slow_nested(&header, port) { Err(Reason::Loop) } else { Ok(()) };
+        let want = slow_inbound(source, destination, from, ttl, checks).and(nested);
+        prop_assert_eq!(inbound(&header, &to_port(&header, port), from, table(checks, true)), want);
     }
 
     #[test]
     fn outbound_equals_the_simple_checker(
         destination in addresses(), ttl in 0u8..4, len in 1400usize..1500, segment in proptest::option::of(1400usize..1500), routed: bool, checks in checks(),
+        port in ports(), kind in kinds(),
     ) {
         let table = table(checks, routed);
         let source = if destination.is_ipv4() { ip("10.5.1.2") } else { ip("fd00:5:0:1::2") };
+        let header = Header { protocol: kind.0, fragment: kind.1, ..header(source, destination, ttl, len) };
         let lease = LEASES.iter().find(|(subnet, ..)| net(subnet).contains(&destination));
         let want = match lease {
+            _ if slow_nested(&header, port) => Err(Outbound::Drop(Reason::Loop)),
             _ if slow_martian(&destination) => Err(Outbound::Drop(Reason::Martian)),
             None => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoRoute)),
             Some((_, _, false)) if destination.is_ipv6() => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoV6Peer)),
@@ -137,7 +168,7 @@ proptest! {
             _ if segment.unwrap_or(len) > 1472 => Err(Outbound::Reply(Icmp::TooBig(1472), Reason::TooBig)),
             Some((_, address, _)) => Ok(ip(address)),
         };
-        let got = match outbound(&header(source, destination, ttl, len), &vec![0; len], table, segment) {
+        let got = match outbound(&header, &to_port(&header, port), table, segment) {
             Outbound::Send(peer) => Ok(peer.address.ip()),
             other => Err(other),
         };
@@ -204,7 +235,7 @@ fn martian_ranges_have_exact_ends() {
 
 #[test]
 fn allowed_sources_by_sender() {
-    let judge = |checks, source, from| inbound(&header(ip(source), ip("10.5.1.9"), 64, 100), ip(from), table(checks, true));
+    let judge = |checks, source, from| inbound(&header(ip(source), ip("10.5.1.9"), 64, 100), &[], ip(from), table(checks, true));
     // The source, the sender, and the results with cluster and strict checks.
     let rows = [
         ("10.5.2.9", "192.168.0.2", Ok(()), Ok(())),
@@ -225,7 +256,7 @@ fn allowed_sources_by_sender() {
     }
     // Without checks the TTL still counts.
     for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
-        assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
+        assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), &[], ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
     }
 }
 
@@ -239,11 +270,12 @@ fn peers_cannot_send_from_our_subnets() {
             mtu: 1472,
             routed: true,
             encap_port: 8285,
+            address: None,
         };
         let peer = Peer { address: (ip("192.168.0.2"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
         let table = Table::build(settings, [(net(lease), peer)]);
         let ours = net(own).addr();
-        inbound(&header(ours, ours, 64, 100), ip("192.168.0.2"), &table)
+        inbound(&header(ours, ours, 64, 100), &[], ip("192.168.0.2"), &table)
     };
     // Not if the network no longer contains our lease, and not if a peer's lease contains ours.
     assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
@@ -260,10 +292,11 @@ fn a_node_inside_the_network_sends_as_itself() {
             mtu: 1472,
             routed: true,
             encap_port: 8285,
+            address: None,
         };
         let peer = Peer { address: (ip("192.168.56.102"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
         let table = Table::build(settings, [(net("192.168.2.0/24"), peer)]);
-        inbound(&header(ip(source), ip("192.168.1.9"), 64, 100), ip("192.168.56.102"), &table)
+        inbound(&header(ip(source), ip("192.168.1.9"), 64, 100), &[], ip("192.168.56.102"), &table)
     };
     assert_eq!(judge(Checks::Cluster, "192.168.56.102"), Ok(()));
     assert_eq!(judge(Checks::Cluster, "192.168.2.9"), Ok(()));
@@ -273,13 +306,43 @@ fn a_node_inside_the_network_sends_as_itself() {
 
 #[test]
 fn only_our_subnets_are_reached() {
-    let judge = |destination| inbound(&header(ip("10.5.2.9"), ip(destination), 64, 100), ip("192.168.0.2"), table(Checks::Cluster, true));
+    let judge = |destination| inbound(&header(ip("10.5.2.9"), ip(destination), 64, 100), &[], ip("192.168.0.2"), table(Checks::Cluster, true));
     assert_eq!(judge("10.5.1.0"), Ok(()));
     for other in ["10.5.3.9", "192.168.0.1", "8.8.8.8", "10.6.1.9"] {
         assert_eq!(judge(other), Err(Reason::NotOurs), "{other}");
     }
     for other in ["127.0.0.1", "224.0.0.251", "255.255.255.255", "169.254.169.254", "10.5.1.255"] {
         assert_eq!(judge(other), Err(Reason::Martian), "{other}");
+    }
+}
+
+#[test]
+fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
+    let outward = |destination, port| {
+        let source = if ip(destination).is_ipv4() { "10.5.1.9" } else { "fd00:5:0:1::9" };
+        let header = header(ip(source), ip(destination), 64, 100);
+        match outbound(&header, &to_port(&header, port), table(Checks::Cluster, true), None) {
+            Outbound::Send(_) => Ok(()),
+            Outbound::Reply(_, reason) | Outbound::Drop(reason) => Err(reason),
+        }
+    };
+    for node in ["192.168.0.2", "192.168.0.4", HERE, "fd77::6"] {
+        assert_eq!(outward(node, 8285), Err(Reason::Loop), "{node}");
+        assert_eq!(outward(node, 8472), Err(Reason::NoRoute), "{node}");
+    }
+    // A tunnel that pods make among themselves.
+    for pod in ["10.5.2.9", "fd00:5:0:2::9"] {
+        assert_eq!(outward(pod, 8285), Ok(()), "{pod}");
+    }
+    // A datagram's inner packet must not leave this node as a datagram of the tunnel.
+    let inward = |destination, checks| {
+        let header = header(ip("10.5.2.9"), ip(destination), 64, 100);
+        inbound(&header, &to_port(&header, 8285), ip("192.168.0.2"), table(checks, true))
+    };
+    assert_eq!(inward("10.5.1.9", Checks::Strict), Ok(()));
+    for node in ["192.168.0.3", HERE] {
+        assert_eq!(inward(node, Checks::Off), Err(Reason::Loop), "{node}");
+        assert_eq!(inward(node, Checks::Cluster), Err(Reason::NotOurs), "{node}");
     }
 }
 

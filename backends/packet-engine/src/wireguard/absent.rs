@@ -72,6 +72,10 @@ impl<'s> Sealer<'s> {
         match *self.0 {}
     }
 
+    pub fn is_nested(&self, _: &Header, _: &[u8]) -> bool {
+        match *self.0 {}
+    }
+
     pub fn padded(&self, _: usize) -> usize {
         match *self.0 {}
     }

@@ -6,7 +6,7 @@ use super::link::Link;
 use super::peer::{Peer, PeerState, PeerStatus};
 use super::pending::Pending;
 use super::routes::Routes;
-use super::snapshot::Snapshot;
+use super::snapshot::{Ends, Snapshot};
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::reason::Reason;
@@ -44,12 +44,20 @@ pub struct Device {
 struct Control {
     private: Option<Secret>,
     allowed: BTreeMap<IpNet, PublicKey>,
+    /// The endpoints that were set, wherever peers roamed since.
+    endpoints: BTreeMap<PublicKey, SocketAddr>,
 }
 
 impl Device {
     /// A device without a key or peers.
     pub fn new(counters: Arc<Counters>) -> Self {
-        let snapshot = Snapshot { identity: None, peers: Arc::default(), routes: Arc::new(Routes::build(std::iter::empty())), mtu: u16::MAX };
+        let snapshot = Snapshot {
+            identity: None,
+            peers: Arc::default(),
+            routes: Arc::new(Routes::build(std::iter::empty())),
+            ends: Arc::default(),
+            mtu: u16::MAX,
+        };
         Self {
             published: ArcSwap::from_pointee(snapshot),
             control: Mutex::default(),
@@ -74,6 +82,7 @@ impl Device {
             control,
             next,
             routes: false,
+            ends: false,
             dirty: false,
             rekeyed: false,
             added: Vec::new(),
@@ -211,6 +220,8 @@ pub struct Change<'d> {
     next: Snapshot,
     /// Whether allowed IPs changed.
     routes: bool,
+    /// Whether endpoints changed.
+    ends: bool,
     dirty: bool,
     /// Whether the private key changed.
     rekeyed: bool,
@@ -245,9 +256,10 @@ impl Change<'_> {
     /// # Errors
     /// No peer can have that key.
     pub fn set_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), String> {
-        let Some(peer) = self.next.peers.get(&key) else {
+        let Some(peer) = self.next.peers.get(&key).cloned() else {
             return self.add_peer(key, endpoint, preshared, keepalive);
         };
+        self.set_end(key, endpoint);
         let mut link = peer.lock();
         if let Some(to) = endpoint.filter(|to| link.endpoint.is_none_or(|present| present.to != *to)) {
             link.endpoint = Some(to.into());
@@ -259,7 +271,7 @@ impl Change<'_> {
         if link.keepalive != keepalive {
             link.keepalive = keepalive;
             link.kept = None;
-            self.device.visit_by(peer, &mut link, self.now, self.now);
+            self.device.visit_by(&peer, &mut link, self.now, self.now);
         }
         Ok(())
     }
@@ -275,8 +287,15 @@ impl Change<'_> {
         let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
         Arc::make_mut(&mut self.next.peers).insert(&peer);
         self.added.push(peer.slot);
+        self.set_end(key, endpoint);
         self.dirty = true;
         Ok(())
+    }
+
+    fn set_end(&mut self, key: PublicKey, endpoint: Option<SocketAddr>) {
+        if let Some(to) = endpoint {
+            self.ends |= self.control.endpoints.insert(key, to) != Some(to);
+        }
     }
 
     /// Removes a peer and its allowed IPs. Returns whether there was one.
@@ -287,6 +306,7 @@ impl Change<'_> {
         let Some(peer) = Arc::make_mut(&mut self.next.peers).remove(key) else { return false };
         self.removed.push(peer);
         self.control.allowed.retain(|_, owner| owner != key);
+        self.ends |= self.control.endpoints.remove(key).is_some();
         self.routes = true;
         self.dirty = true;
         true
@@ -297,7 +317,8 @@ impl Change<'_> {
         self.removed.extend(self.next.peers.iter().cloned());
         self.next.peers = Arc::default();
         self.control.allowed.clear();
-        self.routes = true;
+        self.control.endpoints.clear();
+        (self.routes, self.ends) = (true, true);
     }
 
     /// Gives an allowed IP to a peer, from whichever had it.
@@ -329,7 +350,10 @@ impl Drop for Change<'_> {
             let slot = |(net, key): (&IpNet, &PublicKey)| Some((*net, self.next.peers.get(key)?.slot));
             self.next.routes = Arc::new(Routes::build(self.control.allowed.iter().filter_map(slot)));
         }
-        if self.routes || self.dirty {
+        if self.ends {
+            self.next.ends = Arc::new(Ends::build(self.control.endpoints.values().copied()));
+        }
+        if self.routes || self.ends || self.dirty {
             self.device.published.store(Arc::new(self.next.clone()));
         }
         // Greeted only now that the thread can see them.

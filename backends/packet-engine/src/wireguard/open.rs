@@ -105,6 +105,9 @@ impl<'s> Opener<'s> {
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
         }
+        if self.snapshot.is_nested(&header, datagram) {
+            return Err(Reason::Loop);
+        }
         Ok(Some(header))
     }
 

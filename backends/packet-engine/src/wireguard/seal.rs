@@ -43,6 +43,12 @@ impl<'s> Sealer<'s> {
         Self { device, snapshot, now, held: None }
     }
 
+    /// Whether a packet is itself a datagram to a peer.
+    #[inline]
+    pub fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
+        self.snapshot.is_nested(header, packet)
+    }
+
     /// The slot of the peer that a packet is for. `longest` is the length of its longest segment.
     ///
     /// # Errors

@@ -4,8 +4,9 @@ use super::identity::Identity;
 use super::key::PublicKey;
 use super::peer::Peer;
 use super::routes::Routes;
-use std::collections::HashMap;
-use std::net::IpAddr;
+use crate::packet::Header;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// The peers of a device.
@@ -52,12 +53,36 @@ impl Peers {
     }
 }
 
+/// Where peers are reached, as configured: what is sent there is a datagram of this tunnel.
+#[derive(Default)]
+pub(super) struct Ends {
+    /// Few, and seldom those of a pod's packet.
+    ports: Vec<u16>,
+    all: HashSet<SocketAddr>,
+}
+
+impl Ends {
+    pub(super) fn build(all: impl Iterator<Item = SocketAddr>) -> Self {
+        let all: HashSet<SocketAddr> = all.collect();
+        let mut ports: Vec<u16> = all.iter().map(SocketAddr::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Self { ports, all }
+    }
+
+    #[inline]
+    fn has(&self, to: SocketAddr) -> bool {
+        self.ports.binary_search(&to.port()).is_ok() && self.all.contains(&to)
+    }
+}
+
 /// The state of a device at one moment.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) identity: Option<Arc<Identity>>,
     pub(super) peers: Arc<Peers>,
     pub(super) routes: Arc<Routes>,
+    pub(super) ends: Arc<Ends>,
     pub(super) mtu: u16,
 }
 
@@ -72,5 +97,11 @@ impl Snapshot {
     #[inline]
     pub(super) fn slot_of(&self, ip: IpAddr) -> Option<u32> {
         self.routes.lookup(ip)
+    }
+
+    /// Whether a packet is itself a datagram to a peer.
+    #[inline]
+    pub(super) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
+        header.udp_destination(packet).is_some_and(|to| self.ends.has(to))
     }
 }

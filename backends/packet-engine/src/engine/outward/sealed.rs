@@ -13,6 +13,9 @@ impl<D: Device, P: Port> Outward<D, P> {
         let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
+        if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet)) {
+            return self.refuse(None, Reason::Loop, unpacked, buffer, state);
+        }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
             Err((tell, reason)) => return self.refuse(tell, reason, unpacked, buffer, state),
@@ -62,6 +65,7 @@ impl<D: Device, P: Port> Outward<D, P> {
     fn seal_one(&self, plain: &[u8], datagram: Option<Datagram>, sealer: &mut Sealer<'_>, state: &mut State) {
         let sent = &self.counters.sent;
         let Some(datagram) = datagram else { return sent.dropped_many(Reason::NoSession, sealer.park(plain)) };
+        let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
         let room = gathered.used + Sealer::room(plain.len());
         if gathered.made.len() < room {
@@ -72,6 +76,6 @@ impl<D: Device, P: Port> Outward<D, P> {
         };
         let from = gathered.pieces.len();
         gathered.made_piece(bytes);
-        gathered.add(Datagram { bytes, ..datagram }, from, state.gso);
+        gathered.add(Datagram { bytes, ..datagram }, from, gso);
     }
 }

@@ -137,6 +137,55 @@ proptest! {
     }
 }
 
+/// The endpoint of a peer lies within what another one may send: an operator's mistake, or a network of pods that contains the nodes.
+#[test]
+fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() {
+    let (mut a, mut b) = pair();
+    for (end, other) in [(&a, b.address), (&b, a.address)] {
+        let key = end.device.peers()[0].key;
+        let mut change = end.device.change();
+        change.set_peer(public_key(&Secret::new([9; 32])), Some("192.0.2.7:51820".parse().unwrap()), None, 0).unwrap();
+        change.set_peer(public_key(&Secret::new([8; 32])), Some("[2001:db8::7]:51821".parse().unwrap()), None, 0).unwrap();
+        ["192.0.2.0/24", "2001:db8::/64", "10.5.7.0/24"].iter().for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
+        change.set_peer(key, Some(other), None, 0).unwrap();
+    }
+    let send = |end: &mut End, to: &str, port: u16| {
+        let (source, to): (IpAddr, IpAddr) = (if to.contains(':') { "2001:db8::9" } else { "10.5.7.1" }.parse().unwrap(), to.parse().unwrap());
+        let packet = udp(source, to, port);
+        end.tun.reads.lock().unwrap().push_back(Ok([&VnetHeader::default().bytes()[..], &packet].concat()));
+        let loops = end.counters.sent.drops(Reason::Loop);
+        end.turn();
+        end.counters.sent.drops(Reason::Loop) - loops
+    };
+    assert_eq!(send(&mut a, "192.0.2.7", 51820), 1);
+    assert_eq!(send(&mut a, "2001:db8::7", 51821), 1);
+    // Other ports, other addresses, and pods that build tunnels among themselves.
+    for (to, port) in [("192.0.2.7", 51821), ("192.0.2.8", 51820), ("2001:db8::7", 51820), ("10.5.7.9", 51820)] {
+        assert_eq!(send(&mut a, to, port), 0, "{to} {port}");
+    }
+    // What a peer that does not look sends is not forwarded to another one.
+    let key = public_key(&Secret::new([9; 32]));
+    b.device.change().remove_peer(&key);
+    assert_eq!(send(&mut b, "192.0.2.7", 51820), 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while a.counters.received.drops(Reason::Loop) == 0 && Instant::now() < deadline {
+        a.turn();
+    }
+    assert_eq!(a.counters.received.drops(Reason::Loop), 1);
+}
+
+fn udp(source: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
+    let mut packet = match (source, to) {
+        (IpAddr::V4(source), IpAddr::V4(to)) => [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..], &source.octets(), &to.octets()].concat(),
+        (IpAddr::V6(source), IpAddr::V6(to)) => [&[0x60, 0, 0, 0, 0, 8, 17, 64][..], &source.octets(), &to.octets()].concat(),
+        _ => Vec::new(),
+    };
+    packet.extend([0x20, 0]);
+    packet.extend(port.to_be_bytes());
+    packet.extend([0, 8, 0, 0]);
+    packet
+}
+
 /// Equal segments are one send and one write, on the way out and in.
 #[test]
 fn a_stream_stays_together() {
@@ -164,7 +213,7 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
     let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
-        let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults: Mutex::default(), taken: Mutex::default(), runs: Mutex::default() });
+        let line = FakeSocket::new(false, Vec::new());
         let outward = Outward {
             config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
             tun: FakeTun::new(ALL, reads, Vec::new()),
@@ -226,8 +275,7 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
         change.set_peer(public_key(&Secret::new([seed; 32])), Some(endpoint.parse().unwrap()), None, 0).unwrap();
     }
     drop(change);
-    let faults = Mutex::new(vec![libc::EPERM; 4].into());
-    let line = Arc::new(FakeSocket { event: EventFd::new().unwrap(), faults, taken: Mutex::default(), runs: Mutex::default() });
+    let line = FakeSocket::new(false, vec![libc::EPERM; 4]);
     let handshakes = Handshakes { device, name: "flannel-wg".to_owned(), sockets: vec![line], wake: Arc::new(Wake::new().unwrap()) };
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), || handshakes.round(&mut handshakes::State::default()));

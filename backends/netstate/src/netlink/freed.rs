@@ -1,0 +1,57 @@
+//! An allocator of the tests that finds secrets in memory that is freed.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The secret that is looked for.
+pub const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static FOUND: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Watched;
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+// SAFETY: all memory is the system allocator's, with the layout that the caller names. A reallocation is the trait's own: it allocates, copies and frees.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's duties are the same. Zeroed, so that all of it may be read when it is freed.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if WATCHED.try_with(Cell::get) == Ok(true) {
+            // SAFETY: the block is still allocated, `layout.size()` bytes long and initialised since its allocation.
+            let bytes = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
+            let found = bytes.windows(SECRET.len()).filter(|window| *window == SECRET).count();
+            let _ = FOUND.try_with(|all| all.set(all.get() + found));
+        }
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// How often the secret is in the memory that this thread frees during the work.
+pub fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
+    FOUND.set(0);
+    WATCHED.set(true);
+    work();
+    WATCHED.set(false);
+    FOUND.get()
+}
+
+#[test]
+fn secrets_in_freed_memory_are_found() {
+    assert_eq!(secrets_in_freed_memory(|| drop(SECRET.to_vec())), 1);
+    let grown = secrets_in_freed_memory(|| {
+        let mut bytes = zeroize::Zeroizing::new(SECRET.to_vec());
+        (0..10_000).for_each(|_| bytes.push(0));
+    });
+    assert!(grown > 0, "a buffer that grows leaves copies");
+}

@@ -1,0 +1,107 @@
+//! Offloads that the kernel refuses: for how long and to whom they are not tried. While nothing is refused, this costs a comparison.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long a refusal is remembered. Routes, policies and drivers change.
+pub const REMEMBERED: Duration = Duration::from_secs(300);
+/// After this many refusals without a success in between, an offload is taken not to be supported.
+const IN_A_ROW: u8 = 3;
+/// The destinations that are remembered. The latest replaces the oldest.
+const DESTINATIONS: usize = 32;
+
+/// Whether an offload is tried.
+#[derive(Debug, Default)]
+pub struct Offload {
+    in_a_row: u8,
+    off_since: Option<Instant>,
+}
+
+impl Offload {
+    /// Whether it is tried.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.off_since.is_none()
+    }
+
+    /// Notes a success.
+    #[inline]
+    pub fn worked(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// Notes a refusal. Returns whether the offload is off from now on.
+    pub fn refused(&mut self, now: Instant) -> bool {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row < IN_A_ROW || !self.is_on() {
+            return false;
+        }
+        *self = Self { in_a_row: 0, off_since: Some(now) };
+        true
+    }
+
+    /// Forgets refusals that are old enough.
+    pub fn forgive(&mut self, now: Instant) {
+        if self.off_since.is_some_and(|since| !is_recent(since, now)) {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Whether datagrams to a destination are sent as segments of one message.
+#[derive(Debug)]
+pub struct Segmenting {
+    supported: bool,
+    to_all: Offload,
+    /// Destinations that refused, oldest first.
+    refused: Vec<(IpAddr, Instant)>,
+}
+
+impl Segmenting {
+    /// Nothing was refused yet.
+    pub fn new(supported: bool) -> Self {
+        Self { supported, to_all: Offload::default(), refused: Vec::with_capacity(DESTINATIONS) }
+    }
+
+    /// Whether nothing is remembered.
+    #[inline]
+    pub fn is_unrestricted(&self) -> bool {
+        self.refused.is_empty() && self.to_all.is_on()
+    }
+
+    /// Whether datagrams to this address are segments.
+    #[inline]
+    pub fn is_on(&self, to: IpAddr) -> bool {
+        self.supported && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.iter().any(|(refused, _)| *refused == to))
+    }
+
+    /// Notes that segments were sent.
+    #[inline]
+    pub fn worked(&mut self) {
+        self.to_all.worked();
+    }
+
+    /// Notes that segments to this address were refused and sent one by one. `of_path`: the path to it refused them, which says nothing about the
+    /// kernel. Returns whether none are sent to any address from now on.
+    pub fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
+        // The rest of a batch was gathered before the first refusal.
+        if self.refused.iter().any(|(refused, _)| *refused == to) {
+            return false;
+        }
+        if self.refused.len() >= DESTINATIONS {
+            self.refused.remove(0);
+        }
+        self.refused.push((to, now));
+        !of_path && self.to_all.refused(now)
+    }
+
+    /// Forgets refusals that are old enough.
+    pub fn forgive(&mut self, now: Instant) {
+        self.to_all.forgive(now);
+        self.refused.retain(|(_, since)| is_recent(*since, now));
+    }
+}
+
+fn is_recent(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < REMEMBERED
+}
