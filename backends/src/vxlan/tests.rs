@@ -259,7 +259,7 @@ proptest! {
                 None => known = whole,
                 Some(change) => {
                     let mut state = known.state.clone();
-                    for op in netstate::diff::diff(&change.after, &change.before) {
+                    for op in diff(&change.after, &change.before) {
                         match op {
                             Op::Delete(key, _) => prop_assert!(state.0.remove(&key).is_some()),
                             Op::Add(key, value) => prop_assert!(state.0.insert(key, value).is_none()),

@@ -12,8 +12,6 @@ use crate::wireguard_keys::{Keys, key_file};
 const SOON: Duration = Duration::from_secs(60);
 /// Nodes from the beginning, enough for the guard against mass deletions. One more comes later.
 const NODES: u8 = 5;
-/// What no node leases until the last one comes, and Go flannel has routes to.
-const LATE: [&str; 2] = ["10.5.77.0/24", "fd00:5:0:77::/64"];
 
 #[test]
 fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
@@ -57,6 +55,11 @@ pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
         let mut hosts = lab.hosts(&lan, NODES + 1)?;
         let newcomer = hosts.pop().context("no host")?;
         let mut bed = Bed::on(lab, &lan, hosts, &net_conf(from), |_, options| options)?;
+        // What no node leases until the last one comes, and Go flannel has routes to.
+        let leased: Vec<String> = bed.pods.iter().flat_map(Pod::addresses).map(|ip| ip.to_string()).collect();
+        let is_free = |n: &u8| !leased.iter().any(|ip| ip.starts_with(&format!("10.5.{n}.")) || ip.starts_with(&format!("fd00:5:0:{n}::")));
+        let n = (70..90).find(is_free).context("no free subnet")?;
+        let late = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
         // The switch has the other end of each uplink.
         let capture = Capture::start(bed.lan.netns())?;
         let began = SystemTime::now();
@@ -77,9 +80,9 @@ pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
                 _ => "true",
             };
             let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
-            let late =
-                format!("ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8", LATE[0], gateway.v4()?, LATE[1], gateway.v6()?);
-            host.netns().sh(&format!("set -e; {of_go}; {late}; ip route add 10.5.200.0/22 via {} dev enp0s8", gateway.v4()?))?;
+            let to_late =
+                format!("ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8", late[0], gateway.v4()?, late[1], gateway.v6()?);
+            host.netns().sh(&format!("{of_go}; {to_late}; ip route add 10.5.200.0/22 via {} dev enp0s8", gateway.v4()?))?;
             bed.daemons[number] = host.flanneld(&bed.options[number].clone().deadline(SOON))?;
             nodes.push(Node::of(host, &bed.pods[number])?);
             if number > 0 {
@@ -98,10 +101,10 @@ pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
             "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
             "BackendData": data(51820), "BackendV6Data": data(51821),
         });
-        std::fs::write(bed.leases.join("subnets/10.5.77.0-24&fd00:5:0:77::-64"), lease.to_string())?;
+        std::fs::write(bed.leases.join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")), lease.to_string())?;
         let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
         let subnet = last.subnet_env()?;
-        ensure!(subnet.subnet.map(|net| net.trunc().to_string()).as_deref() == Some(LATE[0]), "{subnet:?}");
+        ensure!(subnet.subnet.map(|net| net.trunc().to_string()).as_ref() == late.first(), "{subnet:?}");
         let pod = newcomer.pod("p1", &subnet)?;
         nodes.push(Node::of(&newcomer, &pod)?);
         bed.hosts.push(newcomer);
@@ -113,7 +116,7 @@ pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
         reached?;
         for host in bed.hosts.iter().take(NODES.into()) {
             let routes = host.netns().sh("ip route; ip -6 route")?;
-            ensure!(LATE.iter().all(|net| !routes.contains(net)), "{}: {routes}", host.name());
+            ensure!(late.iter().all(|net| !routes.contains(net)), "{}: {routes}", host.name());
             ensure!(routes.contains("10.5.200.0/22 via"), "{}: an operator's route is gone: {routes}", host.name());
         }
         bed.require_no_errors()
