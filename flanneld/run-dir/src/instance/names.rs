@@ -2,7 +2,7 @@
 //!
 //! Any user can bind any name. A name that neither root nor this user made proves nothing.
 
-use super::sockets::peer;
+use super::peer::peer;
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
 use nix::sys::time::TimeVal;
 use std::collections::BTreeSet;
