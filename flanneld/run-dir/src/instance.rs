@@ -2,6 +2,7 @@
 
 pub mod lent;
 mod names;
+mod peer;
 pub mod running;
 mod sockets;
 pub mod taken;

@@ -1,7 +1,8 @@
 //! UDP ports that a daemon uses as long as no tunnel on this host wants them: the kernel gives a tunnel no port that any socket has.
 
 use super::names::{Denied, hold, named};
-use super::sockets::{LENT, TAKEN, owner, peer};
+use super::peer::peer;
+use super::sockets::{LENT, TAKEN, owner};
 use std::io;
 use std::os::unix::net::UnixListener;
 

@@ -2,7 +2,7 @@
 //!
 //! Any user can bind any name. A name that neither root nor this user made proves nothing.
 
-use super::sockets::peer;
+use super::peer::peer;
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
 use nix::sys::time::TimeVal;
 use std::collections::BTreeSet;
@@ -65,10 +65,7 @@ impl Name {
         }
         let pid = peer(self.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0).or_else(|| process_with(self.inode));
         let program = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-        let program = program.as_deref().map_or("unknown", str::trim);
-        let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-        let uid = self.user().map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-        let name = &self.raw;
+        let (name, program, uid) = (self.raw.as_str(), program.as_deref().map(str::trim), self.user());
         tracing::warn!(name, pid, program, uid, "ignoring an abstract socket of another user, {effect}");
     }
 }

@@ -2,7 +2,8 @@
 
 use super::lock_path;
 use super::names::{self, Name};
-use super::sockets::{SOCKETS, TAKEN, listener, peer, process, sockets};
+use super::peer::peer;
+use super::sockets::{SOCKETS, TAKEN, listener, process, sockets};
 use super::taken::{guards, number};
 use crate::regular;
 use ipnet::IpNet;

@@ -1,9 +1,7 @@
 //! Abstract sockets by which the daemons in a network namespace discover each other. They vanish when their process ends.
 
 use super::names::{self, Name};
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt};
-use std::os::fd::AsRawFd;
+use super::peer::peer;
 
 /// Prefix of the names of the daemons' sockets.
 pub const SOCKETS: &str = "flannel-rs/";
@@ -27,14 +25,6 @@ pub fn listener(name: &Name) -> String {
         Some(_) => "a process in another pid namespace".to_owned(),
         None => "its pid cannot be read".to_owned(),
     }
-}
-
-/// The pid of the listener. No connection is ever accepted: with a full backlog, a blocking call would wait forever.
-pub fn peer(name: &[u8]) -> Option<UnixCredentials> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-    socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name).ok()?).ok()?;
-    getsockopt(&socket, PeerCredentials).ok()
 }
 
 /// Describes a process: pid and command.
