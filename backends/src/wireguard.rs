@@ -124,7 +124,7 @@ impl Backend for Wireguard {
 
     fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
         let path = self.files.key.clone();
-        let own = keys::read(&path).ok().and_then(|content| match content {
+        let own = keys::read(&path, self.files.key_links).ok().and_then(|content| match content {
             keys::Content::Key(key) => Some(key.public()),
             keys::Content::Garbled | keys::Content::Missing => None,
         });

@@ -27,24 +27,42 @@ pub enum Content {
     Missing,
 }
 
+/// Whether a file may be a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// It is an operator's. Kubernetes mounts the files of a Secret as links.
+    Followed,
+    /// Only the daemon writes it, and it writes files.
+    Refused,
+}
+
 /// Reads a file of 32 bytes in base64.
 ///
 /// # Errors
-/// It exists and cannot be read.
-pub fn read(path: &Path) -> io::Result<Content> {
-    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path) {
+/// It exists and cannot be read, or is a link where links are refused.
+pub fn read(path: &Path, links: Links) -> io::Result<Content> {
+    let file = match open(path, links) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Missing),
+        Err(error) if links == Links::Refused && error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(io::Error::other(format!("it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}")));
+        }
         Err(error) => return Err(error),
     };
     let about = file.metadata()?;
     if !about.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
-    let mut bytes = Zeroizing::new(Vec::new());
+    // With room for all of it from the start: a vector that grows leaves a copy behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() as u64 <= LONGEST);
     Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
+}
+
+fn open(path: &Path, links: Links) -> io::Result<File> {
+    let no_links = if links == Links::Refused { libc::O_NOFOLLOW } else { 0 };
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | no_links).open(path)
 }
 
 /// What to say of a file that others than its owner can read.
@@ -60,7 +78,16 @@ pub fn exposed(what: &str, path: &Path) -> Option<String> {
 pub fn write(path: &Path, key: &Secret) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let temporary = folder.join(format!(".{}.{:016x}", name(path)?, rand::random::<u64>()));
+    let name = name(path)?;
+    // Another daemon that starts with this folder takes the temporary file for one that a crash left.
+    match write_in(folder, &name, path, key) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => write_in(folder, &name, path, key),
+        result => result,
+    }
+}
+
+fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<()> {
+    let temporary = folder.join(format!("{}{:0DIGITS$x}", temporary_prefix(name), rand::random::<u64>()));
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(key.text().as_bytes())?;
@@ -74,12 +101,45 @@ pub fn write(path: &Path, key: &Secret) -> io::Result<()> {
     written
 }
 
-/// Moves a file that holds no key out of the way, and returns its new path.
+/// The hexadecimal digits at the end of a temporary file's name.
+const DIGITS: usize = 16;
+
+fn temporary_prefix(name: &str) -> String {
+    format!(".{name}.")
+}
+
+/// Removes the temporary files that a crash left while a key was written.
+fn remove_leftovers(path: &Path) -> io::Result<()> {
+    let prefix = temporary_prefix(&name(path)?);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let digits = entry.file_name().to_str().and_then(|name| name.strip_prefix(&prefix)).map(str::to_owned);
+        let ours = digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')));
+        if ours && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+            tracing::info!("removed {}, which a crash left while a WireGuard key was written", entry.path().display());
+        }
+    }
+    Ok(())
+}
+
+/// Moves a file that holds no key out of the way, and returns its new path. Only its owner can read it there: it may hold most of a key.
 ///
 /// # Errors
-/// It cannot be renamed.
+/// It cannot be renamed, or its permissions cannot be set.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
+    match open(path, Links::Refused) {
+        Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
+        // The file behind a link is somebody's.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {}
+        Err(error) => return Err(error),
+    }
     fs::rename(path, &aside)?;
     Ok(aside)
 }
@@ -92,8 +152,11 @@ fn name(path: &Path) -> io::Result<std::borrow::Cow<'_, str>> {
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn own(path: &Path) -> io::Result<Secret> {
-    match read(path)? {
+pub fn own(path: &Path, links: Links) -> io::Result<Secret> {
+    if let Err(error) = remove_leftovers(path) {
+        tracing::warn!("cannot remove temporary WireGuard keys beside {}: {error}", path.display());
+    }
+    match read(path, links)? {
         Content::Key(key) => return Ok(key.clamped()),
         Content::Missing => {}
         Content::Garbled => {
@@ -130,17 +193,74 @@ mod tests {
     }
 
     #[test]
+    fn a_key_file_that_is_a_link_is_refused_where_only_the_daemon_writes_it() {
+        let folder = folder("link");
+        let (path, target) = (folder.join("wgkey"), folder.join("target"));
+        let key = Secret::generate().unwrap();
+        fs::write(&target, &*key.text()).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("symbolic link") && error.contains(KEY_VARIABLE), "{error}");
+        }
+        // A Secret of Kubernetes is mounted as links.
+        assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());
+        // A new key replaces the link, not what it points to.
+        let other = renew(&path).unwrap();
+        assert_eq!((read(&path, Links::Refused).unwrap(), read(&target, Links::Refused).unwrap()), (Content::Key(other), Content::Key(key)));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// As after a crash between writing and renaming.
+    #[test]
+    fn temporary_keys_of_a_crash_are_removed_at_the_next_start() {
+        let folder = folder("crash");
+        let path = folder.join("wgkey");
+        let left = [".wgkey.0123456789abcdef", ".wgkey.fedcba9876543210"];
+        // Of others: another file's, a backup's, a folder.
+        let others = [".wgkey2.0123456789abcdef", ".wgkey.0123456789abcdeg", ".wgkey.123", "wgkey.0123456789abcdef"];
+        left.iter().chain(&others).for_each(|name| fs::write(folder.join(name), "secret").unwrap());
+        fs::create_dir(folder.join(".wgkey.0000000000000000")).unwrap();
+        for _ in 0..2 {
+            own(&path, Links::Refused).unwrap();
+            assert!(left.iter().all(|name| !folder.join(name).exists()));
+            assert!(others.iter().chain(&[".wgkey.0000000000000000"]).all(|name| folder.join(name).exists()));
+            fs::write(folder.join(left[0]), "secret").unwrap();
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_set_aside_can_be_read_by_its_owner_only() {
+        let folder = folder("aside");
+        let path = folder.join("wgkey");
+        fs::write(&path, "half a key").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let aside = set_aside(&path).unwrap();
+        assert_eq!(fs::metadata(&aside).unwrap().permissions().mode() & 0o777, 0o600);
+        // Of a link, the link alone.
+        let target = folder.join("target");
+        fs::write(&target, "no key").unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        set_aside(&path).unwrap();
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o644);
+        assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn a_key_is_made_once_and_only_its_owner_can_read_it() {
         let folder = folder("made");
         let path = folder.join("new/wgkey");
-        let key = own(&path).unwrap();
-        assert_eq!(own(&path).unwrap(), key);
+        let key = own(&path, Links::Refused).unwrap();
+        assert_eq!(own(&path, Links::Refused).unwrap(), key);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read(&path).unwrap().len(), 44, "no line end");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file");
         // As `wg genkey > file` writes it.
         fs::write(&path, format!("{}\n", &*key.text())).unwrap();
-        assert_eq!(own(&path).unwrap(), key);
+        assert_eq!(own(&path, Links::Refused).unwrap(), key);
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -150,14 +270,14 @@ mod tests {
         let path = folder.join("wgkey");
         for bad in [&b""[..], b"QUJD", b"\xff\xff", &[b'A'; 100_000], b" oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k="] {
             fs::write(&path, bad).unwrap();
-            let key = own(&path).unwrap();
-            assert_eq!(read(&path).unwrap(), Content::Key(key));
+            let key = own(&path, Links::Refused).unwrap();
+            assert_eq!(read(&path, Links::Refused).unwrap(), Content::Key(key));
             assert_eq!(fs::read(folder.join("wgkey.bad")).unwrap(), bad);
         }
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(own(&path).is_err());
-        assert!(own(Path::new("/proc/flannel/wgkey")).is_err() && own(Path::new("")).is_err());
+        assert!(own(&path, Links::Refused).is_err());
+        assert!(own(Path::new("/proc/flannel/wgkey"), Links::Refused).is_err() && own(Path::new(""), Links::Refused).is_err());
         fs::remove_dir_all(folder).unwrap();
     }
 }

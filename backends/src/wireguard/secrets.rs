@@ -1,10 +1,11 @@
 //! A node's keys while it runs: they follow their files, and the node makes itself another key if an older node has the same.
 
 use super::config::Config;
-use super::keys::{self, Content};
+use super::keys::{self, Content, Links};
 use crate::backend::{Error, Renewal};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
+use nix::sys::prctl;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ const REREAD: Duration = Duration::from_secs(5);
 pub struct Files {
     /// The private key.
     pub key: PathBuf,
+    /// Whether that may be a link: an operator named it.
+    pub key_links: Links,
     /// The preshared key, if it is in a file.
     pub preshared: Option<PathBuf>,
     /// Whether a file that others can read is refused.
@@ -76,7 +79,8 @@ impl Files {
     fn from(key: Option<OsString>, preshared: Option<OsString>, config: &Config) -> Self {
         let preshared = preshared.map(PathBuf::from).or_else(|| config.preshared_file.clone());
         // A variable that is set and empty names no file, as for Go flannel.
-        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), preshared, refuse_insecure: false }
+        let key_links = if key.is_some() { Links::Followed } else { Links::Refused };
+        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), key_links, preshared, refuse_insecure: false }
     }
 
     /// Warns of files that others can read, or refuses them.
@@ -107,14 +111,15 @@ impl Files {
     /// A file cannot be read or written, or holds no preshared key.
     pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, Error> {
         self.guard()?;
+        hide_memory();
         let failed = |what: &str, path: &Path, why: String| Error::Host { what: format!("cannot {what} {}", path.display()), why };
-        let private = keys::own(&self.key).map_err(|error| {
+        let private = keys::own(&self.key, self.key_links).map_err(|error| {
             let remedy = format!("; {} names the file, and its folder must be writable", keys::KEY_VARIABLE);
             failed("read or write the WireGuard private key", &self.key, format!("{error}{remedy}"))
         })?;
         let preshared = match &self.preshared {
             None => configured,
-            Some(path) => match keys::read(path) {
+            Some(path) => match keys::read(path, Links::Followed) {
                 Ok(Content::Key(key)) => Some(key),
                 Ok(Content::Garbled) => {
                     return Err(failed(
@@ -134,6 +139,13 @@ impl Files {
             },
         };
         Ok(Secrets::new(&private, preshared))
+    }
+}
+
+/// Keeps the memory of this process, which holds keys until its end, from core dumps and from debuggers without CAP_SYS_PTRACE.
+fn hide_memory() {
+    if let Err(error) = prctl::set_dumpable(false) {
+        tracing::warn!("cannot exclude WireGuard keys from core dumps: prctl(PR_SET_DUMPABLE): {error}");
     }
 }
 
@@ -203,7 +215,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: io::Error| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
-    match keys::read(path) {
+    match keys::read(path, files.key_links) {
         Ok(Content::Key(key)) => {
             notices.lost = false;
             let key = key.clamped();
@@ -241,7 +253,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
 
 /// The preshared key that the file holds now, or else the present one.
 fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
-    let why = match keys::read(path) {
+    let why = match keys::read(path, Links::Followed) {
         Ok(Content::Key(key)) => {
             let (text, taken) = files.trust(PRESHARED, path, present != Some(&key));
             tell(&mut notices.preshared, text);
@@ -260,6 +272,22 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_process_with_keys_leaves_no_core_dump() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        prctl::set_dumpable(true).unwrap();
+        Files::from(Some(folder.path().join("key").into()), None, &config).load(None).unwrap();
+        assert_eq!(prctl::get_dumpable(), Ok(false));
+    }
+
+    #[test]
+    fn only_a_key_file_that_an_operator_named_may_be_a_link() {
+        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        assert_eq!(Files::from(None, None, &config).key_links, Links::Refused);
+        assert_eq!(Files::from(Some("/etc/flannel/key".into()), None, &config).key_links, Links::Followed);
+    }
 
     /// Where secrets that others can read are refused, they are neither loaded nor taken while the daemon runs.
     #[test]
@@ -324,11 +352,11 @@ mod tests {
         assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key").exists(), "somebody may be writing it");
         assert!(!reread(&secrets, &files, &mut notices));
         assert!(!reread(&secrets, &files, &mut notices), "it is there again");
-        assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made.clone()));
+        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made.clone()));
         fs::write(folder.join("key"), "").unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key.bad").exists());
         assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
-        assert_eq!(keys::read(&folder.join("key")).unwrap(), Content::Key(made));
+        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made));
         fs::write(folder.join("key"), &*first.text()).unwrap();
         assert!(reread(&secrets, &files, &mut notices));
         assert_eq!((secrets.now().private.clone(), secrets.now().public), (first.clone(), first.public()));

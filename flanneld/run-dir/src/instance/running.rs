@@ -88,7 +88,9 @@ pub fn foreign_flanneld() -> bool {
         let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
         targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).any(|inode| ours.contains(&inode))
     };
-    named_so().iter().any(|pid| !has(pid))
+    // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
+    let listening: BTreeSet<i32> = sockets().iter().filter_map(|name| peer(name.as_bytes())).map(|peer| peer.pid()).collect();
+    named_so().iter().any(|pid| !listening.contains(pid) && !has(pid))
 }
 
 /// Other processes of root or of this user in this network namespace whose program is called flanneld.
