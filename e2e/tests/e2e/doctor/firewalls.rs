@@ -84,7 +84,7 @@ fn ufw(node: &mut Node) -> Result<()> {
     node.run(&format!(
         "mkdir -p {root}/etc/default {root}/lib; cp -r {from}/etc/ufw {root}/etc/; cp {from}/etc/default/ufw {root}/etc/default/
         if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
-        cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf iptables/*.rules {root}/etc/ufw/"
+        cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf {root}/etc/ufw/; cp iptables/*.rules {root}/etc/ufw/"
     ))?;
     wrapper(node, "ufw", &packages, "", &format!("{from}/usr/sbin/ufw --rootdir={root} --datadir={root}"))
 }
