@@ -1,8 +1,8 @@
 //! The commands that let packets of other nodes in, and nobody else's.
 
 use crate::carrier::Kind;
-use crate::facts::Facts;
 use crate::facts::daemon::Choice;
+use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use crate::persist;
 use crate::shell::word;
@@ -67,10 +67,13 @@ impl Origin {
         Self { interface, sources: IpNet::aggregate(&sources), ipv6 }
     }
 
-    /// The same, for commands that run on every node.
+    /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
+    /// that run on every node.
     #[must_use]
-    pub fn everywhere(self) -> Self {
-        Self { interface: None, ..self }
+    pub fn of_probes(self, network: &Network) -> Self {
+        let inside = network.networks.nets().filter(|net| net.addr().is_ipv6() == self.ipv6);
+        let sources = if self.sources.is_empty() { Vec::new() } else { self.sources.iter().copied().chain(inside).collect() };
+        Self { interface: None, sources, ..self }
     }
 
     /// The conditions of a rule of iptables.

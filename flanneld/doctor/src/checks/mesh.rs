@@ -280,7 +280,7 @@ fn slow(_: &Facts, path: &Path) -> Finding {
 }
 
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
-    let Some(mesh) = facts.mesh.known() else { return Vec::new() };
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
     let silent = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).filter(lasts);
     // A closed port refuses, and so do some firewalls; most of them drop.
@@ -293,7 +293,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     if let Some(first) = filtered.first() {
         let ipv6 = first.address.is_ipv6();
         let program = if ipv6 { "ip6tables" } else { "iptables" };
-        let origin = Origin::of(facts, ipv6).everywhere();
+        let origin = Origin::of(facts, ipv6).of_probes(network);
         findings.push(
             Finding::new(
                 "probe-filtered",

@@ -285,3 +285,11 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
     facts.leases.peers = Fact::Known(Vec::new());
     assert!(only(&facts, "ufw").remedy.commands.is_empty());
 }
+
+#[test]
+fn probes_are_let_in_beside_the_overlay_and_through_it() {
+    let mut facts = healthy();
+    CASES.iter().filter(|(id, _)| *id == "probe-filtered").for_each(|(_, spoil)| spoil(&mut facts));
+    let commands = only(&facts, "probe-filtered").remedy.commands;
+    assert_eq!(commands[0], "iptables -I INPUT -s 192.0.2.0/24,10.244.0.0/16 -p udp --dport 8473 -j ACCEPT");
+}
