@@ -157,7 +157,7 @@ impl Fits {
 
     /// The opposite condition.
     #[must_use]
-    pub fn not(self) -> Fits {
+    pub fn inverted(self) -> Fits {
         match self {
             Fits::Yes => Fits::No,
             Fits::Perhaps => Fits::Perhaps,

@@ -247,7 +247,7 @@ fn about(rule: &str, judge: &dyn Fn(&str, &[&str]) -> Fits) -> Fits {
             (false, _) => found,
             // All devices but one that is not known to be pods'.
             (true, "-i" | "-o") => Fits::of(found != Fits::Yes),
-            (true, _) => found.not(),
+            (true, _) => found.inverted(),
         });
     }
     fits

@@ -63,7 +63,7 @@ impl Origin {
             sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));
         }
         let far = peers.iter().filter(|peer| !near.iter().any(|net| net.contains(*peer))).map(|peer| IpNet::from(*peer));
-        sources.extend(few(far.collect()));
+        sources.extend(few(&far.collect()));
         Self { interface, sources: IpNet::aggregate(&sources), ipv6 }
     }
 
@@ -97,8 +97,8 @@ pub fn near(facts: &Facts, choice: Option<&Choice>, ipv6: bool) -> Vec<IpNet> {
 }
 
 /// The fewest prefixes for these addresses; if they are too many, their neighbourhoods.
-fn few(addresses: Vec<IpNet>) -> Vec<IpNet> {
-    let mut nets = IpNet::aggregate(&addresses);
+fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
+    let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
         if nets.len() <= MOST {
             break;
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn many_addresses_become_few_prefixes_and_never_all_of_them() {
-        assert_eq!(few(nets(&["192.0.2.2/32", "192.0.2.3/32"])), nets(&["192.0.2.2/31"]));
-        let scattered = |count: u32| few((0..count).map(|n| IpNet::new(IpAddr::from((0x0a00_0000 + n * 514).to_be_bytes()), 32).unwrap()).collect());
+        assert_eq!(few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])), nets(&["192.0.2.2/31"]));
+        let scattered = |count: u32| few(&(0..count).map(|n| IpNet::new(IpAddr::from((0x0a00_0000 + n * 514).to_be_bytes()), 32).unwrap()).collect());
         assert_eq!(scattered(32).len(), 32, "single addresses as long as they are few");
         let many = scattered(5000);
         assert!(many.len() <= MOST && many.iter().all(|net| net.prefix_len() >= 8), "{many:?}");

@@ -227,12 +227,12 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("forward-policy", |facts| {
         let base = Base { family: "inet".to_owned(), table: "wall".to_owned(), chain: "gate".to_owned(), drops: true };
         firewall(facts, |seen| {
-            seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false, handle: None, doubt: false })
+            seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false, handle: None, doubt: false });
         });
     }),
     ("forward-reject", |facts| {
         firewall(facts, |seen| {
-            seen.tables.push(Table { refusal: Some(Numbered { number: 1, rule: "-A FORWARD -j REJECT".to_owned() }), ..table("iptables") })
+            seen.tables.push(Table { refusal: Some(Numbered { number: 1, rule: "-A FORWARD -j REJECT".to_owned() }), ..table("iptables") });
         });
     }),
     ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input_refuses: true, ..table("iptables") }))),

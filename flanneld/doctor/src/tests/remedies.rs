@@ -171,8 +171,8 @@ fn accept_rules_come_after_network_policies_and_before_what_rejects() {
     let first = ["-A FORWARD -j cali-FORWARD", "-A FORWARD -j KUBE-ROUTER-FORWARD"];
     assert_eq!(applied(&format!("{policies}\n-A FORWARD -j REJECT"), "forward-reject", "FORWARD"), [&first[..], &ours[..], &[reject]].concat());
     // Behind the rule that rejects all the policies are not reached: it moves to the end.
-    let behind = format!("-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD");
-    let moved = applied(&behind, "forward-reject", "FORWARD");
+    let behind = "-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
+    let moved = applied(behind, "forward-reject", "FORWARD");
     assert_eq!(moved, ["-A FORWARD -j cali-FORWARD", ours[1], ours[0], reject]);
     assert_eq!(applied(&format!("{policies}\n-P FORWARD DROP"), "forward-policy", "FORWARD"), [&first[..], &[ours[1], ours[0]]].concat());
     assert_eq!(applied("-A FORWARD -j REJECT", "forward-reject", "FORWARD"), [&ours[..], &[reject]].concat());
@@ -213,7 +213,7 @@ fn heard(facts: &Facts, state: &State) -> Facts {
 fn firewall_that_probes_refute_is_a_risk_and_explains_nothing() {
     for check in ["ufw", "firewalld", "rp-filter"] {
         let mut facts = healthy();
-        CASES.iter().filter(|(id, _)| *id == check).next_back().map(|(_, spoil)| spoil(&mut facts)).unwrap();
+        CASES.iter().rfind(|(id, _)| *id == check).map(|(_, spoil)| spoil(&mut facts)).unwrap();
         if let Fact::Known(Firewalls { firewalld: Some(firewalld), .. }) = &mut facts.host.firewalls {
             // Pods' packets pass: of those the probes say nothing.
             firewalld.networks = network().networks.nets().collect();

@@ -89,7 +89,7 @@ pub fn foreign_flanneld() -> bool {
         targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).any(|inode| ours.contains(&inode))
     };
     // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
-    let listening: BTreeSet<i32> = sockets().iter().filter_map(|name| peer(name.as_bytes())).map(|peer| peer.pid()).collect();
+    let listening: BTreeSet<i32> = sockets().iter().filter_map(|name| peer(name.raw.as_bytes())).map(|peer| peer.pid()).collect();
     named_so().iter().any(|pid| !listening.contains(pid) && !has(pid))
 }
 
