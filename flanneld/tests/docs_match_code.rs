@@ -45,6 +45,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "prefix",
     "print-value-only",
     "release",
+    "reload",
     "system",
     "take-ownership",
     "test",

@@ -1,6 +1,7 @@
 //! The flow of a packet, and access to words in packets.
 
 use super::packet::{Fragment, Header, Version};
+use std::net::SocketAddr;
 use std::ops::Range;
 
 /// The protocol number of TCP.
@@ -32,6 +33,15 @@ pub const SLOTS: usize = 64;
 #[inline]
 pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
+}
+
+/// Where a UDP packet goes. None: another protocol, or a later fragment, which has no ports.
+#[inline]
+pub fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
+    if header.protocol != UDP || header.fragment == Fragment::Later {
+        return None;
+    }
+    word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
 /// The 16-bit word at an offset.

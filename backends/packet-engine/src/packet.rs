@@ -1,9 +1,8 @@
 //! The IP header of an inner packet: parsed strictly, and changed in place.
 
 use super::checksum;
-use crate::flow::{self, UDP};
 use crate::reason::Reason;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The length of an IPv4 header without options.
 pub const V4_HEADER: usize = 20;
@@ -132,15 +131,6 @@ impl Header {
             header.skip_extensions(packet)?;
         }
         Ok(header)
-    }
-
-    /// Where a UDP packet goes. None: another protocol, or a later fragment, which has no ports.
-    #[inline]
-    pub fn udp_destination(&self, packet: &[u8]) -> Option<SocketAddr> {
-        if self.protocol != UDP || self.fragment == Fragment::Later {
-            return None;
-        }
-        flow::word(packet, self.transport + 2).map(|port| SocketAddr::new(self.destination, port))
     }
 
     /// Skips to the transport header, or to the point up to which the chain can be followed.

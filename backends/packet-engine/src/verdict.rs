@@ -1,5 +1,6 @@
 //! Decides what happens to a packet (send, deliver, reply or drop) from its header and the table alone.
 
+use crate::flow::udp_destination;
 use crate::martian::martian;
 use crate::packet::{Header, Version};
 use crate::reason::Reason;
@@ -70,7 +71,7 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
 /// Whether a packet is itself a datagram of the tunnel: a pod builds it, or the route to a node leads into the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
-    header.udp_destination(packet).is_some_and(|to| table.is_tunnel_end(to))
+    udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))
 }
 
 #[inline]

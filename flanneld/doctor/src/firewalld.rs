@@ -6,6 +6,8 @@
 use crate::carrier::{Kind, kinds};
 use crate::facts::Network;
 use crate::firewalls::Firewalld;
+use crate::fits::Fits;
+use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -14,32 +16,6 @@ use std::net::IpAddr;
 const DEPTH: usize = 16;
 /// The pods' bridge.
 const BRIDGE: &str = "cni0";
-
-/// Where flannel's packets come from, as far as it is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
-    /// The interface for packets between nodes.
-    pub underlay: Option<String>,
-    /// The addresses of the other nodes.
-    pub peers: Vec<IpAddr>,
-    /// The networks of the underlay's addresses: where other nodes may be as long as none is known.
-    pub near: Vec<IpNet>,
-}
-
-impl Surroundings {
-    /// Whether packets of other nodes come from a network.
-    pub fn comes_from(&self, net: &IpNet, ipv6: bool) -> Fits {
-        let peers: Vec<IpNet> = self.peers.iter().filter(|peer| peer.is_ipv6() == ipv6).map(|peer| IpNet::from(*peer)).collect();
-        let near: Vec<IpNet> = self.near.iter().filter(|near| near.addr().is_ipv6() == ipv6).copied().collect();
-        let places = if peers.is_empty() { near } else { peers };
-        match places.as_slice() {
-            [] => Fits::Perhaps,
-            all if all.iter().all(|place| net.contains(place)) => Fits::Yes,
-            all if !all.iter().any(|place| subnet_lease::nets_overlap(net, place)) => Fits::No,
-            _ => Fits::Perhaps,
-        }
-    }
-}
 
 /// Judges the output of `nft -j list table inet firewalld`.
 pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> Firewalld {
@@ -83,17 +59,6 @@ enum Fate {
     Refused,
     /// The chain has been left without a decision.
     Left,
-}
-
-/// Whether a packet fulfils a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fits {
-    /// It does not.
-    No,
-    /// It may: the condition is not understood, or not all packets fulfil it.
-    Perhaps,
-    /// It does.
-    Yes,
 }
 
 /// Whether all chains of a hook let a packet pass.
@@ -147,23 +112,6 @@ fn walk(listing: &Value, chain: &str, packet: &Packet<'_>, depth: usize) -> Fate
         }
     }
     Fate::Left
-}
-
-impl Fits {
-    /// Yes or no.
-    pub fn of(is: bool) -> Fits {
-        if is { Fits::Yes } else { Fits::No }
-    }
-
-    /// The opposite condition.
-    #[must_use]
-    pub fn inverted(self) -> Fits {
-        match self {
-            Fits::Yes => Fits::No,
-            Fits::Perhaps => Fits::Perhaps,
-            Fits::No => Fits::Yes,
-        }
-    }
 }
 
 fn condition_of(condition: &Value, packet: &Packet<'_>) -> Fits {

@@ -3,8 +3,10 @@
 //! A rule that this reader does not understand gets the benefit of the doubt.
 
 use crate::carrier::{Carrier, Kind, kinds};
-use crate::firewalld::{Fits, Surroundings};
+use crate::fits::Fits;
 use crate::nftables::{Barrier, of_others, of_pods};
+use crate::policies::holds_policies;
+use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 
@@ -12,8 +14,6 @@ use std::collections::BTreeMap;
 const DEPTH: usize = 8;
 /// The mark that kube-proxy sets on packets of Services.
 const KUBE_PROXY: &str = "0x4000/0x4000";
-/// The chains in which network policies hold packets: an accept rule before them would let packets pass by.
-const POLICIES: [&str; 7] = ["cali-", "KUBE-ROUTER-", "KUBE-NWPLCY", "KUBE-POD-FW", "CILIUM_", "WEAVE-NPC", "ANTREA-"];
 
 /// What firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,11 +161,6 @@ fn forward(seen: &mut Table, chains: &Chains<'_>) {
             seen.refusal = Some(Numbered { number, rule: format!("-A FORWARD {rule}") });
         }
     }
-}
-
-/// Whether a chain, by its name, is one of network policies.
-pub fn holds_policies(chain: &str) -> bool {
-    POLICIES.iter().any(|start| chain.starts_with(start))
 }
 
 /// A packet of the tunnel that arrives.

@@ -12,13 +12,16 @@ pub mod facts;
 pub mod finding;
 pub mod firewalld;
 pub mod firewalls;
+pub mod fits;
 pub mod ledger;
 pub mod let_in;
 pub mod look;
 pub mod need;
 pub mod nftables;
 pub mod persist;
+mod policies;
 pub mod shell;
+pub mod surroundings;
 pub mod table;
 #[cfg(test)]
 mod tests;

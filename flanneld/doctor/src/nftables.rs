@@ -2,7 +2,7 @@
 //!
 //! A packet traverses all chains of a hook: an accept in one chain does not override a drop in another.
 
-use crate::firewalls::holds_policies;
+use crate::policies::holds_policies;
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;

@@ -4,6 +4,7 @@ use super::identity::Identity;
 use super::key::PublicKey;
 use super::peer::Peer;
 use super::routes::Routes;
+use crate::flow::udp_destination;
 use crate::packet::Header;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -102,6 +103,6 @@ impl Snapshot {
     /// Whether a packet is itself a datagram to a peer.
     #[inline]
     pub(super) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
-        header.udp_destination(packet).is_some_and(|to| self.ends.has(to))
+        udp_destination(packet, header).is_some_and(|to| self.ends.has(to))
     }
 }

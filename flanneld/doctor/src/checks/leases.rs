@@ -15,6 +15,9 @@ const SILENT: u64 = 600;
 /// How many refused leases are told one by one.
 const TOLD: usize = 16;
 
+/// Why nothing answers at a peer's address: silence alone does not tell.
+pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
+
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {

@@ -184,12 +184,14 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands)]
 }
 
-/// Why nothing answers at a peer's address: silence alone does not tell.
-pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
-
 fn peer_cut(_: &Facts, path: &Path) -> Finding {
-    let finding =
-        Finding::new("peer-cut", Severity::Broken, about(path), format!("{} at {} answers nothing, ping neither", path.node, path.address), SILENCE);
+    let finding = Finding::new(
+        "peer-cut",
+        Severity::Broken,
+        about(path),
+        format!("{} at {} answers nothing, ping neither", path.node, path.address),
+        super::leases::SILENCE,
+    );
     blame(path, finding.seen("no answer through the overlay, none beside it", "probes"))
         .run(format!("ip route get {}", path.address))
         .run(format!("ping -c 3 {}", path.address))

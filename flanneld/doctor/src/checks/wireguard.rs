@@ -112,7 +112,7 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         return format!("their {PRESHARED}, or what this node answers is dropped on the way");
     }
     if answers_nothing {
-        return super::mesh::SILENCE.to_owned();
+        return super::leases::SILENCE.to_owned();
     }
     if let Some(seconds) = known.clock_behind {
         return format!("this node's clock was set back: peers refuse its handshakes as repeated ones until {} have passed", span(seconds));

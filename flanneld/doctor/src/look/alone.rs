@@ -10,7 +10,7 @@ use crate::facts::host::{Interface, WayKind};
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
-use crate::firewalld::Surroundings;
+use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, Said};
 use std::path::Path;
 

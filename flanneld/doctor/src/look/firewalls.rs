@@ -2,9 +2,10 @@
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::firewalld::{Surroundings, firewalld};
+use crate::firewalld::firewalld;
 use crate::firewalls::{self, Firewalls};
 use crate::nftables::{self, Barrier};
+use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::path::Path;
 use traffic_rules::programs::{Iptables, ProgramError, Variant, nft_table, run};

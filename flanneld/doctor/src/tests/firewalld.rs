@@ -6,8 +6,9 @@ use super::report;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::finding::Finding;
-use crate::firewalld::{Surroundings, firewalld};
+use crate::firewalld::firewalld;
 use crate::firewalls::Firewalls;
+use crate::surroundings::Surroundings;
 
 /// A table like firewalld's: what sends packets to a zone on their way in and through, and what the zone `public` lets in and through.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {

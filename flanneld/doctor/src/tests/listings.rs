@@ -8,9 +8,9 @@ use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
 use crate::finding::Severity;
-use crate::firewalld::Surroundings;
 use crate::firewalls::{Firewalls, Table, table};
 use crate::nftables;
+use crate::surroundings::Surroundings;
 use proptest::prelude::*;
 
 const NET: &str = "10.244.0.0/16";

@@ -96,7 +96,7 @@ fn a_firewall_of_this_host_explains_it() {
     let mut ledger = Ledger::default();
     assert!(ledger.enter(&mut report(&facts)).came.iter().any(|finding| finding.check == "wireguard-silent" && finding.explained_by.is_some()));
     let Fact::Known(firewalls) = &mut facts.host.firewalls else { panic!("no firewalls") };
-    firewalls.tables[0].tunnel = crate::firewalld::Fits::Yes;
+    firewalls.tables[0].tunnel = crate::fits::Fits::Yes;
     let news = ledger.enter(&mut report(&facts));
     assert_eq!(news.came.iter().filter(|finding| finding.check == "wireguard-silent").count(), 2);
     assert_eq!(ledger.enter(&mut report(&facts)).came, []);
