@@ -10,17 +10,19 @@ use serde_json::json;
 use crate::wireguard_keys::{Keys, key_file};
 
 const SOON: Duration = Duration::from_secs(60);
+/// How often each pod asks each other one.
+const OFTEN: Duration = Duration::from_millis(100);
 /// Nodes from the beginning, enough for the guard against mass deletions. One more comes later.
 const NODES: u8 = 5;
 
 #[test]
 fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
-    change(r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace")
+    change(r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace", OFTEN)
 }
 
 #[test]
 fn change_from_host_gw_sends_nothing_in_the_clear() -> Result<()> {
-    change(r#"{"Type":"host-gw"}"#, "userspace")
+    change(r#"{"Type":"host-gw"}"#, "userspace", OFTEN)
 }
 
 /// A node, for those who read frames.
@@ -48,7 +50,7 @@ impl Node {
 /// Five nodes of a backend whose packets are not even encapsulated change one by one, while pods talk. Nodes have routes of ours or of Go flannel's,
 /// and some of Go flannel's to a subnet that another node leases in the end. From the moment at which two nodes run wireguard, no packet between their
 /// pods is seen on any uplink; and from the moment at which one does, none that it sends.
-pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
+pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Result<()> {
     let net_conf = |backend: &str| format!(r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#);
     Lab::run("in the clear", |lab| {
         let lan = lab.switch("lan")?;
@@ -63,7 +65,7 @@ pub(crate) fn change(from: &str, implementation: &str) -> Result<()> {
         // The switch has the other end of each uplink.
         let capture = Capture::start(bed.lan.netns())?;
         let began = SystemTime::now();
-        let probes = ProbeOptions::default().interval(Duration::from_millis(100));
+        let probes = ProbeOptions::default().interval(interval);
         let meshes = [Mesh::start(&bed.pods, &probes)?, Mesh::start(&bed.pods, &probes.v6())?];
         meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
 
