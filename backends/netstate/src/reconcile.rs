@@ -251,7 +251,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.note(&found.sessions, Instant::now());
         let moved = self.tunnels.accept(&mut have, want, Instant::now());
         leave_to_operators(&mut have, want, &found.mixed);
-        adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts);
+        adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts, self.settled);
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
         leave_endpoints(&mut ops, &moved);

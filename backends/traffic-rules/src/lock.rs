@@ -35,15 +35,18 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     let started = Instant::now();
     let Ok(address) = SocketAddr::from_abstract_name(name) else { return RulesLock { _socket: None } };
     let mut strangers = 0;
+    // Each question stays in the holder's backlog: once it is known, nothing is asked.
+    let mut known = false;
     loop {
         let error = match UnixListener::bind_addr(&address) {
             Ok(socket) => return RulesLock { _socket: Some(socket) },
             Err(error) => error,
         };
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;
-        strangers = if taken && !is_ours(name) { strangers + 1 } else { 0 };
+        known = known || taken && is_ours(name);
+        strangers = if taken && !known { strangers + 1 } else { 0 };
         if strangers >= STRANGERS {
-            tracing::debug!(name, "ignoring the lock of another user: writing rules without it");
+            tracing::debug!(name, "ignoring a lock that is not known to be root's or this user's: writing rules without it");
             return RulesLock { _socket: None };
         }
         if !taken || started.elapsed() >= timeout {

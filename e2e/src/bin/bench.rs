@@ -49,7 +49,7 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --nodes=N           this many Nodes of Kubernetes, and nothing else
   --probing           what probes cost and how soon they tell, and nothing else
   --wireguard         what WireGuard's peers and junk cost, and nothing else
-  --renewals          WireGuard's sessions renewed beside a flood of handshakes, and nothing else
+  --renewals          WireGuard's renewals beside a flood, and nothing else
   --no-datapath       all but how packets move
   --datapath          how packets move, and nothing else
   --rounds=N          of each carrier

@@ -70,8 +70,11 @@ impl Origin {
     /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
     /// that run on every node.
     #[must_use]
-    pub fn of_probes(self, network: &Network) -> Self {
-        let inside = network.networks.nets().filter(|net| net.addr().is_ipv6() == self.ipv6);
+    pub fn of_probes(self, facts: &Facts, network: &Network) -> Self {
+        // To the others this node is one of the other nodes.
+        let own = facts.daemon.choice.known().into_iter().flat_map(|choice| &choice.addresses).map(|address| IpNet::from(*address));
+        let own = own.filter(|own| !self.sources.iter().any(|net| net.contains(own)));
+        let inside = network.networks.nets().chain(own).filter(|net| net.addr().is_ipv6() == self.ipv6);
         let sources = if self.sources.is_empty() { Vec::new() } else { self.sources.iter().copied().chain(inside).collect() };
         Self { interface: None, sources, ..self }
     }

@@ -2,8 +2,9 @@
 
 use crate::shell::word;
 
-/// The file of sysctl.d(5) for what remedies set. Of two lines about a setting the last one applies.
-const SYSCTLS: &str = "/etc/sysctl.d/90-flannel.conf";
+/// The file of sysctl.d(5) for what remedies set. Of two lines about a setting the last one applies: the name comes after `99-sysctl.conf`,
+/// which is /etc/sysctl.conf.
+const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
 /// The folder of units that an administrator makes.
 const UNITS: &str = "/etc/systemd/system";
 
@@ -28,7 +29,7 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
     if later.is_empty() {
         return commands;
     }
-    let runs: String = later.iter().map(|(program, rule)| format!("ExecStart={program} -w {rule}\\n")).collect();
+    let runs: String = later.iter().map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}\\n")).collect();
     commands.push(format!(
         "printf '[Unit]\\nAfter=netfilter-persistent.service iptables.service ip6tables.service ufw.service\\nBefore=docker.service kubelet.service \
          flanneld.service\\n[Service]\\nType=oneshot\\n{runs}[Install]\\nWantedBy=multi-user.target\\n' > {UNITS}/{unit}.service && systemctl enable \
@@ -44,7 +45,8 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
     format!(
-        "for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; fi; done",
+        "kept=; for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; kept=$file; fi; done; \
+         [ -n \"$kept\" ] || echo 'not kept over a reboot: no file of nftables.service makes this table; give the rules to what makes it'",
         word(&format!("^table {family} {table}\\b")),
         word(&lines)
     )
@@ -68,7 +70,7 @@ mod tests {
     fn sysctl_is_set_now_and_at_each_start() {
         let [now, later] = sysctl("net/ipv4/conf/flannel.1/rp_filter", 2);
         assert_eq!(now, "sysctl -w net/ipv4/conf/flannel.1/rp_filter=2");
-        assert_eq!(later, "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/90-flannel.conf");
+        assert_eq!(later, "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/99-zz-flannel.conf");
     }
 
     #[test]
@@ -80,7 +82,7 @@ mod tests {
         let script = commands[1].replace(UNITS, &folder.path().display().to_string()).replace("systemctl", "true");
         assert!(std::process::Command::new("sh").args(["-ec", &script]).status().unwrap().success(), "{script}");
         let unit = std::fs::read_to_string(folder.path().join("flannel-input.service")).unwrap();
-        assert!(unit.contains("\nExecStart=iptables -w -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT\n"), "{unit}");
+        assert!(unit.contains("\nExecStart=/usr/bin/env iptables -w -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT\n"), "{unit}");
         assert!(unit.starts_with("[Unit]\n") && unit.contains("\n[Service]\nType=oneshot\n") && unit.ends_with("WantedBy=multi-user.target\n"));
     }
 

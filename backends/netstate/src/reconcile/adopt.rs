@@ -14,7 +14,15 @@ use subnet_lease::{Kinds, LeaseTable, Subnets};
 /// none, it stays: it cannot be told apart from an operator's. A route to a peer that is not desired, because one route leads to all of them,
 /// goes: it would take that peer's packets past ours. Past a device that encrypts, so does one by the underlay to any subnet as nodes have: who
 /// leases it later would get packets in the clear.
-pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Key, RouteSpec)], leases: &LeaseTable, own: &Subnets, facts: &Facts) {
+pub(super) fn adopt(
+    have: &mut KernelState,
+    want: &KernelState,
+    leftovers: &[(Key, RouteSpec)],
+    leases: &LeaseTable,
+    own: &Subnets,
+    facts: &Facts,
+    settled: bool,
+) {
     if leftovers.is_empty() {
         return;
     }
@@ -29,7 +37,8 @@ pub(super) fn adopt(have: &mut KernelState, want: &KernelState, leftovers: &[(Ke
         if blackhole::is_go_flannels(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
-        if leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
+        // What comes while this daemon runs is not left from before: an operator may want it.
+        if !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
         let Some(public) = peers.get(net) else { continue };

@@ -1,5 +1,6 @@
 //! Offloads that the kernel refuses: for how long and to whom they are not tried. While nothing is refused, this costs a comparison.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 pub const REMEMBERED: Duration = Duration::from_secs(300);
 /// After this many refusals without a success in between, an offload is taken not to be supported.
 const IN_A_ROW: u8 = 3;
-/// The destinations that are remembered. The latest replaces the oldest.
-const DESTINATIONS: usize = 32;
+/// The most destinations that are remembered. Beyond that, others refuse once more for each message.
+const DESTINATIONS: usize = 4096;
 
 /// Whether an offload is tried.
 #[derive(Debug, Default)]
@@ -53,14 +54,16 @@ impl Offload {
 pub struct Segmenting {
     supported: bool,
     to_all: Offload,
-    /// Destinations that refused, oldest first.
-    refused: Vec<(IpAddr, Instant)>,
+    /// Destinations that refused, and when.
+    refused: HashMap<IpAddr, Instant>,
+    /// When the oldest of them did, or earlier.
+    oldest: Option<Instant>,
 }
 
 impl Segmenting {
     /// Nothing was refused yet.
     pub fn new(supported: bool) -> Self {
-        Self { supported, to_all: Offload::default(), refused: Vec::with_capacity(DESTINATIONS) }
+        Self { supported, to_all: Offload::default(), refused: HashMap::new(), oldest: None }
     }
 
     /// Whether nothing is remembered.
@@ -72,7 +75,7 @@ impl Segmenting {
     /// Whether datagrams to this address are segments.
     #[inline]
     pub fn is_on(&self, to: IpAddr) -> bool {
-        self.supported && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.iter().any(|(refused, _)| *refused == to))
+        self.supported && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
     }
 
     /// Notes that segments were sent.
@@ -85,23 +88,62 @@ impl Segmenting {
     /// kernel. Returns whether none are sent to any address from now on.
     pub fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
         // The rest of a batch was gathered before the first refusal.
-        if self.refused.iter().any(|(refused, _)| *refused == to) {
+        if self.refused.contains_key(&to) {
             return false;
         }
-        if self.refused.len() >= DESTINATIONS {
-            self.refused.remove(0);
+        if self.refused.len() < DESTINATIONS {
+            self.refused.insert(to, now);
+            self.oldest = self.oldest.or(Some(now));
         }
-        self.refused.push((to, now));
         !of_path && self.to_all.refused(now)
     }
 
     /// Forgets refusals that are old enough.
     pub fn forgive(&mut self, now: Instant) {
         self.to_all.forgive(now);
-        self.refused.retain(|(_, since)| is_recent(*since, now));
+        if self.oldest.is_some_and(|since| !is_recent(since, now)) {
+            self.refused.retain(|_, since| is_recent(*since, now));
+            self.oldest = self.refused.values().min().copied();
+            if self.oldest.is_none() {
+                // Refusals minutes apart, with successes that nobody counted in between, are those of single peers.
+                self.to_all.worked();
+            }
+        }
     }
 }
 
 fn is_recent(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) < REMEMBERED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::from(n.to_be_bytes())
+    }
+
+    #[test]
+    fn refusals_of_single_peers_minutes_apart_do_not_end_it_for_all() {
+        let start = Instant::now();
+        let mut segmenting = Segmenting::new(true);
+        for n in 0..10 {
+            let now = start + n * REMEMBERED;
+            segmenting.forgive(now);
+            assert!(segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now), "{n}");
+            assert!(!segmenting.is_on(ip(1)) && segmenting.is_on(ip(2)));
+        }
+    }
+
+    #[test]
+    fn refusals_are_remembered_of_a_bounded_number_of_peers() {
+        let now = Instant::now();
+        let mut segmenting = Segmenting::new(true);
+        (0..3 * DESTINATIONS as u32).for_each(|n| assert!(!segmenting.refused(ip(n), true, now)));
+        assert_eq!(segmenting.refused.len(), DESTINATIONS);
+        assert!(!segmenting.is_on(ip(0)) && segmenting.is_on(ip(3 * DESTINATIONS as u32)));
+        segmenting.forgive(now + REMEMBERED);
+        assert!(segmenting.is_unrestricted() && segmenting.is_on(ip(0)));
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Initiations a second, and the burst, as in the kernel.
 const EACH: Rate = Rate::new(20, 5);
-/// Sources share buckets by hash, so that any number of them needs no more memory. Four pages of zeros until sources come.
+/// Sources share buckets by hash, so that any number of them needs no more memory. Eight pages.
 const SLOTS: usize = 4096;
 /// How long two sources share a bucket at most. A source that shares one with a flood has another before its sessions end.
 const SHARED: Duration = Duration::from_secs(20);

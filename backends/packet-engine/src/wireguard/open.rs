@@ -105,7 +105,7 @@ impl<'s> Opener<'s> {
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
         }
-        if self.snapshot.is_nested(&header, datagram) {
+        if self.snapshot.is_nested(&header, datagram.get(..length).unwrap_or_default()) {
             return Err(Reason::Loop);
         }
         Ok(Some(header))

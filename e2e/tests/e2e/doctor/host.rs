@@ -19,16 +19,16 @@ const IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink
 
 const FAULTS: &[Fault] = &[
     // Afterwards the host starts: its files mend the fault again.
-    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/90-flannel.conf"),
+    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf"),
     fault(
         "rp-filter",
         "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1",
-        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1; sysctl -q -p /etc/sysctl.d/90-flannel.conf",
+        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf",
     ),
     fault(
         "bridge-nf-call",
         "sysctl -q -w net.bridge.bridge-nf-call-iptables=0",
-        "sysctl -q -w net.bridge.bridge-nf-call-iptables=0; sysctl -q -p /etc/sysctl.d/90-flannel.conf",
+        "sysctl -q -w net.bridge.bridge-nf-call-iptables=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf",
     ),
     fault(
         "forward-policy",
@@ -40,7 +40,7 @@ const FAULTS: &[Fault] = &[
         "iptables -I FORWARD -j REJECT",
         // The host starts, and so does what rejects.
         "iptables -D FORWARD -s 10.5.0.0/16 -j ACCEPT; iptables -D FORWARD -d 10.5.0.0/16 -j ACCEPT
-        sed -n 's/^ExecStart=//p' /etc/systemd/system/flannel-forward.service | sh -e",
+        sed -n 's/^ExecStart=//p' /etc/systemd/system/flannel-forward-*.service | sh -e",
     ),
     fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
     fault(

@@ -52,21 +52,28 @@ fn let_pass(table: &Table) -> Vec<String> {
     let Table { network, command, .. } = table;
     let rule = |place: &str, side: &str| (command.clone(), format!("{place} -{side} {network} -j ACCEPT"));
     let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
-    let unit = if network.addr().is_ipv6() { "flannel-forward6" } else { "flannel-forward" };
+    // At the start of the host there are no chains of policies yet, and an agent may append its own.
+    let kept = |rules: &[(String, String)]| if table.policies.is_some() { Vec::new() } else { rules.to_vec() };
+    let unit = format!("flannel-forward-{command}");
     let first = both("-I FORWARD");
-    match (&table.refusal, table.policies) {
+    let mut commands = match (&table.refusal, table.policies) {
         // Policies after the rule that rejects all would be passed by: it moves to the end.
         (Some(refusal), Some(policies)) if policies > refusal.number => {
-            let mut now = vec![(command.clone(), format!("-D FORWARD {}", refusal.number))];
+            // By its text: a number is another rule's once this one has moved.
+            let mut now = vec![(command.clone(), refusal.rule.replacen("-A", "-D", 1))];
             now.extend(both("-A FORWARD"));
             now.push((command.clone(), refusal.rule.clone()));
-            persist::iptables(unit, &now, &first)
+            persist::iptables(&unit, &now, &kept(&first))
         }
-        (Some(refusal), _) if refusal.number > 1 => persist::iptables(unit, &both(&format!("-I FORWARD {}", refusal.number)), &first),
-        (Some(_), _) => persist::iptables(unit, &first, &first),
+        (Some(refusal), _) if refusal.number > 1 => persist::iptables(&unit, &both(&format!("-I FORWARD {}", refusal.number)), &kept(&first)),
+        (Some(_), _) => persist::iptables(&unit, &first, &kept(&first)),
         // After all rules comes the policy.
-        (None, _) => persist::iptables(unit, &both("-A FORWARD"), &both("-A FORWARD")),
+        (None, _) => persist::iptables(&unit, &both("-A FORWARD"), &kept(&both("-A FORWARD"))),
+    };
+    if table.policies.is_some() {
+        commands.push("# not kept over a reboot: rules made at the start of the host would come before the chains of network policies".to_owned());
     }
+    commands
 }
 
 fn forward_policy(facts: &Facts) -> Vec<Finding> {
@@ -90,7 +97,8 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
                 format!("packets from and to pods of other nodes are dropped: {because}"),
             )
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
-            .run_all(let_pass(table)),
+            // A rule that rejects comes first, and its finding has the commands.
+            .run_all(if table.refusal.is_none() { let_pass(table) } else { Vec::new() }),
         ));
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| !barrier.by_rule).map(|barrier| {
@@ -172,8 +180,14 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 }
 
 /// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
-fn by_probes(facts: &Facts) -> Severity {
-    if super::mesh::paths(facts).iter().any(|path| path.state.answers()) { Severity::Risk } else { Severity::Broken }
+/// `ipv6`: only those of this family count.
+fn by_probes(facts: &Facts, ipv6: Option<bool>) -> Severity {
+    if of_family(facts, ipv6).any(|path| path.state.answers()) { Severity::Risk } else { Severity::Broken }
+}
+
+/// The paths whose packets a firewall of a family meets.
+fn of_family(facts: &Facts, ipv6: Option<bool>) -> impl Iterator<Item = &Path> {
+    super::mesh::paths(facts).iter().filter(move |path| ipv6.is_none_or(|ipv6| path.address.is_ipv6() == ipv6))
 }
 
 /// Whether a firewall that probes acquit explains another finding: one that is a risk drops nothing.
@@ -182,8 +196,8 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 }
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
-pub fn nothing_arrives(facts: &Facts) -> bool {
-    let mut judged = super::mesh::paths(facts).iter().filter(|path| path.state != State::Unknown).peekable();
+pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
+    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.state != State::Unknown).peekable();
     judged.peek().is_some() && judged.all(Path::is_lost)
 }
 
@@ -192,7 +206,8 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some(carrier) = &network.carrier else { return Vec::new() };
     let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses);
     // Where a rule is not understood, only packets that do not arrive count.
-    let shut = shut.filter(|table| table.tunnel == Fits::No || table.tunnel == Fits::Perhaps && nothing_arrives(facts));
+    let shut =
+        shut.filter(|table| table.tunnel == Fits::No || table.tunnel == Fits::Perhaps && nothing_arrives(facts, table.network.addr().is_ipv6()));
     let shut = shut.filter(|table| network.travels_in(table.network.addr().is_ipv6()));
     let what = words(carrier);
     shut.map(|table| {
@@ -200,7 +215,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
         let family = if ipv6 { "IPv6" } else { "IPv4" };
         Finding::new(
             "ufw",
-            by_probes(facts),
+            by_probes(facts, Some(ipv6)),
             family,
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
@@ -230,7 +245,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     commands.retain(|command| command != RELOAD);
     commands.push(RELOAD.to_owned());
     // No probe is forwarded: of the rules for pods' packets the probes say nothing.
-    let severity = if unknown.is_empty() { by_probes(facts) } else { Severity::Broken };
+    let severity = if unknown.is_empty() { by_probes(facts, None) } else { Severity::Broken };
     vec![
         Finding::new(
             "firewalld",

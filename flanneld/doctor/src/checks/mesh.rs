@@ -295,7 +295,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     if let Some(first) = filtered.first() {
         let ipv6 = first.address.is_ipv6();
         let program = if ipv6 { "ip6tables" } else { "iptables" };
-        let origin = Origin::of(facts, ipv6).of_probes(network);
+        let origin = Origin::of(facts, ipv6).of_probes(facts, network);
         findings.push(
             Finding::new(
                 "probe-filtered",
@@ -312,7 +312,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 &[(program, None)],
                 "flannel-probes",
             ))
-            .on(crate::finding::EVERYWHERE),
+            .on(names(&filtered)),
         );
     }
     if !refusing.is_empty() {

@@ -301,7 +301,13 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
             );
         // The other backends have no such key.
         if matches!(network.backend.as_deref(), Some("vxlan" | "wireguard")) {
-            finding = finding.run_all(configure_mtu(facts, outer)).on("one node; then restart flanneld and the pods on every node");
+            // Only the others can tell whether the whole network is so small.
+            finding = finding.run("flannelctl doctor").on("the other nodes");
+            if let Some(command) = configure_mtu(facts, outer) {
+                finding = finding.note(&format!(
+                    "only if they find it of each other as well, then restart flanneld and the pods on every node; on one node: {command}"
+                ));
+            }
         }
     }
     vec![finding]
@@ -313,7 +319,8 @@ fn configure_mtu(facts: &Facts, mtu: u32) -> Option<String> {
     match &facts.store.access {
         Access::Etcd(_) => {
             let (etcdctl, key) = super::store::etcdctl(facts);
-            Some(format!(r#"new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#))
+            let password = super::store::password(facts).map(|line| format!("{line}; ")).unwrap_or_default();
+            Some(format!(r#"{password}new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#))
         }
         Access::Directory(folder) => {
             let file = word(&folder.join("config").display().to_string());

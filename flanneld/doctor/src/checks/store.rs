@@ -60,12 +60,15 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         // The history is what fills it: without compaction there is nothing to free.
         TroubleKind::NoSpace => (
             "etcd's disk quota is used up".to_owned(),
-            vec![
-                format!(r#"{etcdctl} compact "$({etcdctl} get {config} -w fields | sed -n 's/^"Revision" : //p')""#),
-                format!("{etcdctl} defrag"),
-                format!("{etcdctl} alarm disarm"),
-                "# defrag: one endpoint after the other, and each answers nobody meanwhile; with users, all three are for root".to_owned(),
-            ],
+            password(facts)
+                .into_iter()
+                .chain([
+                    format!(r#"{etcdctl} compact "$({etcdctl} get {config} -w fields | sed -n 's/^"Revision" : //p')""#),
+                    format!("{etcdctl} defrag"),
+                    format!("{etcdctl} alarm disarm"),
+                    "# defrag: one endpoint after the other, and each answers nobody meanwhile; with users, all three are for root".to_owned(),
+                ])
+                .collect(),
         ),
         TroubleKind::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
         TroubleKind::Other => ("it does not serve".to_owned(), Vec::new()),
@@ -90,7 +93,13 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(place)]
 }
 
-/// The program etcdctl with the options by which flanneld reaches etcd, and the key of the configuration. It asks for a password itself.
+/// The command that asks for the password of etcd's user: etcdctl would ask within the pipelines, unseen.
+pub(super) fn password(facts: &Facts) -> Option<String> {
+    let Access::Etcd(etcd) = &facts.store.access else { return None };
+    etcd.user.as_ref().map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
+}
+
+/// The program etcdctl with the options by which flanneld reaches etcd, and the key of the configuration. For the password see [`password`].
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else { return ("etcdctl".to_owned(), "/coreos.com/network/config".to_owned()) };
     let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());

@@ -89,7 +89,7 @@ pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
     }
 }
 
-/// Where the unit's new command line is put: it applies over that of the unit, and over earlier additions.
+/// Where the unit's new command line is put. The name comes after `override.conf` of `systemctl edit`: the last one applies.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
 /// The commands that put another argument in the place of one of the daemon's unit. The unit, which may be a package's, stays as it is: an
@@ -105,7 +105,7 @@ pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let files = "$(systemctl show -p FragmentPath -p DropInPaths --value flanneld)";
     [
         format!(
-            r#"mkdir -p {DROP_INS} && lines=$({lines} {files} | sed -E {}) && printf '[Service]\nExecStart=\n%s\n' "$lines" > {DROP_INS}/90-flannel.conf"#,
+            r#"mkdir -p {DROP_INS} && lines=$({lines} {files} | sed -E {}) && [ -n "$lines" ] && printf '[Service]\nExecStart=\n%s\n' "$lines" > {DROP_INS}/zz-flannel.conf"#,
             word(&script)
         ),
         "systemctl daemon-reload".to_owned(),

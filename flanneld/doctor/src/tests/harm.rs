@@ -184,7 +184,8 @@ fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = with_mtu(&[Some(1350)]);
     facts.store.access = Access::Directory(folder.path().to_owned());
-    let command = only(&facts, "mtu").remedy.commands[0].clone();
+    let note = only(&facts, "mtu").remedy.commands[1].clone();
+    let command = note.split_once("on one node: ").unwrap().1.to_owned();
     assert!(command.contains(&folder.path().display().to_string()), "{command}");
     let run = || run_in_shell(&command);
     assert!(!run().status.success() && !folder.path().join("config").exists(), "there is no configuration");
@@ -326,7 +327,7 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
         "[Unit]\nDescription=x\n[Service]\nExecStart=/bin/flanneld --ip-masq \\\n  --iface=eth0 \\\n  --v=1\nRestart=always\n[Install]\nWantedBy=x\n";
     std::fs::create_dir_all(path("d")).unwrap();
     std::fs::write(path("unit"), unit).unwrap();
-    std::fs::write(path("d/10-own.conf"), "[Service]\nExecStart=\nExecStart=/bin/flanneld --iface=eth0 --v=2\nNice=1\n").unwrap();
+    std::fs::write(path("d/override.conf"), "[Service]\nExecStart=\nExecStart=/bin/flanneld --iface=eth0 --v=2\nNice=1\n").unwrap();
     let mut facts = healthy();
     behind_nat(&mut facts);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
@@ -347,7 +348,7 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
         assert!(output.status.success(), "{output:?}");
     }
     assert_eq!(std::fs::read_to_string(path("unit")).unwrap(), unit);
-    let text = std::fs::read_to_string(path("d/90-flannel.conf")).unwrap();
+    let text = std::fs::read_to_string(path("d/zz-flannel.conf")).unwrap();
     assert!(text.starts_with("[Service]\nExecStart=\n") && !text.contains("Restart") && !text.contains("Nice"), "{text}");
     assert!(text.ends_with("ExecStart=/bin/flanneld --iface=eth1 --v=2\n") && !text.contains("eth0"), "{text}");
 }

@@ -70,16 +70,16 @@ fn sysctls_are_named_for_the_families_in_use() {
     assert_eq!(
         only(&facts, "ip-forward").to_string(),
         "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets it if it is started with \
-         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/90-flannel.conf"
+         --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
     );
     // First, or the default route that a router announced is lost.
     assert_eq!(
         only(&facts, "ipv6-forwarding").remedy.commands,
         [
             "sysctl -w net/ipv6/conf/eth0/accept_ra=2",
-            "echo 'net/ipv6/conf/eth0/accept_ra = 2' >> /etc/sysctl.d/90-flannel.conf",
+            "echo 'net/ipv6/conf/eth0/accept_ra = 2' >> /etc/sysctl.d/99-zz-flannel.conf",
             "sysctl -w net.ipv6.conf.all.forwarding=1",
-            "echo 'net.ipv6.conf.all.forwarding = 1' >> /etc/sysctl.d/90-flannel.conf"
+            "echo 'net.ipv6.conf.all.forwarding = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
         ]
     );
     // So is that of another interface than the underlay.

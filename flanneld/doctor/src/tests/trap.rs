@@ -197,7 +197,7 @@ fn an_argument_in_the_unit_beats_the_options_file() {
         Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
     // What the command does, a test of its own types.
     let is_edit = |commands: &[String], script: &str| {
-        assert!(commands[0].contains(&format!(" | sed -E '{script}') && printf ")), "{commands:?}");
+        assert!(commands[0].contains(&format!(" | sed -E '{script}') && [ -n \"$lines\" ] && printf ")), "{commands:?}");
         assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);
     };
     for (words, script) in [

@@ -12,6 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The networks served by our daemons in this network namespace: one set per daemon.
@@ -95,13 +96,15 @@ pub fn foreign_flanneld() -> bool {
 
 /// Other processes of root or of this user in this network namespace whose program is called flanneld.
 fn named_so() -> Vec<i32> {
-    let here = std::fs::read_link("/proc/thread-self/ns/net").ok();
+    // The same file in one network namespace only. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
+    let namespace = |process: &str| std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino());
+    let here = namespace("thread-self").ok();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is = |pid: &i32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         // One that may not be looked at counts as here: whoever asks is about to take its rules away.
-        let there = || std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        let there = || namespace(&pid.to_string());
         // Any user can name a program so.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse::<u32>().ok());

@@ -152,6 +152,8 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
     let curves = node.device.counters.received.drops(Reason::UnknownPeer) - before;
     let seconds = (node.now() - start).as_secs_f64();
     assert!(renewed >= 38, "{renewed} of 40 peers, and {curves} messages of the flood reached the curve in {seconds} s");
+    // Its bucket, and what waits each time that there was no load before.
+    assert!((curves as f64) < 200.0 * seconds + 200.0, "{curves} messages of the flood reached the curve in {seconds} s");
 }
 
 /// Peers and the flood have one address, that of a NAT. A session that lives tells which port is a peer's.
