@@ -179,6 +179,38 @@ fn accept_rules_come_after_network_policies_and_before_what_rejects() {
 }
 
 #[test]
+fn commands_of_all_findings_typed_twice_keep_network_policies() {
+    let lines = "-P FORWARD DROP\n-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
+    let found = by_iptables(lines);
+    assert_eq!(found.iter().filter(|finding| finding.check.starts_with("forward-")).count(), 2, "{found:?}");
+    let commands: Vec<&String> = found.iter().flat_map(|finding| &finding.remedy.commands).filter(|command| !command.starts_with('#')).collect();
+    // At the start of the host the policies are not there yet: nothing may come before them.
+    assert!(commands.iter().all(|command| command.starts_with("iptables ")), "{commands:?}");
+    let script: String = lines
+        .lines()
+        .map(|line| format!("iptables {line}\n"))
+        .chain(commands.iter().chain(&commands).map(|command| format!("{command}\n")))
+        .collect();
+    let output = Command::new("unshare").args(["-n", "sh", "-c", &format!("{script}iptables -S FORWARD")]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let at = |part: &str| text.lines().position(|line| line.contains(part));
+    assert!(at("cali-FORWARD").is_some() && at("cali-FORWARD") < at("ACCEPT") && at("ACCEPT") < at("REJECT"), "{text}");
+}
+
+/// Packets of one family prove nothing of the other's firewall.
+#[test]
+fn firewall_of_one_family_is_not_acquitted_by_the_other() {
+    let mut facts = healthy();
+    CASES.iter().rfind(|(id, _)| *id == "ufw").map(|(_, spoil)| spoil(&mut facts)).unwrap();
+    let mut facts = heard(&facts, &State::OneWay);
+    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let mut other = mesh.paths[0].clone();
+    (other.state, other.address, other.subnet) = (State::Well, "2001:db8::2".parse().unwrap(), "fd00:244:2::/64".parse().unwrap());
+    mesh.paths.push(other);
+    assert_eq!(only(&facts, "ufw").severity, Severity::Broken);
+}
+
+#[test]
 fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
     let run = |rules: &str| {
         let script = format!("table inet wall {{ chain cali-FORWARD {{ }}\n chain gate {{ type filter hook forward priority 0; {rules}\n }}\n }}");
