@@ -1,7 +1,8 @@
 //! The server behind every way in: few connections, short heads, one answer each.
 //!
-//! A way in has at most 64 connections. The newest displaces the oldest that has not sent a whole request. A client gets 5 s for its head
-//! of at most 8 KiB, and 10 s to take its answer. The kernel keeps little of an answer, and nothing after that time.
+//! A way in has at most 64 connections. The newest displaces the oldest that has not sent a whole request; where more than half of them have,
+//! the oldest answer may go, too. A client gets 5 s for its head of at most 8 KiB, and 10 s to take its answer. The kernel keeps little of an
+//! answer, and nothing after that time.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};

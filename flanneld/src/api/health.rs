@@ -131,7 +131,7 @@ async fn readyz(State(answers): State<Answers>) -> Response {
 }
 
 async fn metrics(State(answers): State<Answers>) -> Response {
-    let Ok(text) = answers.metrics.get(|| Ok::<_, Infallible>(answers.health.metrics())).await;
+    let Ok(text) = answers.metrics.latest(|| Ok::<_, Infallible>(answers.health.metrics())).await;
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
 }
 
@@ -141,7 +141,7 @@ async fn status(State(answers): State<Answers>, Extension(IsLocal(is_local)): Ex
         printable::bound(&mut status);
         Ok::<_, Infallible>(printable::json(&status.to_string()).into_owned())
     };
-    let Ok(text) = if is_local { answers.status.get(render).await } else { answers.counts.get(render).await };
+    let Ok(text) = if is_local { answers.status.latest(render).await } else { answers.counts.latest(render).await };
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 

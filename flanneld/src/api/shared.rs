@@ -39,11 +39,28 @@ impl Shared {
             }
             tokio::time::sleep_until(*began + self.pause).await;
         }
-        let began = Instant::now();
-        let text = Bytes::from(render()?);
-        *last = Some((began, text.clone()));
-        Ok(text)
+        rendered(&mut last, render)
     }
+
+    /// The same at once, where the text may be older than the question by the pause: who asks keeps no place that others need.
+    ///
+    /// # Errors
+    /// Those of `render`, which the next one who asks tries again.
+    pub async fn latest<E>(&self, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+        let asked = Instant::now();
+        let mut last = self.last.lock().await;
+        match last.as_ref() {
+            Some((began, text)) if *began + self.pause > asked => Ok(text.clone()),
+            _ => rendered(&mut last, render),
+        }
+    }
+}
+
+fn rendered<E>(last: &mut Option<(Instant, Bytes)>, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+    let began = Instant::now();
+    let text = Bytes::from(render()?);
+    *last = Some((began, text.clone()));
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -71,6 +88,20 @@ mod tests {
         }
         assert_eq!(rendered.load(Ordering::SeqCst), 11);
         assert!(begun.elapsed() >= 10 * PAUSE);
+    }
+
+    #[tokio::test]
+    async fn reader_of_the_latest_waits_for_nothing_and_costs_one_rendering_a_pause() {
+        let (shared, rendered) = (Shared::new(Duration::from_secs(3600)), AtomicU32::new(0));
+        for _ in 0..100 {
+            let latest = shared.latest(|| Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string()));
+            assert_eq!(tokio::time::timeout(60 * DOCUMENT, latest).await.unwrap().unwrap(), "0");
+        }
+        let shared = Shared::new(Duration::from_millis(1));
+        let latest = || shared.latest(|| Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string()));
+        let first = latest().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_ne!(latest().await.unwrap(), first);
     }
 
     #[tokio::test]

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// Separates a name from what makes it unique, where another user holds the plain name. No device, port or network contains it.
@@ -34,7 +36,7 @@ const MESSAGE: usize = 16;
 pub struct Name {
     /// The name as the kernel has it.
     pub raw: String,
-    /// The user who made the socket; `None` before Linux 5.3.
+    /// The user who made the socket; `None` before Linux 5.3, and where there is no unix_diag.
     uid: Option<u32>,
     /// The inode of the socket.
     pub inode: u32,
@@ -46,14 +48,16 @@ impl Name {
         self.raw.split_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
     }
 
-    /// The user who made the socket, if the kernel tells.
+    /// The user who made the socket. Where unix_diag does not tell, the socket as a file of its process does. A connection would tell, too, but
+    /// nobody accepts it, and when the queue is full there is no answer any more.
     fn user(&self) -> Option<u32> {
-        self.uid.or_else(|| peer(self.raw.as_bytes()).map(|peer| peer.uid()))
+        self.uid.or_else(|| std::fs::metadata(open_file(self.inode)?.1).ok().map(|socket| socket.uid()))
     }
 
-    /// Whether root or the user of this process made it. A user that this user namespace does not map is neither.
+    /// Whether root or the user of this process made it. A user that this user namespace does not map is neither. A name whose user cannot be
+    /// told counts: two daemons would do more harm than one that does not start.
     fn is_ours(&self) -> bool {
-        self.user().is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
+        self.user().is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
     /// Logs once that this name of another user has no effect, and which one it would have had.
@@ -63,22 +67,23 @@ impl Name {
         if logged.len() >= LOGGED || !logged.insert(self.raw.clone()) {
             return;
         }
-        let pid = peer(self.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0).or_else(|| process_with(self.inode));
+        let pid = peer(self.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0).or_else(|| Some(open_file(self.inode)?.0));
         let program = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
         let (name, program, uid) = (self.raw.as_str(), program.as_deref().map(str::trim), self.user());
         tracing::warn!(name, pid, program, uid, "ignoring an abstract socket of another user, {effect}");
     }
 }
 
-/// The process that has a socket open.
-fn process_with(inode: u32) -> Option<i32> {
+/// A process that has a socket open, and the file by which it has it.
+fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     let target = format!("socket:[{inode}]");
     let pids = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let has = |pid: &i32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|file| file.as_os_str() == target.as_str())
+    let file = |pid: i32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|file| file.path());
+        let is = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == target.as_str());
+        Some((pid, { files }.find(is)?))
     };
-    { pids }.find(has)
+    { pids }.find_map(file)
 }
 
 /// The sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect that these would have.
@@ -206,7 +211,8 @@ fn table(start: &str) -> Vec<Name> {
     // A name may contain blanks: two networks are joined by " and ".
     let name = |line: &str| {
         let (head, rest) = line.split_once(&format!(" @{start}"))?;
-        let inode = head.split_whitespace().next_back()?.parse().ok()?;
+        // A connection that nobody accepted is no socket of a process yet.
+        let inode = head.split_whitespace().next_back()?.parse().ok().filter(|inode| *inode != 0)?;
         Some(Name { raw: format!("{start}{rest}"), uid: None, inode })
     };
     table.lines().filter_map(name).collect()
@@ -225,6 +231,53 @@ mod tests {
         assert_eq!(raw(&by_dump), raw(&by_table));
         assert_eq!(by_dump.len(), 2);
         assert!(by_dump.iter().chain(&by_table).all(Name::is_ours), "{by_dump:?}");
+    }
+
+    /// Nobody accepts the connections to these sockets: a look that connected would be told less each time, and in the end nothing.
+    #[test]
+    fn names_of_the_table_stay_ours_after_more_looks_than_a_backlog_holds() {
+        let name = format!("flannel-rs.test/looks/{}", std::process::id());
+        let held = hold(&name, "x").unwrap();
+        nix::sys::socket::listen(&held, nix::sys::socket::Backlog::new(4).unwrap()).unwrap();
+        for look in 0..40 {
+            assert!(matches!(table(&name).as_slice(), [only] if only.is_ours()), "look {look}");
+        }
+        held.set_nonblocking(true).unwrap();
+        assert_eq!(held.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "a look connected");
+    }
+
+    #[test]
+    fn name_of_the_table_that_another_user_holds_is_not_ours() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let name = format!("flannel-rs.test/nobody/{}", std::process::id());
+        let _squat = super::super::tests::held_by_nobody(&[&name]);
+        let found = table(&name);
+        assert!(matches!(found.as_slice(), [only] if only.user() == Some(65534) && !only.is_ours()), "{found:?}");
+    }
+
+    /// The end of a connection that waits to be accepted has the listener's name, and no user yet.
+    #[test]
+    fn names_of_another_user_with_connections_that_nobody_accepted_are_not_ours() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let start = format!("flannel-rs.test/queued/{}/", std::process::id());
+        let names: Vec<String> = (0..40).map(|number| format!("{start}{number}")).collect();
+        let _squat = super::super::tests::held_by_nobody(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let connect = |name: &String| std::os::unix::net::UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let _queued: Vec<_> = names.iter().map(connect).collect();
+        for found in [dump(&start).unwrap(), table(&start)] {
+            assert!(found.len() == names.len() && !found.iter().any(Name::is_ours), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn name_whose_user_nobody_tells_is_ours() {
+        // No process has this socket open.
+        let untold = Name { raw: "flannel-rs.test/untold".to_owned(), uid: None, inode: u32::MAX };
+        assert!(untold.is_ours());
     }
 
     #[test]

@@ -141,6 +141,48 @@ async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
     server.end().await;
 }
 
+/// Asks, reads nothing, and comes back when it is thrown out.
+async fn come_back(address: SocketAddr, path: &str) {
+    loop {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let Ok(mut client) = socket.connect(address).await else { continue };
+        let _ = client.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
+        while !client.ready(tokio::io::Interest::READABLE).await.is_ok_and(|ready| ready.is_read_closed()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// What ten probes take while three hundred clients ask for `path`.
+async fn ten_probes_beside(address: SocketAddr, path: &'static str, probe: &str, end: &str) -> Duration {
+    let mut flood = JoinSet::new();
+    (0..300).for_each(|_| drop(flood.spawn(come_back(address, path))));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    for _ in 0..10 {
+        let answer = rest(send(address, &format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(end), "{answer}");
+    }
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn probes_are_answered_while_three_hundred_clients_that_do_not_read_come_back() {
+    // They took 20 s when the clients kept their places for a second, and take a third of one.
+    const ALL: Duration = Duration::from_secs(10);
+    let server = start().await;
+    let took = ten_probes_beside(server.address, "/some", "/", "well").await;
+    server.end().await;
+    let health = super::super::health::Server::bind("127.0.0.1:0".parse().unwrap(), crate::health::Health::new()).await.unwrap();
+    let (address, stop) = (health.address().unwrap(), CancellationToken::new());
+    let served = tokio::spawn(health.serve(stop.clone()));
+    let beside_status = ten_probes_beside(address, "/status", "/livez", "flanneld is running").await;
+    stop.cancel();
+    served.await.unwrap();
+    assert!(took < ALL && beside_status < ALL, "{took:?} {beside_status:?}");
+}
+
 /// Bytes that the kernel keeps for clients of a port of 127.0.0.1, and connections that no process has any more.
 fn kept(port: u16) -> (usize, usize) {
     let local = format!("0100007F:{port:04X}");
