@@ -79,6 +79,10 @@ mod tests {
         let first = acquire_within(&name, TIMEOUT).await;
         let begun = Instant::now();
         assert!(acquire_within(&name, SHORT).await._socket.is_none() && begun.elapsed() >= SHORT);
+        // Each question stays in the holder's backlog, and a full one answers nobody.
+        let holder = first._socket.as_ref().unwrap();
+        holder.set_nonblocking(true).unwrap();
+        assert_eq!(std::iter::from_fn(|| holder.accept().ok()).count(), 1);
         drop(first);
         // Bound, and without a user: as another user can hold it for ever.
         let bound = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();

@@ -311,6 +311,9 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
         assert!(!asking.is_empty() && asking.iter().all(|line| line.starts_with(told)), "{asking:?}");
         assert_eq!(asking.iter().filter(|line| line.contains("etcdctl compact") || line.contains("$(etcdctl get")).count(), 0, "{asking:?}");
         assert_eq!(finding.remedy.on, "a machine with etcdctl and these files, such as this node");
+        // Within a pipeline nobody sees that etcdctl asks for the password.
+        let is_asked = finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
+        assert_eq!(is_asked, kind == TroubleKind::NoSpace, "{:?}", finding.remedy.commands);
     }
     facts.store.trouble = Fact::Absent;
     let text = "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config '{}'` (with …)";
