@@ -45,7 +45,7 @@ pub struct Name {
 impl Name {
     /// The name without what made it unique.
     pub fn base(&self) -> &str {
-        self.raw.split_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
+        self.raw.rsplit_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
     }
 
     /// The user who made the socket. Where unix_diag does not tell, the socket as a file of its process does. A connection would tell, too, but
@@ -221,6 +221,15 @@ fn table(start: &str) -> Vec<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn base_of_a_unique_name_is_the_plain_name_with_a_backend_and_without() {
+        for plain in ["flannel-rs/10.244.0.0/16/vxlan", "flannel-rs/10.244.0.0/16/"] {
+            for raw in [plain.to_owned(), format!("{plain}{MARK}0123456789abcdef")] {
+                assert_eq!(Name { raw, uid: None, inode: 0 }.base(), plain);
+            }
+        }
+    }
 
     #[test]
     fn names_are_the_same_by_both_tables() {
