@@ -266,7 +266,7 @@ fn of_network(name: &str, values: &[&str], network: &IpNet) -> Fits {
             Ok(net) if !subnet_lease::nets_overlap(&net, network) => Fits::No,
             _ => Fits::Perhaps,
         },
-        // Whoever names pods' devices meant pods.
+        // A rule that names pods' devices is about pods.
         "-i" | "-o" if of_pods(first) => Fits::Yes,
         "-i" | "-o" if of_others(first) => Fits::No,
         // Not all of what pods send.

@@ -21,7 +21,7 @@ pub fn module(name: &str) -> String {
 /// The commands that insert rules of iptables now, and at each start of the host.
 ///
 /// `now` and `later` are rules without the program: `-I FORWARD 3 -s …`. A number is right only now; at the start of the host the rules go to
-/// the top, before any agent of network policies runs: such agents put their own jumps in front.
+/// the top. Not for a table with chains of network policies: an agent that appends its jump would come after them.
 ///
 /// A unit rather than `netfilter-persistent save`, which would also restore the rules of agents that have not started yet.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {

@@ -46,7 +46,7 @@ pub fn of_the_page(describer: Describer) -> Router {
 pub fn of_the_socket(describer: Describer, health: Health) -> Router {
     let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(describer.clone());
     let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(describer.clone());
-    // Whoever is root here needs no limit.
+    // Only root reaches the socket, and root needs no limit.
     api(describer, get(fresh_findings), Duration::ZERO).merge(kernel).merge(probe).merge(health::of_the_socket(health)).layer(from_fn(read_only))
 }
 

@@ -63,8 +63,8 @@ impl Slots {
         self.open.contains_key(&number)
     }
 
-    /// Where the next connection finds room: the oldest one without a whole request goes first. Where answers take most places, whoever has had
-    /// its time goes first.
+    /// Where the next connection finds room: the oldest one without a whole request goes first. Where answers take most places, the connection
+    /// whose time ended first goes.
     pub fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;

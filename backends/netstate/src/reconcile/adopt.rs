@@ -12,8 +12,10 @@ use subnet_lease::{Kinds, LeaseTable, Subnets};
 /// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
 /// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
 /// none, it stays: it cannot be told apart from an operator's. A route to a peer that is not desired, because one route leads to all of them,
-/// goes: it would take that peer's packets past ours. Past a device that encrypts, so does one by the underlay to any subnet as nodes have: who
-/// leases it later would get packets in the clear.
+/// goes: it would take that peer's packets past ours.
+///
+/// Until the state is `settled`, a route that leads past a device that encrypts also goes if it leads by the underlay to a subnet of a node's
+/// length: the next node with that subnet would get packets in the clear.
 pub(super) fn adopt(
     have: &mut KernelState,
     want: &KernelState,

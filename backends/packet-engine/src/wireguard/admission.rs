@@ -30,9 +30,9 @@ pub(super) enum Refusal {
 /// The initiations that wait, and what decides about them.
 pub(super) struct Admission {
     pub(super) copies: Copies,
-    /// Of all who are no peer's endpoint, by address. A flood from many of them does not touch those of peers.
+    /// Buckets of all other senders, by address. A flood from many addresses leaves the buckets of peers untouched.
     strangers: Allowances,
-    /// Of peers at their endpoint, by address and port: several behind one NAT have one each, whoever else is behind it.
+    /// Buckets of peers at their endpoints, by address and port, so that neighbours behind one NAT have a bucket each.
     peers: Allowances,
     known: HashSet<SocketAddr>,
     looked: Option<Instant>,

@@ -41,7 +41,7 @@ impl Allowances {
     }
 }
 
-/// The key of whoever has an address: all of it with IPv4, the first 64 bits with IPv6, of which one host has the rest.
+/// The key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One host usually has a whole /64.
 pub(super) fn source(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),

@@ -64,7 +64,7 @@ impl Device {
         buffer: &mut [u8],
         send: Send<'_>,
     ) {
-        // A copy may have waited, too.
+        // A copy may also have waited.
         if admission.copies.has(message.bytes()) {
             return self.counters.received.dropped(Reason::Replayed);
         }
@@ -100,7 +100,7 @@ impl Device {
 
     /// Sends a cookie, with which the sender of a message proves its address the next time.
     fn demand_proof(&self, message: &Message, identity: &Identity, buffer: &mut [u8], send: Send<'_>) -> Result<(), Reason> {
-        // Whoever has one already used up what that is good for.
+        // A sender that already has a cookie has used up its tokens.
         let cookie = identity.cookie(message.from.to, message.bytes(), buffer).ok_or(Reason::HandshakeLimit)?;
         add(&self.counters.handshakes.cookies, usize::from(send(message.from, cookie)));
         Ok(())
@@ -126,7 +126,7 @@ impl Device {
         if let Packet::PacketCookieReply(_) = packet {
             return self.cookie(message, &mut link, now, buffer, send).map(|()| true);
         }
-        // Whoever sends what is refused in the name of a peer must not keep the peer out: the next with proof of an address is not refused for that.
+        // Refused messages in a peer's name must not keep the peer out: only messages without a proven address are affected.
         if !message.proven && link.refused.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS) {
             drop(link);
             return self.demand_proof(message, identity, buffer, send).map(|()| false);

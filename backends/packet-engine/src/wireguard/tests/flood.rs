@@ -263,7 +263,7 @@ fn answers_of_peers_find_room_beside_a_flood_of_initiations() {
     assert!(count(&node.device.counters.handshakes.completed) >= 38, "{:?}", node.device.counters.handshakes);
 }
 
-/// Copies of an initiation that a peer sent: whoever saw it can repeat it.
+/// Copies of a peer's initiation, which anybody on the path can repeat.
 #[test]
 fn a_copy_of_an_initiation_waits_for_no_lock() {
     let mut node = node();
