@@ -11,21 +11,25 @@ use syn::visit::{self, Visit};
 
 /// Each crate of the workspace, and those that it may use: nobody points upwards.
 const LAW: &[(&str, &[&str])] = &[
-    ("subnet-lease", &[]),
-    ("packet-engine", &[]),
-    ("netstate", &["subnet-lease"]),
-    ("traffic-rules", &["subnet-lease"]),
-    ("backends", &["netstate", "packet-engine", "subnet-lease"]),
-    ("run-dir", &["subnet-lease"]),
-    ("doctor", &["run-dir", "subnet-lease", "traffic-rules"]),
+    ("types", &[]),
+    ("subnet-lease", &["types"]),
+    ("packet-engine", &["types"]),
+    ("netstate", &["subnet-lease", "types"]),
+    ("traffic-rules", &["subnet-lease", "types"]),
+    ("backends", &["netstate", "packet-engine", "subnet-lease", "types"]),
+    ("run-dir", &["subnet-lease", "types"]),
+    ("doctor", &["run-dir", "subnet-lease", "traffic-rules", "types"]),
     ("install-file", &[]),
-    ("probing", &["subnet-lease"]),
-    ("node-api", &["doctor", "probing", "run-dir"]),
-    ("options", &["packet-engine", "subnet-lease", "traffic-rules"]),
-    ("flanneld", &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("probing", &["subnet-lease", "types"]),
+    ("node-api", &["doctor", "probing", "run-dir", "types"]),
+    ("options", &["packet-engine", "subnet-lease", "traffic-rules", "types"]),
+    (
+        "flanneld",
+        &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules", "types"],
+    ),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "doctor", "lab", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules"]),
+    ("flannelctl", &["backends", "doctor", "lab", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules", "types"]),
     ("e2e", &["lab"]),
 ];
 

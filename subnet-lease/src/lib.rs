@@ -9,12 +9,9 @@
 //! - `kube`: the Nodes of a Kubernetes cluster, whose subnets the cluster assigns.
 
 pub mod alloc;
-pub mod backoff;
 pub mod config;
-pub mod dual;
 pub mod json;
 pub mod lease;
-pub mod printable;
 pub mod table;
 pub mod wire;
 
@@ -41,6 +38,6 @@ pub mod kube;
 pub mod protocol;
 
 pub use config::NetworkConfig;
-pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use lease::{Lease, LeaseAttrs, NodeId, RawJson, Term};
 pub use table::{Kinds, LeaseEvent, LeaseTable, Peer};
+pub use types::{Addresses, Dual, Subnets, backoff, dual, nets_overlap, printable};
