@@ -8,6 +8,7 @@ pub mod host;
 mod kernel;
 mod listen;
 pub mod node;
+mod pace;
 mod probe;
 mod routes;
 mod shared;

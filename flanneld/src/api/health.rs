@@ -5,6 +5,7 @@
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
 use super::listen::{self, Listener};
+use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
 use crate::health::Health;
 use axum::extract::State;
@@ -88,23 +89,27 @@ struct Answers {
 /// What the health endpoint answers, with any method, as Go's does. Probes name the node as they like; /status answers to its own names only.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new().route("/status", any(status)).layer(from_fn_with_state(health.clone(), own_name_only));
-    routes(health, status, (METRICS, DOCUMENT))
+    let documents = documents(status).fallback(nothing_here).layer(from_fn_with_state(Pace::default(), paced));
+    routes(health, documents, (METRICS, DOCUMENT))
 }
 
 /// The same on the socket, for root alone.
 pub(super) fn of_the_socket(health: Health) -> Router {
-    routes(health, Router::new().route("/status", any(status)), (Duration::ZERO, Duration::ZERO))
+    routes(health, documents(Router::new().route("/status", any(status))), (Duration::ZERO, Duration::ZERO))
 }
 
-fn routes(health: Health, status: Router<Answers>, (metrics_pause, status_pause): (Duration, Duration)) -> Router {
+/// What is not for probes.
+fn documents(status: Router<Answers>) -> Router<Answers> {
+    status.route("/metrics", any(metrics))
+}
+
+async fn nothing_here() -> StatusCode {
+    StatusCode::NOT_FOUND
+}
+
+fn routes(health: Health, documents: Router<Answers>, (metrics_pause, status_pause): (Duration, Duration)) -> Router {
     let answers = Answers { health, metrics: Shared::new(metrics_pause), status: Shared::new(status_pause), counts: Shared::new(status_pause) };
-    Router::new()
-        .route("/healthz", any(healthz))
-        .route("/livez", any(healthz))
-        .route("/readyz", any(readyz))
-        .route("/metrics", any(metrics))
-        .merge(status)
-        .with_state(answers)
+    Router::new().route("/healthz", any(healthz)).route("/livez", any(healthz)).route("/readyz", any(readyz)).merge(documents).with_state(answers)
 }
 
 async fn healthz(State(answers): State<Answers>) -> Response {

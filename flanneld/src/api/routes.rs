@@ -3,6 +3,7 @@
 use super::health;
 use super::host::own_name_only;
 use super::node::{Describer, safe};
+use super::pace::{Pace, paced};
 use super::probe::probe;
 use super::shared::{DOCUMENT, Shared};
 use crate::health::Health;
@@ -39,7 +40,10 @@ impl FromRef<Answers> for Describer {
 /// What the page's port answers: to requests for this node by a name of its own alone.
 pub fn of_the_page(describer: Describer) -> Router {
     let health = describer.health().clone();
-    api(describer, get(findings), DOCUMENT).layer(from_fn(read_only)).layer(from_fn_with_state(health, own_name_only))
+    api(describer, get(findings), DOCUMENT)
+        .layer(from_fn(read_only))
+        .layer(from_fn_with_state(health, own_name_only))
+        .layer(from_fn_with_state(Pace::default(), paced))
 }
 
 /// What the socket answers.
