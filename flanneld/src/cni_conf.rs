@@ -48,7 +48,7 @@ impl CniConfKeeper {
     /// Compares once, and installs if that is due. A failure sets the condition, and is logged when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
-        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(String::as_str));
+        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::in_words));
         let trouble = outcome.err().unwrap_or_default();
         if !trouble.is_empty() && trouble != self.trouble {
             warn!("{trouble}");

@@ -28,6 +28,7 @@ use crate::checks::sysctls::SysctlWriter;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
+use crate::problem::DaemonProblem;
 use crate::{status_keeper, store, systemd};
 use attrs::Following;
 use end::End;
@@ -47,6 +48,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
+use types::Problem;
 
 /// Runs the daemon. Returns its exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
@@ -73,7 +75,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
         left: Left::default(),
         tasks: JoinSet::new(),
     };
-    let stop = daemon.stop.clone();
+    let (stop, known) = (daemon.stop.clone(), daemon.known.subscribe());
     let mut life = Box::pin(daemon.live(hangup));
     let ended = tokio::select! {
         ended = &mut life => ended,
@@ -89,23 +91,25 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     };
     // The daemon is gone: its files are nobody's.
     drop(life);
-    let (code, text) = match ended {
+    let (code, problem) = match ended {
         Ok(()) => {
             info!("exiting cleanly");
-            (0, "stopped on request".to_owned())
+            (0, None)
         }
         Err(end) => {
-            error!("{end}");
+            error!(code = %end.problem().code, "{end}");
             systemd::stopping(&end.to_string());
-            (end.code(), end.to_string())
+            (end.code(), Some(end.problem().clone()))
         }
     };
-    leave_last_words(&subnet_file, code, text).await;
+    let text = problem.as_ref().map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
+    let choice = known.borrow().choice.clone();
+    leave_last_words(&subnet_file, LastWords { at: jiff::Timestamp::now(), code, text, version: options::version(), problem, choice }).await;
     code
 }
 
 /// For whoever asks why no daemon runs here.
-async fn leave_last_words(subnet_file: &Path, code: u8, text: String) {
+async fn leave_last_words(subnet_file: &Path, words: LastWords) {
     // A task that had to be aborted gives up its files a moment later.
     for _ in 0..10 {
         if !status_file::lives(subnet_file) {
@@ -113,7 +117,6 @@ async fn leave_last_words(subnet_file: &Path, code: u8, text: String) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let words = LastWords { at: jiff::Timestamp::now(), code, text, version: options::version() };
     if let Err(error) = last_words::write(subnet_file, &words) {
         debug!("cannot leave last words in {}: {error}", last_words::path(subnet_file).display());
     }
@@ -188,10 +191,10 @@ impl Daemon {
     }
 
     /// Ends the network's tasks, so that it can be restarted. What is in the kernel stays until the new one is compared with it.
-    async fn start_over(&mut self, why: &str) {
-        warn!("restarting this node's network: {why}");
+    async fn start_over(&mut self, why: &Problem) {
+        warn!(code = %why.code, "restarting this node's network: {why}");
         // Not ready from here on; the rest goes once nobody writes it any more.
-        self.health.condition(Condition::Start, Some(&format!("restarting the network: {why}")));
+        self.health.fail(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) });
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.health.start_over(why);
         self.known.send_modify(|known| (known.serving, known.choice) = (None, None));

@@ -6,6 +6,7 @@ mod figures;
 mod last_hour;
 mod probes;
 
+use crate::problem::DaemonProblem;
 use condition::Condition;
 use doctor::Report;
 pub use figures::Figures;
@@ -14,10 +15,12 @@ use jiff::Timestamp;
 use node_api::{Kernel, Node, Notice, Reason, Rules};
 use run_dir::status_file::Pods;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use subnet_lease::manager::Counters;
 use tokio::sync::{Notify, watch};
+use types::Problem;
 
 /// How long a round of the doctor may take for whoever asks.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,7 +34,7 @@ pub struct Health(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     started: Instant,
-    conditions: BTreeMap<Condition, String>,
+    conditions: BTreeMap<Condition, Problem>,
     heartbeats: BTreeMap<String, Heartbeat>,
     facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
@@ -44,13 +47,13 @@ struct Inner {
     process: Node,
     /// The same, with what is known of the network.
     node: Node,
-    notices: BTreeMap<&'static str, String>,
+    notices: BTreeMap<&'static str, Problem>,
     /// What the lease publishes of the device: its name and hardware address.
     vtep: Option<(String, String)>,
     /// The devices that carry packets of pods to other nodes.
     devices: Vec<String>,
     /// Another node took this node's subnet.
-    lost: Option<String>,
+    lost: Option<Problem>,
     /// Conditions changed, or what is published.
     changed: Arc<Notify>,
 }
@@ -70,6 +73,39 @@ impl Unused {
     fn shown(&self) -> node_api::Unused {
         node_api::Unused { lease: self.lease.clone(), reason: self.reason.to_owned(), text: self.text.clone() }
     }
+}
+
+/// Tasks that send no heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent(pub Vec<SilentTask>);
+
+/// A task that sends no heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilentTask {
+    /// Its name.
+    pub task: String,
+    /// The time since its last one.
+    pub since: Duration,
+    /// How long that may be.
+    pub limit: Duration,
+}
+
+impl fmt::Display for SilentTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no heartbeat from {} for {} s (limit {} s)", self.task, self.since.as_secs(), self.limit.as_secs())
+    }
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// A condition, as the document shows it.
+fn reason(condition: Condition, problem: &Problem) -> Reason {
+    Reason { condition: condition.to_string(), code: problem.code.to_string(), text: problem.to_string() }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +140,7 @@ impl Health {
             lost: None,
             changed: Arc::default(),
         })));
-        health.condition(Condition::Start, Some("starting"));
+        health.fail(Condition::Start, DaemonProblem::Starting);
         health.fact("version", env!("CARGO_PKG_VERSION"));
         health
     }
@@ -114,12 +150,23 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition with its reason, or clears it. The daemon is ready when no condition is set.
-    pub fn condition(&self, condition: Condition, reason: Option<&str>) {
+    /// Sets a condition.
+    pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
+        self.condition(condition, Some(problem.into()));
+    }
+
+    /// Clears a condition.
+    pub fn clear(&self, condition: Condition) {
+        self.condition(condition, None);
+    }
+
+    /// Sets a condition with its problem, or clears it. The daemon is ready when no condition is set.
+    pub fn condition(&self, condition: Condition, problem: Option<Problem>) {
         let mut inner = self.inner();
-        let news = match reason {
-            Some(reason) => inner.conditions.insert(condition, reason.to_owned()).as_deref() != Some(reason),
-            None => inner.conditions.remove(&condition).is_some(),
+        let news = inner.conditions.get(&condition) != problem.as_ref();
+        match problem {
+            Some(problem) => inner.conditions.insert(condition, problem),
+            None => inner.conditions.remove(&condition),
         };
         if news {
             inner.changed.notify_one();
@@ -152,9 +199,9 @@ impl Health {
     }
 
     /// Notes that another node took this node's subnet.
-    pub fn lost(&self, why: &str) {
+    pub fn lost(&self, why: impl Into<Problem>) {
         let mut inner = self.inner();
-        inner.lost = Some(why.to_owned());
+        inner.lost = Some(why.into());
         inner.changed.notify_one();
     }
 
@@ -167,14 +214,14 @@ impl Health {
         let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
         let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
         let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
-        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.to_string(), why)).collect(), devices: inner.devices.clone() })
+        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.to_string(), why.to_string())).collect(), devices: inner.devices.clone() })
     }
 
     /// The network restarts: not ready, and nothing is known of the one before.
-    pub fn start_over(&self, why: &str) {
+    pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
-        inner.conditions.insert(Condition::Start, format!("restarting the network: {why}"));
+        inner.conditions.insert(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) }.into());
         inner.heartbeats.clear();
         inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
@@ -206,22 +253,17 @@ impl Health {
     /// Whether every task with a heartbeat still sends it.
     ///
     /// # Errors
-    /// Names the silent tasks, and for how long they have been silent.
-    pub fn alive(&self) -> Result<(), String> {
+    /// The silent tasks.
+    pub fn alive(&self) -> Result<(), Silent> {
         let inner = self.inner();
-        let silent: Vec<String> = inner
-            .heartbeats
-            .iter()
-            .filter(|(_, heartbeat)| heartbeat.last.elapsed() > heartbeat.limit)
-            .map(|(name, heartbeat)| {
-                format!("no heartbeat from {name} for {} s (limit {} s)", heartbeat.last.elapsed().as_secs(), heartbeat.limit.as_secs())
-            })
-            .collect();
-        if silent.is_empty() { Ok(()) } else { Err(silent.join("\n")) }
+        let silent = inner.heartbeats.iter().map(|(task, heartbeat)| (task, heartbeat.last.elapsed(), heartbeat.limit));
+        let silent = silent.filter(|(_, since, limit)| since > limit);
+        let silent: Vec<SilentTask> = silent.map(|(task, since, limit)| SilentTask { task: task.clone(), since, limit }).collect();
+        if silent.is_empty() { Ok(()) } else { Err(Silent(silent)) }
     }
 
     /// Why the daemon is not ready; empty if it is.
-    pub fn reasons(&self) -> Vec<(Condition, String)> {
+    pub fn reasons(&self) -> Vec<(Condition, Problem)> {
         self.inner().conditions.iter().map(|(condition, reason)| (*condition, reason.clone())).collect()
     }
 
@@ -304,21 +346,25 @@ impl Health {
     }
 
     /// Sets or clears what costs no readiness and should be known.
-    pub fn notice(&self, name: &'static str, text: Option<&str>) {
+    pub fn notice(&self, name: &'static str, problem: Option<Problem>) {
         let mut inner = self.inner();
-        match text {
-            Some(text) => inner.notices.insert(name, text.to_owned()),
+        match problem {
+            Some(problem) => inner.notices.insert(name, problem),
             None => inner.notices.remove(name),
         };
     }
 
+    /// What costs no readiness and should be known.
+    pub fn notices(&self) -> Vec<Problem> {
+        self.inner().notices.values().cloned().collect()
+    }
+
     /// The node's document, without what others have to add: peers, and the state of files.
     pub fn document(&self) -> Node {
-        let silent = self.alive().err();
+        let silent = self.alive().err().map(|silent| silent.to_string());
         let unused = self.unused();
         let inner = self.inner();
-        let reasons: Vec<Reason> =
-            inner.conditions.iter().map(|(condition, text)| Reason { condition: condition.to_string(), text: text.clone() }).collect();
+        let reasons: Vec<Reason> = inner.conditions.iter().map(|(condition, problem)| reason(*condition, problem)).collect();
         let kernel = inner.figures.network.as_ref().map(|network| {
             let status = network.status();
             let wireguard = figures::wireguard(&status);
@@ -336,7 +382,7 @@ impl Health {
                 wireguard,
             }
         });
-        let trouble = inner.conditions.get(&Condition::Rules).cloned().unwrap_or_default();
+        let trouble = inner.conditions.get(&Condition::Rules).map(ToString::to_string).unwrap_or_default();
         let put_back = inner.figures.rule_repairs;
         let rules = inner.node.rules.clone().map(|rules| Rules { in_place: trouble.is_empty(), trouble, put_back, ..rules });
         Node {
@@ -347,7 +393,7 @@ impl Health {
             ready: reasons.is_empty(),
             reasons,
             silent,
-            notices: inner.notices.iter().map(|(name, text)| Notice { name: (*name).to_owned(), text: text.clone() }).collect(),
+            notices: inner.notices.iter().map(|(name, text)| Notice { name: (*name).to_owned(), text: text.to_string() }).collect(),
             kernel,
             rules,
             unused: unused.iter().map(Unused::shown).collect(),
@@ -384,10 +430,10 @@ impl Health {
         status.insert("alive".to_owned(), alive.is_ok().into());
         status.insert(
             "reasons".to_owned(),
-            inner.conditions.iter().map(|(name, reason)| (name.to_string(), reason.as_str().into())).collect::<serde_json::Map<_, _>>().into(),
+            inner.conditions.iter().map(|(name, reason)| (name.to_string(), reason.to_string().into())).collect::<serde_json::Map<_, _>>().into(),
         );
         if let Err(silent) = alive {
-            status.insert("silent".to_owned(), silent.into());
+            status.insert("silent".to_owned(), silent.to_string().into());
         }
         status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
         for (name, value) in &inner.facts {

@@ -12,6 +12,7 @@ pub mod identity;
 pub mod logging;
 pub mod mesh;
 pub mod probe;
+pub mod problem;
 pub mod status_keeper;
 pub mod store;
 pub mod subnet_env_keeper;

@@ -17,7 +17,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
-        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
+        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason.to_string())).collect();
         if let Some(now) = health.pods() {
             pods = now;
         }
@@ -51,6 +51,7 @@ mod tests {
     use super::*;
     use crate::health::condition::Condition;
     use run_dir::status_file::{self, Pods};
+    use types::Problem;
 
     #[tokio::test]
     async fn the_file_follows_the_health() {
@@ -66,9 +67,9 @@ mod tests {
         };
         let within = async |words: &str| tokio::time::timeout(Duration::from_secs(60), says(words)).await.unwrap();
         within(r#""reason":"starting""#).await;
-        health.condition(Condition::Start, None);
+        health.clear(Condition::Start);
         within(r#""ready":true"#).await;
-        health.condition(Condition::Store, Some("etcd is silent"));
+        health.fail(Condition::Store, Problem::in_words("etcd is silent"));
         within("etcd is silent").await;
         stop.cancel();
         keeper.await.unwrap();
@@ -90,8 +91,8 @@ mod tests {
         let env = folder.path().join("subnet.env");
         for condition in Condition::ALL {
             let pods = left(&env, |health| {
-                health.condition(Condition::Start, None);
-                health.condition(condition, Some("broken"));
+                health.clear(Condition::Start);
+                health.fail(condition, Problem::in_words("broken"));
             });
             let reasons = pods.await.reasons;
             let wanted = ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
@@ -100,7 +101,7 @@ mod tests {
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
             }
-            left(&env, |health| health.condition(Condition::Start, None)).await;
+            left(&env, |health| health.clear(Condition::Start)).await;
         }
     }
 
@@ -111,20 +112,20 @@ mod tests {
         assert_eq!(left(&env, |_| ()).await, Pods::default());
         let serving = |health: &Health| {
             health.carried_by(vec!["flannel.1".to_owned()]);
-            health.condition(Condition::Start, None);
+            health.clear(Condition::Start);
         };
         let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
         assert_eq!(left(&env, serving).await, well);
-        assert_eq!(left(&env, |health| health.condition(Condition::Store, Some("silent"))).await, well, "a daemon that starts");
+        assert_eq!(left(&env, |health| health.fail(Condition::Store, Problem::in_words("silent"))).await, well, "a daemon that starts");
         let lost = Pods { reasons: vec![("lease".to_owned(), "taken".to_owned())], ..well.clone() };
         let restarted = |health: &Health| {
             serving(health);
-            health.start_over("moved");
+            health.start_over(&Problem::in_words("moved"));
         };
         assert_eq!(left(&env, restarted).await, well, "a network that restarts");
         let taken = |health: &Health| {
             serving(health);
-            health.lost("taken");
+            health.lost(Problem::in_words("taken"));
         };
         assert_eq!(left(&env, taken).await, lost);
         assert_eq!(left(&env, |_| ()).await, lost, "the next one has no subnet yet");

@@ -40,7 +40,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
             let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);
             match if missing || stale { write(&path, &wanted) } else { Ok(()) } {
                 Ok(()) => {
-                    health.condition(Condition::SubnetEnv, None);
+                    health.clear(Condition::SubnetEnv);
                     trouble.clear();
                     written = Some(wanted);
                 }
@@ -49,7 +49,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
                     if text != trouble {
                         warn!("{text}");
                     }
-                    health.condition(Condition::SubnetEnv, Some(&text));
+                    health.fail(Condition::SubnetEnv, types::Problem::in_words(&text));
                     trouble = text;
                 }
             }

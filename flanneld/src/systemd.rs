@@ -49,7 +49,7 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
                     told = false;
                 }
                 Err(silent) if !told => {
-                    error!("no longer pinging systemd's watchdog, which will restart this daemon: {}", line(&silent));
+                    error!("no longer pinging systemd's watchdog, which will restart this daemon: {}", line(&silent.to_string()));
                     told = true;
                 }
                 Err(_) => {}

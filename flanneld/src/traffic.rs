@@ -4,6 +4,7 @@ mod neighbours;
 
 use crate::health::Health;
 use crate::health::condition::Condition;
+use crate::problem::DaemonProblem;
 use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
@@ -121,7 +122,7 @@ pub struct Keeper {
 impl Keeper {
     /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
-        health.condition(Condition::Rules, Some("the traffic rules are being applied"));
+        health.fail(Condition::Rules, DaemonProblem::RulesPending);
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
         // vxlan networks on one host share their port.
@@ -326,7 +327,7 @@ impl Keeper {
             self.trouble.clone_from(&text);
         }
         self.describe();
-        self.health.condition(Condition::Rules, (!text.is_empty()).then_some(text.as_str()));
+        self.health.condition(Condition::Rules, (!text.is_empty()).then(|| types::Problem::in_words(text)));
         unserved
     }
 

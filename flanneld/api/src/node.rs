@@ -73,6 +73,9 @@ pub struct Node {
 pub struct Reason {
     /// Its name, as `/readyz` says it.
     pub condition: String,
+    /// The code of the problem, which stays the same between releases; empty from a daemon of before.
+    #[serde(default)]
+    pub code: String,
     /// The reason in words.
     pub text: String,
 }

@@ -12,9 +12,10 @@ use node_api::{
 };
 use probing::state::State;
 use probing::view::{self, Mesh};
-use run_dir::last_words::LastWords;
+use run_dir::last_words::{Choice, LastWords};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use types::{Detail, Problem};
 
 fn schema(name: &str) -> Value {
     let path = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -92,7 +93,7 @@ fn full() -> Node {
         version: text(),
         uptime_seconds: 1,
         ready: true,
-        reasons: vec![Reason { condition: text(), text: text() }],
+        reasons: vec![Reason { condition: text(), code: text(), text: text() }],
         silent: Some(text()),
         notices: vec![Notice { name: text(), text: text() }],
         networks: vec!["10.244.0.0/16".parse().unwrap()],
@@ -212,7 +213,11 @@ fn the_schema_of_findings_describes_the_report() {
 
 #[test]
 fn the_schemas_of_flannelctl_describe_what_it_prints() {
-    let words = LastWords { at: jiff::Timestamp::UNIX_EPOCH, code: 1, text: String::new(), version: String::new() };
+    let detail = Detail::ModuleMissing { name: "vxlan".to_owned() };
+    let problem = Problem { detail, parts: vec![Problem::in_words("")], ..Problem::in_words("") };
+    let choice = Choice { addresses: vec!["192.0.2.1".parse().unwrap()], flag: Some(String::new()), ..Choice::default() };
+    let (at, text, version) = (jiff::Timestamp::UNIX_EPOCH, String::new(), String::new());
+    let words = LastWords { at, code: 1, text, version, problem: Some(problem), choice: Some(choice) };
     let status = Status {
         schema: STATUS.to_owned(),
         host: String::new(),

@@ -8,9 +8,9 @@ mod netlink;
 mod options;
 mod places;
 mod ports;
+mod problems;
 mod proc;
 mod tally;
-mod texts;
 
 pub use firewalls::Programs;
 pub use kubernetes::{daemon_log, namespace_of_pod};
@@ -18,8 +18,8 @@ pub use netlink::Target;
 pub use options::Options;
 pub use places::Places;
 pub use ports::owner;
+pub use problems::{missing_modules, taken_ports};
 pub use proc::{has_br_netfilter, is_strict, network_managers, sysctls};
-pub use texts::{chosen_in, missing_modules, taken_ports};
 
 use crate::fact::Fact;
 use crate::facts::Network;

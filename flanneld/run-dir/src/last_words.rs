@@ -7,9 +7,11 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use subnet_lease::printable;
+use types::Problem;
 
 /// A longer file is not ours.
 const LIMIT: u64 = 64 * 1024;
@@ -25,6 +27,35 @@ pub struct LastWords {
     pub text: String,
     /// Its version.
     pub version: String,
+    /// Why, as a value; versions before had the text alone.
+    #[serde(default)]
+    pub problem: Option<Problem>,
+    /// The interface that it had chosen for packets between nodes.
+    #[serde(default)]
+    pub choice: Option<Choice>,
+}
+
+/// The interface that was chosen for packets between nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Its name.
+    pub interface: String,
+    /// Its addresses, one a family.
+    pub addresses: Vec<IpAddr>,
+    /// Why this one, as a phrase: `named by --iface=eth1`.
+    pub why: String,
+    /// The flag that named it: `--iface=eth1`.
+    #[serde(default)]
+    pub flag: Option<String>,
+    /// Whether a flag or a variable named it, or its address.
+    pub named: bool,
+}
+
+impl LastWords {
+    /// Why it ended. Of a version before, the text is all there is.
+    pub fn why(&self) -> Problem {
+        self.problem.clone().unwrap_or_else(|| Problem::in_words(&self.text))
+    }
 }
 
 /// The file that belongs to a subnet.env.
@@ -89,7 +120,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn words(text: &str) -> LastWords {
-        LastWords { at: "2026-01-02T03:04:05Z".parse().unwrap(), code: 1, text: text.to_owned(), version: "1.2.3".to_owned() }
+        LastWords {
+            at: "2026-01-02T03:04:05Z".parse().unwrap(),
+            code: 1,
+            text: text.to_owned(),
+            version: "1.2.3".to_owned(),
+            problem: None,
+            choice: None,
+        }
     }
 
     #[test]

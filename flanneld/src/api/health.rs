@@ -8,6 +8,7 @@ use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
 use crate::health::Health;
+use crate::problem::{DaemonProblem, WayIn};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -26,25 +27,6 @@ use tracing::info;
 /// How many unused leases /readyz lists.
 const REFUSED: usize = 20;
 
-/// The health server cannot listen on its address.
-#[derive(Debug, thiserror::Error)]
-#[error("the health server cannot listen on {address}: {why}; {}", remedy(why, *address))]
-pub struct BindError {
-    address: SocketAddr,
-    why: io::Error,
-}
-
-fn remedy(why: &io::Error, address: SocketAddr) -> String {
-    match why.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("find the process with `ss -ltnp sport = :{0}`, or choose another port with --healthz-port (0: no server)", address.port())
-        }
-        io::ErrorKind::AddrNotAvailable => "set --healthz-ip to an address of this host (0.0.0.0: all of them)".to_owned(),
-        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with --healthz-port".to_owned(),
-        _ => "check --healthz-ip and --healthz-port".to_owned(),
-    }
-}
-
 /// A server that listens but does not answer yet.
 #[derive(Debug)]
 pub struct Server {
@@ -57,8 +39,8 @@ impl Server {
     ///
     /// # Errors
     /// Names the address and the remedy.
-    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, BindError> {
-        let listener = listen::tcp(address).await.map_err(|why| BindError { address, why })?;
+    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
+        let listener = listen::tcp(address).await.map_err(|error| DaemonProblem::Listen { way: WayIn::Health, address, error })?;
         info!("health server listens on http://{address}: /healthz /livez /readyz /metrics /status");
         Ok(Self { listener, health })
     }
@@ -73,7 +55,7 @@ impl Server {
 
     /// Answers until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
-        connections::serve(Listener::Tcp(self.listener), of_the_port(self.health), "the health server", Times::default(), stop).await;
+        connections::serve(Listener::Tcp(self.listener), of_the_port(self.health), WayIn::Health.name(), Times::default(), stop).await;
     }
 }
 
@@ -115,7 +97,7 @@ fn routes(health: Health, documents: Router<Answers>, (metrics_pause, status_pau
 async fn healthz(State(answers): State<Answers>) -> Response {
     match answers.health.alive() {
         Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
-        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{}\n", printable::lines(&silent))).into_response(),
+        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{}\n", printable::lines(&silent.to_string()))).into_response(),
     }
 }
 

@@ -5,14 +5,15 @@ use super::listen::{self, Listener};
 use super::node::Describer;
 use super::routes;
 use crate::health::Health;
+use crate::problem::{DaemonProblem, WayIn};
 use run_dir::api_socket::{Socket, SocketError};
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use types::Problem;
 
 /// How often a port that is taken is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -29,8 +30,9 @@ pub async fn page(address: SocketAddr, describer: Describer, health: Health, sto
             match listen::tcp(address).await {
                 Ok(listener) => return listener,
                 Err(error) => {
-                    let text = page_trouble(address, &error);
-                    health.notice(PORT_TAKEN, Some(&text));
+                    let problem = Problem::from(DaemonProblem::Listen { way: WayIn::Api, address, error });
+                    let text = problem.to_string();
+                    health.notice(PORT_TAKEN, Some(problem));
                     if told.as_ref() != Some(&text) {
                         warn!("{text}");
                         told = Some(text);
@@ -45,18 +47,7 @@ pub async fn page(address: SocketAddr, describer: Describer, health: Health, sto
     let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
     info!("the API listens on {url}");
     health.process(|node| node.page = Some(url.clone()));
-    connections::serve(Listener::Tcp(listener), routes::of_the_page(describer), "the page", Times::default(), stop).await;
-}
-
-fn page_trouble(address: SocketAddr, error: &io::Error) -> String {
-    let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("find the process with `ss -ltnp sport = :{}`, or choose another port with --page-port (0: none)", address.port())
-        }
-        io::ErrorKind::AddrNotAvailable => "set --page-ip to an address of this host".to_owned(),
-        _ => "check --page-ip and --page-port (0: none)".to_owned(),
-    };
-    format!("the page cannot listen on {address}: {error}; {remedy}")
+    connections::serve(Listener::Tcp(listener), routes::of_the_page(describer), WayIn::Api.name(), Times::default(), stop).await;
 }
 
 /// Serves the socket beside subnet.env until `stop`, and puts it back when somebody deletes it.

@@ -4,13 +4,14 @@ use super::clock::Clock;
 use super::known::{Known, Serving, name};
 use super::{mesh, wireguard};
 use crate::health::Health;
+use crate::problem::DaemonProblem;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::WayKind;
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
-use doctor::facts::store::{Store, Trouble, TroubleKind};
+use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
 use doctor::surroundings::Surroundings;
@@ -21,6 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
+use types::{Detail, Problem};
 
 /// How long after the start only what is true without waiting is told.
 pub(super) const YOUNG: Duration = Duration::from_secs(10);
@@ -35,19 +37,19 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let network = serving.map(|serving| serving.network.clone());
     let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
     let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
-    let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
-    let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
-    let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
-    let tunnel = look::taken_ports(&kernel);
+    let reasons: BTreeMap<String, Problem> = health.reasons().into_iter().map(|(condition, problem)| (condition.to_string(), problem)).collect();
+    let kernel = serving.and_then(kernel_trouble);
+    let notices = health.notices();
+    let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
     let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
     let probes = view.iter().flat_map(|view| mesh::taken_ports(view));
-    host.ports = Fact::Known(tunnel.into_iter().chain(notices).chain(probes).collect());
-    host.modules = Fact::Known(look::missing_modules(&kernel));
+    host.ports = Fact::Known(taken.chain(probes).collect());
+    host.modules = Fact::Known(kernel.iter().flat_map(look::missing_modules).collect());
     let daemon = Daemon {
         running: Fact::Known(true),
         young: health.uptime() < YOUNG,
         last_words: Fact::Absent,
-        silent: Fact::Known(health.alive().err().map(|silent| silent.lines().map(str::to_owned).collect()).unwrap_or_default()),
+        silent: Fact::Known(health.alive().err().map(|silent| silent.0.iter().map(ToString::to_string).collect()).unwrap_or_default()),
         choice: choice(known, underlay),
         id_given: known.id_given,
         launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
@@ -56,7 +58,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         drift: Fact::Known(drift(serving)),
         // The caller has asked the store for them.
         pods: Fact::Absent,
-        kernel_trouble: Fact::of(Some(kernel).filter(|kernel| !kernel.is_empty())),
+        kernel_trouble: Fact::of(kernel),
         reasons: Fact::Known(reasons.clone()),
     };
     let pods = look.pods(&daemon, network.as_ref(), &host);
@@ -69,7 +71,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let reason = |condition: &str| reasons.get(condition);
     // While the daemon waits for the configuration, it may be the store that does not answer.
     let (config, silence) = match reason("config") {
-        Some(text) if is_about_config(text) => (Some(text.clone()), None),
+        Some(problem) if is_about_config(problem) => (Some(problem.clone()), None),
         other => (None, other.cloned()),
     };
     Facts {
@@ -77,9 +79,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
             access: known.access.clone(),
-            trouble: Fact::of(
-                reason("store").cloned().or(silence).or_else(|| away(serving)).map(|text| Trouble { kind: TroubleKind::of(&text), text }),
-            ),
+            trouble: Fact::of(reason("store").cloned().or(silence).or_else(|| away(serving))),
             config: Fact::of(config),
         },
         leases: leases(serving, health),
@@ -103,42 +103,73 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
 }
 
 /// What is known of this node's Node, and of the API server's answers.
-fn kubernetes(known: &Known, reasons: &BTreeMap<String, String>) -> Fact<Kubernetes> {
+fn kubernetes(known: &Known, reasons: &BTreeMap<String, Problem>) -> Fact<Kubernetes> {
     let Some(node) = &known.node else { return Fact::Absent };
     let (lease, store, away) = (reasons.get("lease"), reasons.get("store"), away(known.serving.as_ref()));
-    let said = [store, away.as_ref(), lease].into_iter().flatten();
-    let refused = said.filter(|text| text.contains("(401)") || text.contains("(403)")).min_by_key(|text| !text.contains("(401)"));
+    let refused = [store, away.as_ref(), lease].into_iter().flatten().filter_map(|problem| Some((refusal(problem)?, problem)));
+    let refused = refused.min_by_key(|(refusal, _)| *refusal).map(|(_, problem)| problem.clone());
     let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
-    let unassigned = lease.filter(|text| text.contains("pod cidr not assigned"));
-    let cluster_cidr = unassigned.and_then(|text| text.split_once("--cluster-cidr=")?.1.split([';', ' ', ')']).next().map(str::to_owned));
-    let unanswered = |service: &IpAddr| store.is_some_and(|text| text.contains(&service.to_string()) && text.contains("did not answer"));
+    let unassigned = lease.and_then(|problem| {
+        problem.details().find_map(|detail| if let Detail::PodCidrMissing { cluster_cidr } = detail { Some(cluster_cidr.clone()) } else { None })
+    });
+    let unanswered = |service: &IpAddr| store.is_some_and(|problem| problem.details().any(|detail| is_silence_of(detail, *service)));
     let by_service_unanswered = known.serving.is_none() && by_service.as_ref().is_some_and(unanswered);
     Fact::Known(Kubernetes {
         node: node.name.clone(),
-        pod_cidrs: unassigned.map(|_| Vec::new()),
-        cluster_cidr,
+        pod_cidrs: unassigned.as_ref().map(|_| Vec::new()),
+        cluster_cidr: unassigned.flatten(),
         internal: node.internal.clone(),
-        refusal: refused.cloned(),
+        refusal: refused,
         server: by_service.filter(|_| by_service_unanswered).or(node.servers.first().copied()).or(by_service),
         service: by_service,
         by_service_unanswered,
     })
 }
 
+/// How the API server refuses this node, where it does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Refusal {
+    /// It does not know the credentials: what they may do is not the question.
+    Unknown,
+    /// They do not suffice.
+    Forbidden,
+}
+
+fn refusal(problem: &Problem) -> Option<Refusal> {
+    let of = |detail: &Detail| match detail {
+        Detail::Store { status: Some(401), .. } => Some(Refusal::Unknown),
+        Detail::Store { status: Some(403), .. } | Detail::Forbidden { .. } => Some(Refusal::Forbidden),
+        _ => None,
+    };
+    problem.details().filter_map(of).min()
+}
+
+/// Whether a server at this address did not answer.
+fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
+    let Detail::Store { status: None, server: Some(server), .. } = detail else { return false };
+    server.contains(&address.to_string())
+}
+
 /// Whether it is the configuration that is missing or wrong, and not the store that is silent.
-fn is_about_config(text: &str) -> bool {
-    text.contains("the network configuration ") || text.contains("/config: ")
+fn is_about_config(problem: &Problem) -> bool {
+    problem.details().any(|detail| matches!(detail, Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }))
 }
 
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
-fn away(serving: Option<&Serving>) -> Option<String> {
+fn away(serving: Option<&Serving>) -> Option<Problem> {
     let serving = serving?;
     let since = serving.readings.borrow().interrupted?;
     if boot_time().saturating_sub(since) < RECONNECT {
         return None;
     }
-    let trouble = serving.held.borrow().trouble.as_ref().map(ToString::to_string);
-    Some(serving.counters.why_not_followed().or(trouble).unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
+    let trouble = || serving.held.borrow().trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string()));
+    let unfollowed = serving.counters.why_not_followed().map(Problem::in_words);
+    Some(unfollowed.or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
+}
+
+/// What is not as wanted in the kernel, with its errors.
+fn kernel_trouble(serving: &Serving) -> Option<Problem> {
+    Some(serving.observer.status().kernel.trouble).filter(|trouble| !trouble.is_empty()).map(Problem::in_words)
 }
 
 /// The interface that was chosen, under the name that it has now.
@@ -221,7 +252,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     Leases {
         own: Fact::Known(Own {
             ends_in: left.map(|left| left.as_secs()),
-            trouble: held.trouble.as_ref().map(ToString::to_string),
+            trouble: held.trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string())),
             within_margin: left.is_some_and(|left| left < serving.margin),
         }),
         vtep: Fact::of(vtep),

@@ -7,6 +7,7 @@ use probing::state::State as Verdict;
 use probing::view::{self, Peer};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
+use types::problem::PortPurpose;
 
 /// Each peer and family is a path.
 pub(super) fn mesh(view: &view::Mesh) -> Mesh {
@@ -18,7 +19,7 @@ pub(super) fn taken_ports(view: &view::Mesh) -> Vec<Port> {
     let numbers: BTreeSet<u16> = view.problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
     // A socket of the kernel's vxlan is no process's.
     let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
-    let port = |number| Port { number, udp: true, purpose: "probes".to_owned(), flag: "probe-port".to_owned(), owner: owner(number) };
+    let port = |number| Port { number, udp: true, purpose: PortPurpose::Probes, owner: owner(number) };
     numbers.into_iter().map(port).collect()
 }
 

@@ -38,7 +38,7 @@ fn facts(ip_forward: i64) -> Facts {
 #[test]
 fn each_finding_is_logged_and_counted_once() {
     let health = Health::new();
-    health.condition(Condition::Start, None);
+    health.clear(Condition::Start);
     let (mut checks, _keep) = checks_of(&health);
     checks.report(std::time::Instant::now(), &facts(0));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
@@ -61,8 +61,8 @@ fn what_other_tasks_log_is_in_the_table() {
 #[tokio::test]
 async fn a_daemon_that_waits_says_for_what() {
     let health = Health::new();
-    health.condition(Condition::Store, Some("etcd at http://192.0.2.1:2379: Connection refused"));
-    health.condition(Condition::Underlay, Some("no interface named eth7"));
+    health.fail(Condition::Store, types::Problem::in_words("etcd at http://192.0.2.1:2379: Connection refused"));
+    health.fail(Condition::Underlay, types::Problem::in_words("no interface named eth7"));
     let (mut checks, _keep) = checks_of(&health);
     checks.pass().await;
     let report = health.report().unwrap();

@@ -1,26 +1,50 @@
 //! Why the daemon ends, and with which exit code.
 
+use types::Problem;
+
 /// Why the daemon ends without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
     /// A failure that waiting does not resolve.
     #[error("{0}")]
-    Failed(String),
+    Failed(Box<Problem>),
     /// Another node holds the lease: a supervisor restarts the daemon.
     #[error("{0}")]
-    LeaseLost(String),
+    LeaseLost(Box<Problem>),
     /// The network has to be restarted, inside this process.
     #[error("{0}")]
-    StartOver(String),
+    StartOver(Box<Problem>),
     /// The same, without the subnet that this node had.
     #[error("{0}")]
-    Moved(String),
+    Moved(Box<Problem>),
 }
 
 impl End {
     /// A failure that waiting does not resolve.
-    pub fn failed(error: impl std::fmt::Display) -> Self {
-        Self::Failed(error.to_string())
+    pub fn failed(problem: impl Into<Problem>) -> Self {
+        Self::Failed(Box::new(problem.into()))
+    }
+
+    /// The network has to be restarted.
+    pub fn start_over(problem: impl Into<Problem>) -> Self {
+        Self::StartOver(Box::new(problem.into()))
+    }
+
+    /// The network has to be restarted without the subnet that this node had.
+    pub fn moved(problem: impl Into<Problem>) -> Self {
+        Self::Moved(Box::new(problem.into()))
+    }
+
+    /// A failure that waiting does not resolve, of which only the words are known.
+    pub fn said(error: impl std::fmt::Display) -> Self {
+        Self::failed(Problem::in_words(error.to_string()))
+    }
+
+    /// The reason.
+    pub fn problem(&self) -> &Problem {
+        match self {
+            End::Failed(problem) | End::LeaseLost(problem) | End::StartOver(problem) | End::Moved(problem) => problem,
+        }
     }
 
     /// The exit code.

@@ -39,12 +39,12 @@ impl Daemon {
             document.networks = config.networks.nets().collect();
             document.backend = Some(config.backend.clone());
         });
-        requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::Failed)?;
-        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
+        requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::failed)?;
+        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::said)?;
         let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
-        self.rights = retry::briefly(claim).await.map_err(End::failed)?;
+        self.rights = retry::briefly(claim).await.map_err(End::said)?;
         subnet_env::clear(&self.settings.subnet_file);
         let previous = subnet_env::last_served(&self.settings.subnet_file);
         let released = match info.as_ref().and_then(|info| info.subnets) {

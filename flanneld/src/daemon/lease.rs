@@ -8,6 +8,7 @@ use crate::api::node;
 use crate::checks::known::NodeAddresses;
 use crate::health::condition::Condition;
 use crate::identity;
+use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Found, StoreAt};
 use backends::Backend;
@@ -19,6 +20,7 @@ use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
 use subnet_lease::{Dual, NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use types::Problem;
 
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
@@ -30,7 +32,7 @@ impl Daemon {
         };
         if config != whole {
             // A family that this node lacks is left out.
-            backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
+            backend = backends::create(&self.setup(&config, &node).await).map_err(End::said)?;
         }
         if let Some(info) = &info {
             let servers = found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
@@ -39,16 +41,16 @@ impl Daemon {
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, &previous, released, &*backend).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
-        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
+        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::said)?;
         let held = watch::channel(Held::default());
         let lease = {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
-            manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
+            manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::said)?
         };
-        self.health.condition(Condition::Lease, None);
+        self.health.clear(Condition::Lease);
         if let Some(judged) = info.as_ref().and_then(|info| info.subnets).filter(|judged| has_others(&lease.subnets, judged)) {
             // What the host kept of the former subnet was judged before.
-            return Err(End::Moved(format!("this node's subnet became {} while it waited for its lease, and was {judged}", lease.subnets)));
+            return Err(End::moved(DaemonProblem::SubnetChanged { now: lease.subnets, before: judged }));
         }
         let how = match &info {
             Some(info) => format!(", the podCIDR of the Node {}", info.id),
@@ -63,7 +65,7 @@ impl Daemon {
 
     async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
         let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
-        let found = wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::failed)?;
+        let found = wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::said)?;
         self.tell_underlay(&found);
         Ok(found)
     }
@@ -71,12 +73,12 @@ impl Daemon {
     /// Reports what the node waits for.
     pub(super) fn wait_for_interface(&self, why: &str) {
         warn!("no interface to use yet, waiting for it: {why}");
-        self.health.condition(Condition::Underlay, Some(why));
+        self.health.fail(Condition::Underlay, Problem::in_words(why));
     }
 
     /// Logs the choice.
     pub(super) fn tell_underlay(&self, found: &Found) {
-        self.health.condition(Condition::Underlay, None);
+        self.health.clear(Condition::Underlay);
         let underlay = &found.chosen.underlay;
         info!(
             "packets between nodes use {} ({}, MTU {}), public {}: {}",
@@ -88,7 +90,13 @@ impl Daemon {
         self.health.fact("interface", underlay.name.clone());
         let chosen = &found.chosen;
         let addresses = underlay.addresses.v4().copied().map(IpAddr::V4).into_iter().chain(underlay.addresses.v6().copied().map(IpAddr::V6));
-        let choice = Choice { interface: underlay.name.clone(), addresses: addresses.collect(), why: chosen.why.clone(), named: chosen.named };
+        let choice = Choice {
+            interface: underlay.name.clone(),
+            addresses: addresses.collect(),
+            why: chosen.why.clone(),
+            flag: chosen.flag.clone(),
+            named: chosen.named,
+        };
         let store = if let StoreAt::There(addresses) = &found.request.store { addresses.clone() } else { Vec::new() };
         self.known.send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
         self.health.node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));

@@ -3,6 +3,7 @@
 use super::end::End;
 use super::{Daemon, retry};
 use crate::health::condition::Condition;
+use crate::problem::DaemonProblem;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Address, Families, Found, needs_servers};
@@ -18,6 +19,7 @@ use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
+use types::Problem;
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
@@ -39,18 +41,18 @@ impl Daemon {
             let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
             match manager.node_info(&config).await {
                 Ok(info) => {
-                    self.health.condition(Condition::Lease, None);
-                    self.health.condition(Condition::Store, None);
+                    self.health.clear(Condition::Lease);
+                    self.health.clear(Condition::Store);
                     return Ok((config, info));
                 }
-                Err(Error::Refused(text)) => return Err(End::Failed(text)),
+                Err(Error::Refused(text)) => return Err(End::said(text)),
                 Err(Error::Unavailable(why)) => {
                     let (is, is_not) = match why.kind {
                         Kind::Said(_) => (Condition::Lease, Condition::Store),
                         _ => (Condition::Store, Condition::Lease),
                     };
-                    self.health.condition(is, Some(&why));
-                    self.health.condition(is_not, None);
+                    self.health.fail(is, Problem::in_words(why.to_string()));
+                    self.health.clear(is_not);
                     if told.news(Some(&why)) {
                         warn!("waiting: {why}");
                         systemd::status(&format!("waiting: {why}"));
@@ -84,11 +86,11 @@ impl Daemon {
             let (wish, local) = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
             withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
-                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
+                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::said)?,
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
                         // What this host keeps of the former subnet has to be judged anew.
-                        return Err(End::Moved("this node got another subnet while it waited for an interface".to_owned()));
+                        return Err(End::moved(DaemonProblem::SubnetChangedWhileWaiting));
                     }
                     // Another Node came or went: its addresses count.
                     info = now;

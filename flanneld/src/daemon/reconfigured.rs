@@ -1,6 +1,7 @@
 //! The configuration of the network while a node waits for its lease: the file as it stands now applies.
 
 use super::end::End;
+use crate::problem::DaemonProblem;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::NetworkConfig;
@@ -18,7 +19,7 @@ pub async fn another_configuration(manager: &Arc<dyn SubnetManager>, waiting_wit
     loop {
         tokio::time::sleep(CONFIGURATION).await;
         if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
-            return End::StartOver("the network configuration has changed".to_owned());
+            return End::start_over(DaemonProblem::ConfigChanged);
         }
     }
 }

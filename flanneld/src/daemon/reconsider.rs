@@ -8,6 +8,7 @@ use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Heard, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
+use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, neighbours, received};
 use crate::underlay::{Chosen, doubt, select};
 use backends::Underlay;
@@ -77,7 +78,7 @@ impl Reconsider {
             NodeAddresses::from(&info).tell(&self.known);
             match self.better(&info, silent).await {
                 Better::Nothing => told.clear(),
-                Better::Choice(why) => return Err(End::StartOver(why)),
+                Better::Choice(why) => return Err(End::start_over(DaemonProblem::BetterInterface { why })),
                 Better::Wanted(why) => {
                     if why != told {
                         warn!("{why}");

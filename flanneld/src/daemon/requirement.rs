@@ -1,35 +1,40 @@
 //! `--require-backend`: who may write the network configuration does not decide alone how packets of pods travel.
 
+use crate::problem::DaemonProblem;
 use options::Store;
-use subnet_lease::{NetworkConfig, printable};
+use subnet_lease::NetworkConfig;
+use types::problem::ConfigPlace;
 
 /// Whether the configuration names a backend that this node takes. An empty list takes all.
 ///
 /// # Errors
 /// It names another one: what was found, where, and what to do.
-pub fn check(required: &[String], config: &NetworkConfig, store: &Store) -> Result<(), String> {
+pub fn check(required: &[String], config: &NetworkConfig, store: &Store) -> Result<(), DaemonProblem> {
     if required.is_empty() || required.contains(&config.backend) {
         return Ok(());
     }
-    let found = if config.backend.is_empty() { "(none)".to_owned() } else { printable::value(&config.backend).to_string() };
-    Err(format!(
-        "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in {}; \
-         if {found} is meant, change --require-backend on this node",
-        required.join(","),
-        required.join(" or "),
-        place(store)
-    ))
+    let (place, at) = place(store);
+    Err(DaemonProblem::BackendNotTaken { found: config.backend.clone(), required: required.to_vec(), place, at })
 }
 
-/// Where the network configuration is.
-fn place(store: &Store) -> String {
+/// Where the network configuration is, as data and for people.
+fn place(store: &Store) -> (ConfigPlace, String) {
     match store {
         Store::Etcd(etcd) => {
             let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
-            format!("the key {}/config of etcd at {}", etcd.prefix, endpoints.join(", "))
+            let key = format!("{}/config", etcd.prefix);
+            let at = format!("the key {key} of etcd at {}", endpoints.join(", "));
+            (ConfigPlace::Key(key), at)
         }
-        Store::Dir(folder) => format!("the file {}", folder.join("config").display()),
-        Store::Kube(kube) => format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display()),
+        Store::Dir(folder) => {
+            let file = folder.join("config");
+            let at = format!("the file {}", file.display());
+            (ConfigPlace::File(file), at)
+        }
+        Store::Kube(kube) => {
+            let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
+            (ConfigPlace::File(kube.net_conf.clone()), at)
+        }
     }
 }
 
@@ -44,7 +49,7 @@ mod tests {
 
     fn said(required: &[&str], backend: &str, store: &Store) -> String {
         let required: Vec<String> = required.iter().map(|name| (*name).to_owned()).collect();
-        check(&required, &config(backend), store).err().unwrap_or_default()
+        check(&required, &config(backend), store).err().map(|problem| problem.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -74,7 +79,9 @@ mod tests {
             "backend type vxlan is not one that this node takes (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
              wireguard or ipip, in the file /leases/config; if vxlan is meant, change --require-backend on this node"
         );
-        assert!(text.contains("; set Backend.Type in the network configuration"), "by this the doctor knows it for what it is");
+        let problem = check(&["ipip".to_owned()], &config(""), &Store::Dir("/leases".into())).unwrap_err();
+        let place = Some(ConfigPlace::File("/leases/config".into()));
+        assert_eq!(types::Problem::of(&problem).detail, types::Detail::ConfigInvalid { place }, "by this the doctor knows it for what it is");
         let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];
         let etcd = Store::Etcd(Etcd { endpoints, prefix: "/n".to_owned(), tls: None, user: None });
         assert!(said(&["ipip"], "", &etcd).contains("in the key /n/config of etcd at http://10.0.0.1:2379"));

@@ -9,6 +9,7 @@ use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::Error;
 use subnet_lease::reason::Told;
 use tracing::warn;
+use types::Problem;
 
 /// Delay between attempts while the store does not answer.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -38,12 +39,12 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
     loop {
         match ask().await {
             Ok(answer) => {
-                health.condition(condition, None);
+                health.clear(condition);
                 return Ok(answer);
             }
-            Err(Error::Refused(text)) => return Err(End::Failed(text)),
+            Err(Error::Refused(text)) => return Err(End::said(text)),
             Err(Error::Unavailable(why)) => {
-                health.condition(condition, Some(&why));
+                health.fail(condition, Problem::in_words(why.to_string()));
                 if told.news(Some(&why)) {
                     warn!("waiting: {why}");
                     systemd::status(&format!("waiting: {why}"));

@@ -1,6 +1,7 @@
 //! One run of the network: its tasks, from the lease on.
 
 use super::end::End;
+use crate::problem::DaemonProblem;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,7 @@ impl Run {
                 None => return Ok(()),
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(end))) => return Err(end),
-                Some(Err(error)) => return Err(End::Failed(format!("a task of the daemon failed: {error}"))),
+                Some(Err(error)) => return Err(End::failed(DaemonProblem::TaskFailed { error: error.to_string() })),
             }
         }
     }

@@ -31,6 +31,7 @@ use tracing::{info, warn};
 use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::{Carrier, RuleOptions};
+use types::Problem;
 
 /// Audits at least this frequent serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
@@ -163,7 +164,7 @@ impl Daemon {
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
-            self.health.condition(Condition::SubnetEnv, Some(&error.to_string()));
+            self.health.fail(Condition::SubnetEnv, Problem::in_words(error.to_string()));
         }
         if let Some(conf) = self.settings.cni_conf.clone() {
             // The runtime starts pods once it has this file.
@@ -171,7 +172,7 @@ impl Daemon {
             keeper.pass();
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
-        self.health.condition(Condition::Start, None);
+        self.health.clear(Condition::Start);
         last_words::remove(&self.settings.subnet_file);
         let live = Live {
             held: held.1.clone(),
@@ -208,7 +209,7 @@ impl Daemon {
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
 
         let told = self.health.clone();
-        let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble);
+        let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble.map(Problem::in_words));
         if let Some(changes) = manager.node_info_changes() {
             let reconsider = Reconsider {
                 manager: manager.clone(),
@@ -242,7 +243,7 @@ impl Daemon {
         self.run.spawn(vitals.watch(self.run.stop.clone()));
         let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
         let announcements = ends.announced;
-        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::failed) });
+        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::said) });
         self.run.spawn(following.run(self.run.stop.clone()));
         let stop = self.run.stop.clone();
         let state = NodeState { attrs: ends.attrs, programmed };
@@ -254,14 +255,14 @@ impl Daemon {
                 () = stop.cancelled() => Ok(()),
                 lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
                     Lost::Taken(text) => {
-                        health.lost(&text);
-                        End::LeaseLost(text)
+                        health.lost(Problem::in_words(&text));
+                        End::LeaseLost(Box::new(Problem::in_words(text)))
                     }
                     Lost::Displaced(text) => {
-                        health.lost(&text);
-                        End::Failed(text)
+                        health.lost(Problem::in_words(&text));
+                        End::said(text)
                     }
-                    Lost::Moved(text) => End::Moved(text),
+                    Lost::Moved(text) => End::moved(Problem::in_words(text)),
                 }),
             }
         });
@@ -281,7 +282,7 @@ impl Daemon {
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
-        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
+        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::said)?;
         self.inherited.release();
         info!("leases of other nodes: {}", table.iter().filter(|other| other.subnets != lease.subnets).count());
         Ok(network)

@@ -3,6 +3,7 @@
 use crate::health::condition::Condition;
 use crate::health::{Health, Unused};
 use crate::logging;
+use crate::problem::DaemonProblem;
 use backends::status::Observer;
 use run_dir::subnet_env::SubnetEnv;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use subnet_lease::reason::Told;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use types::Problem;
 
 /// How old the knowledge of the other nodes may be.
 const MAX_AGE: Duration = Duration::from_secs(60);
@@ -88,25 +90,21 @@ impl Vitals {
                 in_sync_at = Instant::now();
             }
             let late = in_sync_at.elapsed() > OUT_OF_SYNC;
-            self.health.condition(Condition::Kernel, late.then_some(kernel.trouble.as_str()));
+            self.health.condition(Condition::Kernel, late.then(|| Problem::in_words(kernel.trouble.clone())));
             let reading = self.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
-            let stale =
-                stale.map(|since| format!("no news of the other nodes for {} s: the store does not answer, or reports no changes", since.as_secs()));
-            self.health.condition(Condition::Watch, stale.as_deref());
+            self.health.condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));
             if reading.cut_off.is_none() {
                 in_touch_at = Instant::now();
             }
             let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
-            let cut_off =
-                cut_off.map(|nodes| format!("none of the {nodes} other nodes can be reached: none of their leases can be used on this node"));
-            self.health.condition(Condition::Peers, cut_off.as_deref());
+            self.health.condition(Condition::Peers, cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()));
             let now = self.unused(&reading);
             if now != *unused {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition(Condition::Store, self.manager.counters().why_away().as_deref());
+            self.health.condition(Condition::Store, self.manager.counters().why_away().map(Problem::in_words));
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -117,13 +115,13 @@ impl Vitals {
                     Some(why) => warn!("the lease: {why}"),
                 }
             }
-            self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at).as_deref());
+            self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at));
             if ready != self.health.ready() {
                 ready = self.health.ready();
                 if ready {
                     info!("ready");
                 } else {
-                    let tell = |(condition, reason): (Condition, String)| match condition.is_logged_by_its_finder() {
+                    let tell = |(condition, reason): (Condition, Problem)| match condition.is_logged_by_its_finder() {
                         true => condition.to_string(),
                         false => format!("{condition}: {reason}"),
                     };
@@ -135,19 +133,17 @@ impl Vitals {
         }
     }
 
-    fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<String> {
+    fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<Problem> {
+        let trouble = held.trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string()));
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.margin) {
-            return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.as_deref().unwrap_or_default()));
+            return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
         if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNPUBLISHED) {
-            return Some(match &held.trouble {
-                Some(trouble) => format!("{}: {trouble}", untold.what),
-                None => untold.what.clone(),
-            });
+            return Some(DaemonProblem::Unpublished { what: untold.what.clone(), trouble: trouble.map(Box::new) }.into());
         }
-        held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE).map(ToString::to_string)
+        trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
 
     /// Leases in the store that this node does not use: refused, or unreadable.
@@ -191,7 +187,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             {
                 warn!("waiting for a lease: {why}");
             }
-            health.condition(Condition::Lease, trouble.as_deref());
+            health.condition(Condition::Lease, trouble.map(|trouble| Problem::in_words(trouble.to_string())));
         }
     }))
 }

@@ -55,10 +55,10 @@ async fn answers() {
             assert_eq!(get(address, method, path).await, (200, "flanneld is running".to_owned()));
         }
     }
-    health.condition(Condition::Lease, Some("the pool is exhausted"));
+    health.fail(Condition::Lease, Problem::in_words("the pool is exhausted"));
     assert_eq!(get(address, "GET", "/readyz").await, (503, "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()));
-    health.condition(Condition::Lease, None);
-    health.condition(Condition::Start, None);
+    health.clear(Condition::Lease);
+    health.clear(Condition::Start);
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     let unused = |number: usize| Unused { lease: format!("10.5.{number}.0/24"), reason: "overlap", text: format!("10.5.{number}.0/24 overlaps") };
     health.set_unused(Arc::new(vec![unused(3)]));
@@ -67,9 +67,9 @@ async fn answers() {
     let (code, text) = get(address, "GET", "/readyz").await;
     assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, listed in /status\n"), "{code} {text}");
     assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
-    health.condition(Condition::Lease, Some("ends"));
+    health.fail(Condition::Lease, Problem::in_words("ends"));
     assert!(get(address, "GET", "/readyz").await.1.starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n"));
-    health.condition(Condition::Lease, None);
+    health.clear(Condition::Lease);
     health.set_unused(Arc::default());
     assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
     assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
@@ -223,7 +223,7 @@ proptest::proptest! {
             let address = server.address().unwrap();
             let stop = CancellationToken::new();
             let task = tokio::spawn(server.serve(stop.clone()));
-            health.condition(Condition::Lease, Some(&text));
+            health.fail(Condition::Lease, Problem::in_words(&text));
             health.fact("node_id", text.clone());
             health.heartbeat_within(&text, Duration::ZERO);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };

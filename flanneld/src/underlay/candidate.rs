@@ -29,13 +29,19 @@ pub(super) struct Candidate<'a> {
     v4: Option<(IpAddr, Rule)>,
     v6: Option<(IpAddr, Rule)>,
     pub why: String,
+    pub flag: Option<String>,
     pub by_default: bool,
     pub warnings: Vec<String>,
 }
 
 impl<'a> Candidate<'a> {
     pub fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
-        Self { interface, v4: None, v6: None, why: why.into(), by_default: false, warnings: Vec::new() }
+        Self { interface, v4: None, v6: None, why: why.into(), flag: None, by_default: false, warnings: Vec::new() }
+    }
+
+    /// With the flag that named it, if one did.
+    pub fn named_by(self, flag: Option<String>) -> Self {
+        Self { flag, ..self }
     }
 
     /// Fixes the address of a family.
@@ -125,6 +131,7 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
             links: facts.links(interface.index),
         },
         why: candidate.why,
+        flag: candidate.flag,
         named: named || request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6(),
         by_default: candidate.by_default,
         told: (request.public_ip, request.public_ipv6),

@@ -24,6 +24,8 @@ pub struct Chosen {
     pub underlay: backends::Underlay,
     /// Why this one, as a phrase: `named by --iface=eth1`, `the default route's`.
     pub why: String,
+    /// The flag that named it: `--iface=eth1`.
+    pub flag: Option<String>,
     /// Whether a flag or variable named it (`--iface*`, `--public-ip*`): then a node may take over an unsigned lease with its address.
     pub named: bool,
     /// Whether it was chosen only because it holds the default route.

@@ -33,7 +33,9 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     let mut may_come = false;
     for selector in &request.selectors {
         let named = !matches!(selector, Selector::DefaultRoute(_));
-        match candidate(selector, request, facts).and_then(|candidate| finish(request, facts, candidate, named)) {
+        let flag = (named && *selector != Selector::Auto).then(|| selector.to_string());
+        let found = candidate(selector, request, facts).map(|candidate| candidate.named_by(flag));
+        match found.and_then(|candidate| finish(request, facts, candidate, named)) {
             Ok(chosen) => return Ok(chosen),
             Err(failure) => {
                 may_come |= failure.may_come;

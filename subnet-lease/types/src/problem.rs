@@ -45,10 +45,10 @@ pub struct Problem {
     /// What, why and what to do, for people.
     pub text: String,
     /// What other parts act on.
-    #[serde(default, skip_serializing_if = "Detail::is_none", deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "lenient")]
     pub detail: Detail,
     /// The problems that this one consists of.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub parts: Vec<Problem>,
 }
 
@@ -56,6 +56,11 @@ impl Problem {
     /// The value of a failure.
     pub fn of<E: Coded>(problem: &E) -> Self {
         Self { code: Cow::Borrowed(problem.code()), text: problem.to_string(), detail: problem.detail(), parts: problem.parts() }
+    }
+
+    /// A problem of which only the words are known: an older program wrote them, or another one's.
+    pub fn in_words(text: impl Into<String>) -> Self {
+        Self { code: Cow::Borrowed("unclassified"), text: text.into(), detail: Detail::None, parts: Vec::new() }
     }
 
     /// This problem and those that it consists of, at any depth.
@@ -299,8 +304,8 @@ mod tests {
         assert!(problem.has("port-taken") && problem.has("ports") && !problem.has("port"));
         let written = serde_json::to_string(&problem).unwrap();
         assert_eq!(serde_json::from_str::<Problem>(&written).unwrap(), problem);
-        let short = serde_json::to_value(Problem { parts: Vec::new(), ..problem }).unwrap();
-        assert_eq!(short.as_object().unwrap().keys().collect::<Vec<_>>(), ["code", "text"]);
+        let short = Problem::in_words("x");
+        assert_eq!(serde_json::from_str::<Problem>(r#"{"code":"unclassified","text":"x"}"#).unwrap(), short);
     }
 
     #[test]

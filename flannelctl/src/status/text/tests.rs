@@ -120,7 +120,7 @@ fn the_sentence_is_the_whole_state() {
         (
             with(&|node| {
                 node.ready = false;
-                node.reasons = vec![Reason { condition: "store".to_owned(), text: "etcd is\nsilent".to_owned() }];
+                node.reasons = vec![Reason { condition: "store".to_owned(), code: String::new(), text: "etcd is\nsilent".to_owned() }];
             }),
             "node-1 is not ready",
             true,
@@ -170,6 +170,8 @@ fn without_a_daemon_its_last_words_are_told() {
         code: 1,
         text: "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line".to_owned(),
         version: "0.1.0".to_owned(),
+        problem: None,
+        choice: None,
     };
     let ended = |words: Option<LastWords>| Status {
         daemon: DaemonState::Stopped,
@@ -194,8 +196,11 @@ flanneld does not run on h2; it ended 12 s ago with exit code 1:
 
 #[test]
 fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
-    let fresh =
-        Node { node: "node-1".to_owned(), reasons: vec![Reason { condition: "start".to_owned(), text: "starting".to_owned() }], ..Node::default() };
+    let fresh = Node {
+        node: "node-1".to_owned(),
+        reasons: vec![Reason { condition: "start".to_owned(), code: String::new(), text: "starting".to_owned() }],
+        ..Node::default()
+    };
     let text = told(&status(Some(fresh)));
     assert!(
         text.starts_with("node-1 is not ready ")

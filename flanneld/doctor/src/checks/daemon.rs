@@ -4,15 +4,11 @@ use super::daemon_set;
 use super::way_out::{restart, set_option};
 use crate::check::Check;
 use crate::facts::daemon::Launch;
-use crate::facts::host::{Port, TUNNEL};
+use crate::facts::host::Port;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
-
-/// The flag whose port is the same on all nodes.
-const PROBE_PORT: &str = "probe-port";
-/// The flag whose port the kubelet asks.
-const HEALTH_PORT: &str = "healthz-port";
+use types::problem::PortPurpose;
 
 /// The check of ports.
 pub const PORT_TAKEN: &str = "port-taken";
@@ -65,7 +61,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     };
     if let Some(words) = facts.daemon.last_words.known() {
         let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
-        finding = finding.seen(format!("it ended{when} with exit code {}: {}", words.code, words.text), "its last words");
+        finding = finding.seen(format!("it ended{when} with exit code {}: {}", words.code, words.problem), "its last words");
     } else {
         finding = finding.seen(format!("no process holds {}.status", facts.daemon.subnet_file.display()), place);
     }
@@ -94,28 +90,27 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
     let ports = facts.host.ports.known().into_iter().flatten();
     ports
         .map(|port| {
-            if port.purpose == TUNNEL {
-                return tunnel_taken(facts, port);
-            }
+            let Some(flag) = port.flag() else { return tunnel_taken(facts, port) };
+            let wanted_for = port.wanted_for();
             let (kind, list) = if port.udp { ("UDP", "ss -ulpn") } else { ("TCP", "ss -ltnp") };
-            let what = format!("{kind} port {}, which flanneld wants for its {}, is taken", port.number, port.purpose);
+            let what = format!("{kind} port {}, which flanneld wants for its {wanted_for}, is taken", port.number);
             let finding = Finding::new(
                 PORT_TAKEN,
                 Severity::Degraded,
                 format!("{} {}", kind.to_lowercase(), port.number),
                 what,
-                format!("flanneld goes without its {} until the port is free or another one is named", port.purpose),
+                format!("flanneld goes without its {wanted_for} until the port is free or another one is named"),
             );
             let finding = match &port.owner {
                 Some(owner) => finding.seen(format!("{owner} has it"), list),
                 None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
             };
             // All nodes have to ask each other on one port.
-            match (port.number.checked_add(100).filter(|_| port.flag != PROBE_PORT), &facts.daemon.launch) {
-                (Some(other), Launch::Kubernetes { namespace, .. }) if port.flag == HEALTH_PORT => {
+            match (port.number.checked_add(100).filter(|_| port.purpose != PortPurpose::Probes), &facts.daemon.launch) {
+                (Some(other), Launch::Kubernetes { namespace, .. }) if port.purpose == PortPurpose::Health => {
                     finding.run(daemon_set::move_health_port(namespace, port.number, other))
                 }
-                (Some(other), _) => finding.run_all(set_option(facts, &port.flag, &other.to_string())),
+                (Some(other), _) => finding.run_all(set_option(facts, flag, &other.to_string())),
                 (None, _) => finding.run(format!("{list} sport = :{}", port.number)),
             }
         })

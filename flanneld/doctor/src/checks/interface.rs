@@ -10,6 +10,7 @@ use crate::need::Need;
 use crate::shell::word;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use types::{Detail, Problem};
 
 /// The check of the interface that was chosen.
 pub const WRONG_INTERFACE: &str = "wrong-interface";
@@ -100,10 +101,22 @@ fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// The last words of a daemon that was refused because another node has its address.
-fn refused_for_address(facts: &Facts) -> Option<&str> {
+/// What ended the last daemon, while none runs.
+fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false))?;
-    words.text.contains("is already the address of").then_some(words.text.as_str())
+    Some(&words.problem)
+}
+
+/// What a daemon that ended said of another node with its address.
+fn refused_for_address(facts: &Facts) -> Option<String> {
+    let problem = end(facts)?;
+    problem.details().find_map(|detail| match detail {
+        Detail::AddressInUse { address, holder } => {
+            let address = address.map(|ip| format!(" {ip}")).unwrap_or_default();
+            Some(format!("the public address{address} of this node is already the address of {holder}"))
+        }
+        _ => None,
+    })
 }
 
 /// Leases of others with an address of this host.
@@ -230,7 +243,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     if let Some(words) = refused_for_address(facts) {
         let what = "flanneld did not start here: another node has this node's address";
         let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
-        findings.push(way_out(finding.seen(words.split(". ").next().unwrap_or_default(), "the last words of flanneld")));
+        findings.push(way_out(finding.seen(words, "the last words of flanneld")));
     }
     for text in with_our_address(facts) {
         let finding = Finding::new("duplicate-address", Severity::Broken, text, "another node publishes an address of this host", WHY);
@@ -260,12 +273,11 @@ const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false)).map(|words| words.text.as_str());
-    let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_deref());
+    let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_ref());
     // Where it may be the address alone, `duplicate-address` tells.
-    let signs = ["another machine uses this node's identity", "with the same identity and address"];
-    for (text, from) in [(words, "the last words of flanneld"), (trouble, "the lease")] {
-        let Some(text) = text.filter(|text| signs.iter().any(|sign| text.contains(sign))) else { continue };
+    let is_clone = |problem: &&Problem| problem.details().any(|detail| matches!(detail, Detail::IdentityInUse { .. }));
+    for (problem, from) in [(end(facts), "the last words of flanneld"), (trouble, "the lease")] {
+        let Some(problem) = problem.filter(is_clone) else { continue };
         let finding = Finding::new(
             "clone",
             Severity::Broken,
@@ -282,7 +294,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
                 }
             },
         );
-        let finding = finding.seen(text, from);
+        let finding = finding.seen(problem.to_string(), from);
         findings.push(match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
             (true, Some(argument)) => {
                 let edit = edit_unit(argument, "node-id", NEW_ID);
@@ -305,7 +317,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         "there is no interface that reaches the other nodes",
         "flanneld waits for it and goes on as soon as it is there",
     );
-    finding = finding.seen(reason, "readyz");
+    finding = finding.seen(reason.to_string(), "readyz");
     let choice = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
     // The chosen one may be a bond, a bridge, or a container's veth.
     let down = |interface: &&Interface| !interface.up && !interface.loopback && (interface.kind.is_empty() || choice == Some(&interface.name));

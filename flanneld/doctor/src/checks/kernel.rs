@@ -12,6 +12,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
+use types::Detail;
 
 /// How often an object has to be put back before somebody else is suspected.
 const WAR: u32 = 3;
@@ -194,11 +195,13 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         "the traffic rules are not in place",
         "pods may not reach addresses outside of the network, and a firewall may drop packets between pods",
     )
-    .seen(reason, "readyz");
-    vec![match reason {
-        text if text.contains("xtables.lock") => finding.run("fuser -v /run/xtables.lock"),
-        text if text.contains("cannot run") => finding.seen("the program is not installed", "command -v iptables nft"),
-        _ => finding,
+    .seen(reason.to_string(), "readyz");
+    let lock = reason.details().find_map(|detail| if let Detail::RulesLocked { file } = detail { Some(file) } else { None });
+    let missing = reason.details().any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
+    vec![match lock {
+        Some(file) => finding.run(format!("fuser -v {}", word(&file.display().to_string()))),
+        None if missing => finding.seen("the program is not installed", "command -v iptables nft"),
+        None => finding,
     }]
 }
 

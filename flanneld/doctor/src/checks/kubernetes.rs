@@ -1,7 +1,7 @@
 //! Kubernetes: this node's Node, and what the API server allows.
 
 use super::daemon_set;
-use super::rights::{self, Refusal};
+use super::rights;
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
@@ -10,6 +10,8 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use std::collections::BTreeSet;
+use types::Detail;
+use types::problem::StoreCause;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -72,17 +74,20 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
 }
 
 fn rbac(facts: &Facts) -> Vec<Finding> {
-    let Some(text) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
-    let refusal = Refusal::read(text);
-    let anonymous = refusal.as_ref().is_some_and(|refusal| refusal.user == rights::ANONYMOUS);
-    let unknown = anonymous || text.contains("(401)") || text.to_lowercase().contains("unauthorized");
-    let what = match &refusal {
+    let Some(problem) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
+    let refusal = problem.details().find_map(|detail| match detail {
+        Detail::Forbidden { user, verb, resource } => Some((user, verb, resource)),
+        _ => None,
+    });
+    let anonymous = refusal.is_some_and(|(user, ..)| user == rights::ANONYMOUS);
+    let unknown = anonymous || problem.details().any(|detail| matches!(detail, Detail::Store { cause: StoreCause::User, .. }));
+    let what = match refusal {
         _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
-        Some(Refusal { verb, resource, .. }) => format!("flanneld may not {verb} {resource}: its account lacks the right"),
+        Some((_, verb, resource)) => format!("flanneld may not {verb} {resource}: its account lacks the right"),
         None => "flanneld's account may not do what it has to".to_owned(),
     };
-    let grant = match (&refusal, &facts.daemon.launch) {
-        (Some(refusal), _) => rights::grant(refusal.user),
+    let grant = match (refusal, &facts.daemon.launch) {
+        (Some((user, ..)), _) => rights::grant(user),
         (None, Launch::Kubernetes { namespace, .. }) => rights::grant(&format!("system:serviceaccount:{namespace}:flannel")),
         (None, Launch::Systemd) => None,
     };
@@ -90,7 +95,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| "kubectl describe clusterrole flannel".to_owned()) };
     vec![
         Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")
-            .seen(text, "the API server")
+            .seen(problem.to_string(), "the API server")
             .run(command),
     ]
 }

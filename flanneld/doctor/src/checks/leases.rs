@@ -9,6 +9,7 @@ use crate::facts::mesh::State;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use types::{Detail, Problem};
 
 /// How long a holder may be silent before its lease is suspected to be left over.
 const SILENT: u64 = 600;
@@ -53,26 +54,21 @@ fn lease(facts: &Facts) -> Vec<Finding> {
     let Some(own) = facts.leases.own.known() else {
         let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("lease"));
         return reason
-            .map(|reason| lost(facts, reason, "this node has no lease", "pods of this node get no addresses until it has one"))
+            .map(|reason| lost(facts, Some(reason), "this node has no lease", "pods of this node get no addresses until it has one"))
             .into_iter()
             .collect();
     };
     match (&own.trouble, own.ends_in) {
         (Some(trouble), Some(left)) if own.within_margin => {
-            vec![lost(facts, trouble, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
+            vec![lost(facts, Some(trouble), &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
         }
         (None, Some(left)) if own.within_margin => {
-            vec![lost(
-                facts,
-                "it was not renewed",
-                &format!("the lease of this node ends in {left} s"),
-                "another node may then be given this node's subnet",
-            )]
+            vec![lost(facts, None, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
         }
         (Some(trouble), _) => {
             let mut finding = lost(
                 facts,
-                trouble,
+                Some(trouble),
                 "the lease of this node cannot be kept as it is",
                 "the store or another machine does not agree that it is this node's",
             );
@@ -83,9 +79,11 @@ fn lease(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-fn lost(facts: &Facts, seen: &str, what: &str, why: &str) -> Finding {
+fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Finding {
+    let seen = trouble.map_or_else(|| "it was not renewed".to_owned(), ToString::to_string);
     let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
-    if seen.contains("out of subnets") { finding.run(with_store(facts, "flannelctl leases --long")) } else { finding }
+    let full = trouble.is_some_and(|trouble| trouble.details().any(|detail| *detail == Detail::OutOfSubnets));
+    if full { finding.run(with_store(facts, "flannelctl leases --long")) } else { finding }
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {

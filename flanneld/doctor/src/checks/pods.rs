@@ -64,7 +64,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
     }
     if let Some(reason) = reason {
         let folder = facts.daemon.subnet_file.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
-        return vec![finding(format!("{file} cannot be written"), reason).run(format!("df -h {0} && ls -la {0}", word(&folder)))];
+        return vec![finding(format!("{file} cannot be written"), &reason.to_string()).run(format!("df -h {0} && ls -la {0}", word(&folder)))];
     }
     // A daemon that works puts it right by itself, at once.
     let (Some(network), true) = (facts.network.known(), started) else { return Vec::new() };
@@ -94,7 +94,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             format!("the CNI configuration cannot be written to {folder}"),
             "the container runtime has no network for pods: the file system is read-only or full, or SELinux refuses",
         );
-        return vec![finding.seen(reason, "readyz").run(format!("ls -ldZ {}", word(&folder)))];
+        return vec![finding.seen(reason.to_string(), "readyz").run(format!("ls -ldZ {}", word(&folder)))];
     }
     let first = cni.files.first();
     if first.is_some_and(|file| file.flannel) {

@@ -3,10 +3,12 @@
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::store::{Access, TroubleKind};
+use crate::facts::store::Access;
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use types::problem::{ConfigPlace, StoreCause};
+use types::{Detail, Problem};
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -43,22 +45,30 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     };
     let route = host.map(|host| format!("ip route get {host}"));
     let (etcdctl, config) = etcdctl(facts);
-    let (what, commands) = match trouble.kind {
-        TroubleKind::Refused => {
+    let cause = cause(trouble);
+    let (what, commands) = match cause {
+        StoreCause::Refused => {
             let start = place.starts_with("etcd ").then(|| "systemctl start etcd".to_owned());
             ("nobody listens at its address: it is down, or the port is wrong".to_owned(), start.into_iter().collect())
         }
-        TroubleKind::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),
-        TroubleKind::Silent => ("it does not answer: it hangs, or a firewall drops the packets".to_owned(), route.into_iter().collect()),
-        TroubleKind::Name => ("its name cannot be resolved".to_owned(), vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
-        TroubleKind::Tls => {
-            let (words, dated) = certificates(&trouble.text);
-            (format!("the certificates do not fit{words}"), if dated { vec!["timedatectl".to_owned()] } else { Vec::new() })
+        StoreCause::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),
+        StoreCause::Silent => ("it does not answer: it hangs, or a firewall drops the packets".to_owned(), route.into_iter().collect()),
+        StoreCause::Name => ("its name cannot be resolved".to_owned(), vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
+        StoreCause::CertificateNotYetValid => {
+            ("the certificates do not fit: one is not valid yet, or this node's clock is behind".to_owned(), vec!["timedatectl".to_owned()])
         }
-        TroubleKind::User => ("it refuses this node's user or password".to_owned(), Vec::new()),
-        TroubleKind::Role => ("this node's user may not do what flanneld does".to_owned(), Vec::new()),
+        StoreCause::CertificateExpired => {
+            ("the certificates do not fit: one has expired, or this node's clock is ahead".to_owned(), vec!["timedatectl".to_owned()])
+        }
+        StoreCause::CertificateAuthority => {
+            ("the certificates do not fit: one is signed by an authority that the other side does not trust".to_owned(), Vec::new())
+        }
+        StoreCause::CertificateName => ("the certificates do not fit: etcd's is issued for another name or address".to_owned(), Vec::new()),
+        StoreCause::Tls => ("the certificates do not fit".to_owned(), Vec::new()),
+        StoreCause::User => ("it refuses this node's user or password".to_owned(), Vec::new()),
+        StoreCause::Role => ("this node's user may not do what flanneld does".to_owned(), Vec::new()),
         // The history is what fills it: without compaction there is nothing to free.
-        TroubleKind::NoSpace => (
+        StoreCause::NoSpace => (
             "etcd's disk quota is used up".to_owned(),
             password(facts)
                 .into_iter()
@@ -70,11 +80,11 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
                 ])
                 .collect(),
         ),
-        TroubleKind::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
-        TroubleKind::Other => ("it does not serve".to_owned(), Vec::new()),
+        StoreCause::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
+        StoreCause::Other => ("it does not serve".to_owned(), Vec::new()),
     };
-    let mut finding =
-        Finding::new("store-unreachable", severity, "", format!("the store cannot be used ({place}): {what}"), why).seen(&trouble.text, "flanneld");
+    let mut finding = Finding::new("store-unreachable", severity, "", format!("the store cannot be used ({place}): {what}"), why)
+        .seen(trouble.to_string(), "flanneld");
     let ways = facts.host.ways.known().into_iter().flatten().filter(|way| facts.store.addresses.contains(&way.to));
     for way in ways {
         finding = match &way.by {
@@ -85,9 +95,16 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
             Err(why) => finding.seen(format!("{}: {why}", way.to), format!("ip route get {}", way.to)),
         };
     }
-    let place = match trouble.kind {
-        TroubleKind::NoRoute | TroubleKind::Silent | TroubleKind::Name | TroubleKind::Tls => HERE,
-        TroubleKind::NoSpace | TroubleKind::NoQuorum => "a machine with etcdctl and these files, such as this node",
+    let place = match cause {
+        StoreCause::NoRoute
+        | StoreCause::Silent
+        | StoreCause::Name
+        | StoreCause::Tls
+        | StoreCause::CertificateExpired
+        | StoreCause::CertificateNotYetValid
+        | StoreCause::CertificateAuthority
+        | StoreCause::CertificateName => HERE,
+        StoreCause::NoSpace | StoreCause::NoQuorum => "a machine with etcdctl and these files, such as this node",
         _ => "the store's machine",
     };
     vec![finding.run_all(commands).on(place)]
@@ -109,19 +126,36 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     (options.fold("etcdctl".to_owned(), |line, option| format!("{line} {}", word(&option))), word(&format!("{}/config", etcd.prefix)))
 }
 
-/// What does not fit of the certificates, and whether a wrong clock of this node may be why.
-fn certificates(text: &str) -> (&'static str, bool) {
-    let known = [
-        ("not valid yet", ": one is not valid yet, or this node's clock is behind", true),
-        ("expired", ": one has expired, or this node's clock is ahead", true),
-        ("authority", ": one is signed by an authority that the other side does not trust", false),
-        ("issued for", ": etcd's is issued for another name or address", false),
+/// Why the store cannot be used. Where its endpoints fail in several ways, the one that an operator can end comes first.
+fn cause(trouble: &Problem) -> StoreCause {
+    /// The earlier, the more it tells.
+    const TELLING: [StoreCause; 14] = [
+        StoreCause::NoSpace,
+        StoreCause::Role,
+        StoreCause::User,
+        StoreCause::CertificateNotYetValid,
+        StoreCause::CertificateExpired,
+        StoreCause::CertificateAuthority,
+        StoreCause::CertificateName,
+        StoreCause::Tls,
+        StoreCause::NoQuorum,
+        StoreCause::Name,
+        StoreCause::Refused,
+        StoreCause::NoRoute,
+        StoreCause::Silent,
+        StoreCause::Other,
     ];
-    known.into_iter().find(|(part, ..)| text.contains(part)).map_or(("", false), |(_, words, dated)| (words, dated))
+    let of = |detail: &Detail| match detail {
+        Detail::Store { cause, .. } => Some(*cause),
+        Detail::Forbidden { .. } => Some(StoreCause::Role),
+        _ => None,
+    };
+    let causes: Vec<StoreCause> = trouble.details().filter_map(of).collect();
+    TELLING.into_iter().find(|cause| causes.contains(cause)).unwrap_or(StoreCause::Other)
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {
-    let Some(text) = facts.store.config.known() else { return Vec::new() };
+    let Some(problem) = facts.store.config.known() else { return Vec::new() };
     let finding = Finding::new(
         "config",
         Severity::Broken,
@@ -130,7 +164,7 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for one that it can use, and goes on as soon as it is there",
     );
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
-    let finding = finding.seen(text, &facts.store.place).run_all(put(facts, text));
+    let finding = finding.seen(problem.to_string(), &facts.store.place).run_all(put(facts, problem));
     // A daemon that ended over it does not come back by itself.
     vec![match start {
         Some(start) => finding.run(start).on("this node, once the configuration is correct"),
@@ -138,16 +172,13 @@ fn config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The command that puts a configuration where there is none: as the text of the store says. Other texts quote what stands in the store, which
-/// must not become a command: only those that are ours from their beginning count.
-fn put(facts: &Facts, text: &str) -> Option<String> {
-    let rest = text.strip_prefix("the network configuration ").filter(|rest| rest.starts_with('/'))?;
-    if let Some((key, rest)) = rest.split_once(" is not in etcd (v3): put it there with `") {
-        let (command, _) = rest.split_once('`')?;
-        let ours = word(key) == key && command.starts_with(&format!("etcdctl put {key} '"));
-        let (etcdctl, _) = etcdctl(facts);
-        return command.strip_prefix("etcdctl ").filter(|_| ours).map(|rest| format!("{etcdctl} {rest}"));
-    }
-    let (file, example) = rest.split_once(" does not exist: create it, e.g. ")?;
-    Some(format!("printf '%s\\n' {} > {}", word(example), word(file)))
+/// The command that puts a configuration where there is none.
+fn put(facts: &Facts, problem: &Problem) -> Option<String> {
+    problem.details().find_map(|detail| {
+        let Detail::ConfigMissing { place, example } = detail else { return None };
+        Some(match place {
+            ConfigPlace::Key(key) => format!("{} put {} {}", etcdctl(facts).0, word(key), word(example)),
+            ConfigPlace::File(file) => format!("printf '%s\\n' {} > {}", word(example), word(&file.display().to_string())),
+        })
+    })
 }

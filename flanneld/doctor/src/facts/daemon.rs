@@ -3,9 +3,10 @@
 use super::argument::Argument;
 use crate::fact::Fact;
 use jiff::Timestamp;
+pub use run_dir::last_words::Choice;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
+use types::Problem;
 
 /// The namespace that the manifests have.
 pub const NAMESPACE: &str = "kube-flannel";
@@ -22,7 +23,7 @@ pub struct Daemon {
     /// Tasks that send no heartbeat.
     pub silent: Fact<Vec<String>>,
     /// Why it is not ready, by condition.
-    pub reasons: Fact<BTreeMap<String, String>>,
+    pub reasons: Fact<BTreeMap<String, Problem>>,
     /// The interface for packets between nodes; absent while there is none.
     pub choice: Fact<Choice>,
     /// How it is started, for remedies.
@@ -36,7 +37,7 @@ pub struct Daemon {
     /// Objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
     /// Objects of the kernel that are not as wanted, with the kernel's errors.
-    pub kernel_trouble: Fact<String>,
+    pub kernel_trouble: Fact<Problem>,
     /// On Kubernetes, the pods of flannel on this node, this daemon's included.
     pub pods: Fact<Vec<DaemonPod>>,
 }
@@ -77,20 +78,9 @@ pub struct LastWords {
     /// Its exit code.
     pub code: i32,
     /// Why it ended.
-    pub text: String,
-}
-
-/// The interface that was chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
-    /// Its name.
-    pub interface: String,
-    /// Its addresses, one a family.
-    pub addresses: Vec<IpAddr>,
-    /// Why this one, as a phrase: `named by --iface=eth1`.
-    pub why: String,
-    /// Whether a flag named it.
-    pub named: bool,
+    pub problem: Problem,
+    /// The interface that it had chosen.
+    pub choice: Option<Choice>,
 }
 
 /// An object that another program keeps changing.
@@ -125,15 +115,8 @@ impl Daemon {
 
     /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.
     pub fn naming(&self) -> Option<&Argument> {
-        let chosen = self.choice.known().and_then(Choice::flag).and_then(|flag| flag.trim_start_matches('-').split_once('='));
+        let chosen = self.choice.known().and_then(|choice| choice.flag.as_ref()?.trim_start_matches('-').split_once('='));
         let named = |argument: &&Argument| chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value);
         self.arguments.iter().find(named).or_else(|| self.argument("iface"))
-    }
-}
-
-impl Choice {
-    /// The flag that named it: `--iface=eth1`.
-    pub fn flag(&self) -> Option<&str> {
-        self.why.strip_prefix("named by ").filter(|flag| flag.starts_with("--") && !flag.contains(char::is_whitespace))
     }
 }

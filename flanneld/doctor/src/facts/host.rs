@@ -4,6 +4,7 @@ use crate::fact::Fact;
 use crate::firewalls::Firewalls;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::problem::PortPurpose;
 
 /// The host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,9 +160,6 @@ pub struct Sysctls {
 /// flanneld's routing protocol, as in `ip route`.
 pub const FLANNELD: u8 = 241;
 
-/// The purpose of the port that packets of pods travel by. It is in the network configuration, and no flag names it.
-pub const TUNNEL: &str = "tunnel";
-
 /// A port that is taken, or that was wanted and is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -169,12 +167,32 @@ pub struct Port {
     pub number: u16,
     /// Whether it is UDP.
     pub udp: bool,
-    /// What flannel wants it for: `health endpoints`, `probes`.
-    pub purpose: String,
-    /// The flag that names another one.
-    pub flag: String,
+    /// What flannel wants it for.
+    pub purpose: PortPurpose,
     /// Who has it, as far as it can be told.
     pub owner: Option<String>,
+}
+
+impl Port {
+    /// What flannel wants it for, for people.
+    pub fn wanted_for(&self) -> &'static str {
+        match self.purpose {
+            PortPurpose::Health => "health endpoints",
+            PortPurpose::Api => "page",
+            PortPurpose::Probes => "probes",
+            PortPurpose::Tunnel => "tunnel",
+        }
+    }
+
+    /// The flag that names another one. The tunnel's port is in the network configuration.
+    pub fn flag(&self) -> Option<&'static str> {
+        match self.purpose {
+            PortPurpose::Health => Some("healthz-port"),
+            PortPurpose::Api => Some("page-port"),
+            PortPurpose::Probes => Some("probe-port"),
+            PortPurpose::Tunnel => None,
+        }
+    }
 }
 
 /// How full a table is.

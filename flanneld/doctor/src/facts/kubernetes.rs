@@ -1,6 +1,7 @@
 //! This node's Node.
 
 use std::net::IpAddr;
+use types::Problem;
 
 /// What the API server says, or does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub struct Kubernetes {
     pub cluster_cidr: Option<String>,
     /// Its InternalIPs.
     pub internal: Vec<IpAddr>,
-    /// The server's refusal: 401 or 403, with its words.
-    pub refusal: Option<String>,
+    /// The server's refusal: 401 or 403.
+    pub refusal: Option<Problem>,
     /// The server's address, and whether it is the Service's.
     pub server: Option<IpAddr>,
     /// An address of the Services: that of the API's, where this is a pod.

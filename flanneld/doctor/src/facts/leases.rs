@@ -3,6 +3,7 @@
 use crate::fact::Fact;
 use std::net::IpAddr;
 use subnet_lease::Subnets;
+use types::Problem;
 
 /// The leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Own {
     /// Seconds until it ends unless it is renewed; `None` for a reservation.
     pub ends_in: Option<u64>,
     /// What is wrong with it, or why there is none.
-    pub trouble: Option<String>,
+    pub trouble: Option<Problem>,
     /// Whether it ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
 }

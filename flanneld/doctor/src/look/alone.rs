@@ -2,7 +2,7 @@
 
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
-use super::{Look, Options, Places, chosen_in, missing_modules, taken_ports};
+use super::{Look, Options, Places, missing_modules, taken_ports};
 use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
@@ -13,6 +13,7 @@ use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, Said};
 use std::path::Path;
+use types::{Detail, Problem};
 
 /// Gathers facts without a daemon.
 pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
@@ -27,7 +28,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
         Fact::Absent => Fact::Known(false),
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
-    let words = last_words.known().map(|words| words.text.clone()).unwrap_or_default();
+    let ended = last_words.known().cloned();
     let mut daemon = Daemon {
         running,
         last_words,
@@ -50,10 +51,12 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     let vtep = said.known().and_then(|said| said.as_ref()?.status.vtep.clone());
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
-        Fact::Known(Some(Said { alive: true, status })) => Fact::Known(status.reasons.into_iter().collect()),
+        Fact::Known(Some(Said { alive: true, status })) => {
+            Fact::Known(status.reasons.into_iter().map(|(condition, text)| (condition, Problem::in_words(text))).collect())
+        }
         _ => Fact::unavailable(no_daemon),
     };
-    daemon.choice = Fact::of(choice(&options, &words, &host));
+    daemon.choice = Fact::of(choice(&options, ended.as_ref().and_then(|ended| ended.choice.as_ref()), &host));
     (daemon.drift, daemon.kernel_trouble) = (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
     if let Some(network) = &network {
         let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
@@ -64,8 +67,9 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     } else {
         host.firewalls = Fact::unavailable("the network of this node is not known: there is no subnet.env");
     }
-    host.modules = Fact::Known(missing_modules(&words));
-    host.ports = Fact::Known(taken_ports(&words));
+    let problem = ended.as_ref().map(|ended| &ended.problem);
+    host.modules = Fact::Known(problem.map(missing_modules).unwrap_or_default());
+    host.ports = Fact::Known(problem.map(taken_ports).unwrap_or_default());
     let pods = look.pods(&daemon, network.as_ref(), &host);
     let wireguard = match network.as_ref().and_then(|network| network.backend.as_deref()) {
         // It may be wireguard that left no device.
@@ -88,8 +92,9 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     };
     facts.store.trouble = Fact::unavailable(no_daemon);
     // What it cannot work with ends a daemon, and it says so.
-    facts.store.config = match super::texts::config_trouble(&words).filter(|_| !alive) {
-        Some(text) => Fact::Known(text.to_owned()),
+    let of_config = |problem: &Problem| problem.details().any(|detail| matches!(detail, Detail::ConfigInvalid { .. }));
+    facts.store.config = match ended.map(|ended| ended.problem).filter(|problem| !alive && of_config(problem)) {
+        Some(problem) => Fact::Known(problem),
         None => Fact::unavailable(no_daemon),
     };
     facts.leases.own = Fact::unavailable(no_daemon);
@@ -115,7 +120,9 @@ fn launch(places: &Places) -> Launch {
 /// What the last daemon said at its end.
 fn last_words(subnet_file: &Path) -> Fact<LastWords> {
     match run_dir::last_words::read(subnet_file) {
-        Ok(words) => Fact::of(words.map(|words| LastWords { at: Some(words.at), code: i32::from(words.code), text: words.text })),
+        Ok(words) => {
+            Fact::of(words.map(|words| LastWords { at: Some(words.at), code: i32::from(words.code), problem: words.why(), choice: words.choice }))
+        }
         Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::last_words::path(subnet_file).display())),
     }
 }
@@ -153,11 +160,11 @@ fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
 }
 
 /// The interface that the daemon chose, or would choose.
-fn choice(options: &Options, words: &str, host: &crate::facts::host::Host) -> Option<Choice> {
+fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host::Host) -> Option<Choice> {
     let named = options.get("iface").filter(|name| host.named(name).is_some());
-    let (interface, why, named) = match (named, chosen_in(words)) {
-        (Some(name), _) => (name.to_owned(), format!("named by --iface={name}"), true),
-        (None, Some((name, why))) => (name.to_owned(), why.to_owned(), why.starts_with("named")),
+    let (interface, why, flag) = match (named, chosen) {
+        (Some(name), _) => (name.to_owned(), format!("named by --iface={name}"), Some(format!("--iface={name}"))),
+        (None, Some(chosen)) => return Some(chosen.clone()),
         (None, None) => {
             let default = host
                 .routes
@@ -165,9 +172,9 @@ fn choice(options: &Options, words: &str, host: &crate::facts::host::Host) -> Op
                 .iter()
                 .filter(|route| route.to.prefix_len() == 0)
                 .min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
-            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), false)
+            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), None)
         }
     };
     let addresses = host.named(&interface).map(|interface| interface.addresses.iter().map(ipnet::IpNet::addr).collect()).unwrap_or_default();
-    Some(Choice { interface, addresses, why, named })
+    Some(Choice { interface, addresses, why, named: flag.is_some(), flag })
 }

@@ -4,13 +4,12 @@ use super::healthy::{interface, peer};
 use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
-use crate::facts::daemon::{Drift, Drifting, LastWords};
-use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, TUNNEL, Way, WayKind};
+use crate::facts::daemon::{Choice, Drift, Drifting, LastWords};
+use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept};
-use crate::facts::store::{Trouble, TroubleKind};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
@@ -18,6 +17,8 @@ use crate::firewalls::{Firewalls, Numbered, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use std::collections::BTreeMap;
+use types::problem::{PortPurpose, StoreCause};
+use types::{Detail, Problem};
 
 /// A change of facts.
 pub type Spoil = fn(&mut Facts);
@@ -49,13 +50,34 @@ fn paths(facts: &mut Facts) -> &mut Vec<Path> {
     &mut inside(&mut facts.mesh).paths
 }
 
-fn reason(facts: &mut Facts, condition: &str, text: &str) {
-    inside(&mut facts.daemon.reasons).insert(condition.to_owned(), text.to_owned());
+/// A problem with this to act on.
+pub fn problem(detail: Detail, text: &str) -> Problem {
+    Problem { code: "x".into(), text: text.to_owned(), detail, parts: Vec::new() }
 }
 
-fn stopped(facts: &mut Facts, text: &str) {
+/// The store's, for this cause.
+pub fn of_store(cause: StoreCause, text: &str) -> Problem {
+    problem(Detail::Store { cause, status: None, server: None }, text)
+}
+
+/// An interface that this flag named.
+pub fn named_by(flag: &str) -> Choice {
+    let why = format!("named by {flag}");
+    Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why, flag: Some(flag.to_owned()), named: true }
+}
+
+/// What a daemon says at its end.
+pub fn last_words(detail: Detail, text: &str) -> Fact<LastWords> {
+    Fact::Known(LastWords { at: None, code: 1, problem: problem(detail, text), choice: None })
+}
+
+fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
+    inside(&mut facts.daemon.reasons).insert(condition.to_owned(), problem(detail, text));
+}
+
+fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: text.to_owned() });
+    facts.daemon.last_words = last_words(detail, text);
 }
 
 /// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
@@ -138,46 +160,40 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public.clone_from(&address));
     }),
     ("duplicate-address", |facts| {
-        stopped(facts, "the public address 192.0.2.1 of this node is already the address of node n2, which is alive. Nodes …");
+        let taken = Detail::AddressInUse { address: Some("192.0.2.1".parse().unwrap()), holder: "node n2".to_owned() };
+        stopped(facts, taken, "the address is taken");
     }),
-    ("clone", |facts| stopped(facts, "another machine uses this node's identity abc: it is named n2")),
+    ("clone", |facts| stopped(facts, Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one")),
     ("no-interface", |facts| {
         facts.daemon.choice = Fact::Absent;
-        reason(facts, "underlay", "no interface eth7");
+        reason(facts, "underlay", Detail::None, "no interface eth7");
     }),
     ("node-internal-ip", |facts| {
         behind_nat(facts);
         inside(&mut facts.daemon.choice).interface = "eth1".to_owned();
         inside(&mut facts.kubernetes).internal = vec!["10.0.2.15".parse().unwrap()];
     }),
-    ("not-running", |facts| stopped(facts, "the network is another one now")),
+    ("not-running", |facts| stopped(facts, Detail::None, "the network is another one now")),
     ("hangs", |facts| inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())),
     ("port-taken", |facts| {
-        let (purpose, flag, owner) = (TUNNEL.to_owned(), String::new(), None);
-        inside(&mut facts.host.ports).push(Port { number: 8472, udp: true, purpose, flag, owner });
+        inside(&mut facts.host.ports).push(Port { number: 8472, udp: true, purpose: PortPurpose::Tunnel, owner: None });
         all(facts, &State::OverlayCut, true);
     }),
     ("port-taken", |facts| {
-        inside(&mut facts.host.ports).push(Port {
-            number: 8473,
-            udp: true,
-            purpose: "probes".to_owned(),
-            flag: "probe-port".to_owned(),
-            owner: Some("socat (pid 7)".to_owned()),
-        });
+        inside(&mut facts.host.ports).push(Port { number: 8473, udp: true, purpose: PortPurpose::Probes, owner: Some("socat (pid 7)".to_owned()) });
     }),
     ("store-unreachable", |facts| {
-        facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::Refused, text: "Connection refused".to_owned() });
+        facts.store.trouble = Fact::Known(of_store(StoreCause::Refused, "Connection refused"));
     }),
-    ("config", |facts| facts.store.config = Fact::Known("SubnetLen must be less than /31".to_owned())),
+    ("config", |facts| facts.store.config = Fact::Known(problem(Detail::ConfigInvalid { place: None }, "SubnetLen must be less than /31"))),
     ("lease", |facts| {
-        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some("no answer".to_owned()) });
+        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some(of_store(StoreCause::Silent, "no answer")) });
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Absent;
-        reason(facts, "lease", "out of subnets: every subnet is taken");
+        reason(facts, "lease", Detail::OutOfSubnets, "out of subnets: every subnet is taken");
     }),
-    ("lease", |facts| inside(&mut facts.leases.own).trouble = Some("somebody overwrote it".to_owned())),
+    ("lease", |facts| inside(&mut facts.leases.own).trouble = Some(problem(Detail::None, "somebody overwrote it"))),
     ("lease-refused", |facts| {
         facts.leases.refused = Fact::Known(vec![Refused {
             lease: "10.244.9.0/24".to_owned(),
@@ -195,7 +211,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         one(facts, State::Cut, false);
     }),
     ("api-by-service", |facts| inside(&mut facts.kubernetes).by_service_unanswered = true),
-    ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some("403 Forbidden: cannot patch nodes/status".to_owned())),
+    ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some(of_store(StoreCause::Role, "403 Forbidden: cannot patch nodes/status"))),
     ("pod-cidr", |facts| inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())),
     ("daemon-set", |facts| inside(&mut facts.daemon.pods)[0].owner = None),
     ("daemon-set", |facts| {
@@ -262,7 +278,14 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.daemon.silent).push("no heartbeat".to_owned());
         named(facts, "flannel.1").mac = "02:00:00:00:00:99".to_owned();
     }),
-    ("rules", |facts| reason(facts, "rules", "iptables timed out after 5 s waiting for /run/xtables.lock")),
+    ("rules", |facts| {
+        reason(
+            facts,
+            "rules",
+            Detail::RulesLocked { file: "/run/xtables.lock".into() },
+            "iptables timed out after 5 s waiting for /run/xtables.lock",
+        );
+    }),
     ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
@@ -325,10 +348,10 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("subnet-env", |facts| facts.pods.env = Fact::Absent),
     ("subnet-env", |facts| inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets("10.244.8.0/24", "fd10:244:0:8::/64"))),
     ("subnet-env", |facts| inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())),
-    ("subnet-env", |facts| reason(facts, "subnet.env", "no space left on device")),
+    ("subnet-env", |facts| reason(facts, "subnet.env", Detail::None, "no space left on device")),
     ("cni-config", |facts| inside(&mut facts.pods.cni).files.clear()),
     ("cni-config", |facts| inside(&mut facts.pods.cni).files.insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: false })),
-    ("cni-config", |facts| reason(facts, "cni-conf", "read-only file system")),
+    ("cni-config", |facts| reason(facts, "cni-conf", Detail::None, "read-only file system")),
     ("ipam-full", full),
     ("checksum", |facts| {
         facts.host.checksums = Fact::Known(host::Checksums { udp: 7, tcp: 0 });
@@ -395,9 +418,10 @@ pub fn rename(facts: &mut Facts, name: &str) {
         peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text(), Some(900)));
     }
     if let Fact::Known(kubernetes) = &mut facts.kubernetes {
-        *kubernetes = Kubernetes { node: text(), refusal: Some(text()), pod_cidrs: Some(Vec::new()), ..kubernetes.clone() };
+        *kubernetes = Kubernetes { node: text(), refusal: Some(problem(Detail::None, name)), pod_cidrs: Some(Vec::new()), ..kubernetes.clone() };
     }
-    facts.daemon.reasons = Fact::Known(BTreeMap::from([("rules".to_owned(), text()), ("lease".to_owned(), text())]));
+    let reasons = ["rules", "lease"].map(|condition| (condition.to_owned(), problem(Detail::None, name)));
+    facts.daemon.reasons = Fact::Known(BTreeMap::from(reasons));
     if let Fact::Known(cni) = &mut facts.pods.cni {
         cni.files.insert(0, CniFile { name: text(), flannel: false });
         cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: true });

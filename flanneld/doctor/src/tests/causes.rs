@@ -1,28 +1,29 @@
 //! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
 
-use super::cases::{CASES, Spoil};
+use super::cases::{CASES, Spoil, last_words, of_store, problem};
 use super::healthy::{healthy, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::on_command_line;
-use crate::facts::daemon::{Drift, Drifting, LastWords};
-use crate::facts::host::{Module, Port, Route, TUNNEL};
+use crate::facts::daemon::{Drift, Drifting};
+use crate::facts::host::{Module, Port, Route};
 use crate::facts::mesh::State;
-use crate::facts::store::{Trouble, TroubleKind};
 use subnet_lease::Subnets;
+use types::problem::{ConfigPlace, PortPurpose, StoreCause};
+use types::{Detail, Problem};
 
 fn ended() -> Facts {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "…".to_owned() });
+    facts.daemon.last_words = last_words(Detail::None, "…");
     facts
 }
 
 #[test]
 fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
     let spoils: [(&str, Spoil); 4] = [
-        ("config", |facts| facts.store.config = Fact::Known("unknown backend type: x; set Backend.Type …".to_owned())),
+        ("config", |facts| facts.store.config = Fact::Known(problem(Detail::ConfigInvalid { place: None }, "unknown backend type: x"))),
         ("module", |facts| facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }])),
         ("foreign-device", |facts| {
             facts.host.routes = Fact::Known(Vec::new());
@@ -31,8 +32,7 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
             }
         }),
         ("port-taken", |facts| {
-            let (purpose, flag) = ("health endpoints".to_owned(), "healthz-port".to_owned());
-            facts.host.ports = Fact::Known(vec![Port { number: 8471, udp: false, purpose, flag, owner: None }]);
+            facts.host.ports = Fact::Known(vec![Port { number: 8471, udp: false, purpose: PortPurpose::Health, owner: None }]);
         }),
     ];
     for (check, spoil) in spoils {
@@ -51,40 +51,28 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
 
 #[test]
 fn a_missing_configuration_has_a_command_that_puts_one_there() {
-    let command = |text: &str| {
+    let command = |detail| {
         let mut facts = healthy();
-        facts.store.config = Fact::Known(text.to_owned());
+        facts.store.config = Fact::Known(problem(detail, "put it there with `reboot`"));
         only(&facts, "config").remedy.commands
     };
-    let etcd = "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config '{\"Network\":\"10.244.0.0/16\"}'` (with …)";
-    assert_eq!(command(etcd), ["etcdctl --endpoints=http://192.0.2.250:2379 put /n/config '{\"Network\":\"10.244.0.0/16\"}'"]);
-    let file = "the network configuration /srv/my leases/config does not exist: create it, e.g. {\"Network\":\"10.244.0.0/16\"}";
-    assert_eq!(command(file), ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
-    assert_eq!(command("/n/config: SubnetLen must be less than /31, not 99"), [""; 0]);
-    assert_eq!(command("put it there with `reboot`"), [""; 0]);
+    let missing = |place| Detail::ConfigMissing { place, example: r#"{"Network":"10.244.0.0/16"}"#.to_owned() };
+    let etcdctl = "etcdctl --endpoints=http://192.0.2.250:2379 put";
+    let key = |key: &str| command(missing(ConfigPlace::Key(key.to_owned())));
+    assert_eq!(key("/n/config"), [format!("{etcdctl} /n/config '{{\"Network\":\"10.244.0.0/16\"}}'")]);
+    assert_eq!(key("/n/a;b"), [format!("{etcdctl} '/n/a;b' '{{\"Network\":\"10.244.0.0/16\"}}'")]);
+    let file = command(missing(ConfigPlace::File("/srv/my leases/config".into())));
+    assert_eq!(file, ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
     // What stands in the store is quoted, and is no command.
-    for quoted in [
-        "put it there with `etcdctl put a b;reboot`",
-        "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config 'b';reboot`",
-        "the network configuration /n/config does not exist: create it, e.g. x",
-    ] {
-        for text in [
-            format!("unknown backend type: {quoted}; set Backend.Type in the network configuration to one of vxlan"),
-            format!("/n/config: the network configuration is not valid JSON: {quoted}"),
-            format!("the network configuration is not valid JSON: {quoted}"),
-        ] {
-            assert_eq!(command(&text), [""; 0], "{text}");
-        }
-    }
-    assert_eq!(command(&etcd.replace("/n/config ", "/n/a;b ")), [""; 0], "a key that a shell reads otherwise");
-    assert_eq!(command(&etcd.replace("put /n/config", "put /other")), [""; 0], "another key");
+    assert_eq!(command(Detail::ConfigInvalid { place: Some(ConfigPlace::Key("/n/config".to_owned())) }), [""; 0]);
+    assert_eq!(command(Detail::None), [""; 0]);
 }
 
 #[test]
 fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_known() {
     let mut facts = healthy();
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
-        reasons.insert("lease".to_owned(), "out of subnets".to_owned());
+        reasons.insert("lease".to_owned(), problem(Detail::OutOfSubnets, "out of subnets"));
     }
     facts.leases.own = Fact::Absent;
     let commands = only(&facts, "lease").remedy.commands;
@@ -108,7 +96,7 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
 #[test]
 fn a_clone_gets_an_identity_where_it_has_it_from() {
     let mut facts = ended();
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "another machine uses this node's identity abc".to_owned() });
+    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
     for given in [false, true] {
         facts.daemon.id_given = given;
@@ -119,13 +107,13 @@ fn a_clone_gets_an_identity_where_it_has_it_from() {
 #[test]
 fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     let mut facts = healthy();
-    facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::NoRoute, text: "no route to host".to_owned() });
+    facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (State::Cut, false, true));
     }
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
-        reasons.insert("underlay".to_owned(), "eth0 is down".to_owned());
+        reasons.insert("underlay".to_owned(), problem(Detail::None, "eth0 is down"));
     }
     assert_eq!(causes(&facts), ["no-interface"]);
 }
@@ -154,22 +142,21 @@ fn ten_thousand_routes_are_looked_through_once() {
 
 #[test]
 fn a_taken_port_explains_what_needs_it() {
-    let taken = |number, purpose: &str, flag: &str| {
+    let taken = |number, purpose| {
         let mut facts = healthy();
-        let (purpose, flag) = (purpose.to_owned(), flag.to_owned());
-        facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, flag, owner: None }]);
+        facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, owner: None }]);
         let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
         mesh.paths.iter_mut().for_each(|path| path.state = State::OverlayCut);
         causes(&facts)
     };
-    assert_eq!(taken(8472, TUNNEL, ""), ["port-taken"]);
-    assert_eq!(taken(8473, "probes", "probe-port"), ["encap-blocked", "port-taken"]);
+    assert_eq!(taken(8472, PortPurpose::Tunnel), ["port-taken"]);
+    assert_eq!(taken(8473, PortPurpose::Probes), ["encap-blocked", "port-taken"]);
 }
 
 #[test]
 fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
     let mut facts = healthy();
-    facts.host.ports = Fact::Known(vec![Port { number: 51820, udp: true, purpose: TUNNEL.to_owned(), flag: String::new(), owner: None }]);
+    facts.host.ports = Fact::Known(vec![Port { number: 51820, udp: true, purpose: PortPurpose::Tunnel, owner: None }]);
     let found = |facts: &Facts| only(facts, "port-taken");
     assert!(found(&facts).why.contains(" set Port in the Backend") && found(&facts).remedy.commands.concat().ends_with("type vxlan"));
     let Fact::Known(network) = &mut facts.network else { panic!("no network") };
@@ -196,21 +183,22 @@ fn programs_are_kept_from_what_they_change_and_from_no_more() {
 
 #[test]
 fn a_store_that_refuses_is_told_with_what_helps() {
-    let of = |kind, text: &str| {
+    let of = |causes: &[StoreCause]| {
         let mut facts = healthy();
-        facts.store.trouble = Fact::Known(Trouble { kind, text: text.to_owned() });
+        let parts = causes.iter().map(|cause| of_store(*cause, "one endpoint")).collect();
+        facts.store.trouble = Fact::Known(Problem { parts, ..problem(Detail::None, "all endpoints") });
         only(&facts, "store-unreachable")
     };
-    let full = of(TroubleKind::NoSpace, "database space exceeded").remedy.commands;
+    let full = of(&[StoreCause::Silent, StoreCause::NoSpace]).remedy.commands;
     assert!(full.len() == 4 && full[0].contains(" compact "), "what fills it goes first: {full:?}");
-    for (text, words, dated) in [
-        ("it is not valid yet (this node's clock: …)", "clock is behind", true),
-        ("it has expired (this node's clock: …)", "clock is ahead", true),
-        ("an authority in /ca.pem did not sign it", "does not trust", false),
-        ("it is issued for 192.0.2.9", "another name or address", false),
-        ("bad record", "do not fit", false),
+    for (cause, words, dated) in [
+        (StoreCause::CertificateNotYetValid, "clock is behind", true),
+        (StoreCause::CertificateExpired, "clock is ahead", true),
+        (StoreCause::CertificateAuthority, "does not trust", false),
+        (StoreCause::CertificateName, "another name or address", false),
+        (StoreCause::Tls, "do not fit", false),
     ] {
-        let found = of(TroubleKind::Tls, text);
+        let found = of(&[StoreCause::Refused, cause]);
         assert!(found.what.contains(words) && found.remedy.commands.is_empty() != dated, "{found:?}");
     }
 }

@@ -1,17 +1,19 @@
 //! What is typed does no harm, and what is gone after a reboot says so.
 
-use super::cases::{CASES, behind_nat};
+use super::cases::{CASES, behind_nat, last_words, named_by, of_store, problem};
 use super::healthy::{healthy, path};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
-use crate::facts::daemon::{Choice, LastWords, Launch};
+use crate::facts::daemon::{Choice, Launch};
 use crate::facts::host::{Foreign, Module, Route};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::facts::store::{Access, Etcd, Trouble, TroubleKind};
+use crate::facts::store::{Access, Etcd};
 use crate::finding::{Finding, Severity};
+use types::Detail;
+use types::problem::{ConfigPlace, StoreCause};
 
 /// Each prepared fault, under systemd and in a cluster.
 fn everything() -> Vec<Finding> {
@@ -112,7 +114,7 @@ fn an_interface_is_not_left_on_the_word_of_silence_alone() {
     let mut facts = silent_beside_the_store();
     for named in [false, true] {
         facts.daemon.choice =
-            Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named });
+            Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), flag: None, named });
         let finding = only(&facts, "wrong-interface");
         assert_eq!((finding.severity, finding.remedy.commands.as_slice()), (Severity::Risk, &[][..]), "{finding:?}");
         let text = format!("{} {:?}", finding.what, finding.evidence);
@@ -206,7 +208,7 @@ fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
 fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: "another machine uses this node's identity abc".to_owned() });
+    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     let finding = only(&facts, "clone");
     assert!(finding.why.contains("/etc/machine-id"), "{finding:?}");
     assert!(finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"), "{finding:?}");
@@ -304,8 +306,8 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
         user: Some("flannel".to_owned()),
     });
     let told = "etcdctl --endpoints=https://192.0.2.250:2379,https://192.0.2.251:2379 '--cacert=/etc/etcd/my ca.pem' --cert=/etc/c.pem --key=/etc/k.pem --user=flannel ";
-    for kind in [TroubleKind::NoSpace, TroubleKind::NoQuorum] {
-        facts.store.trouble = Fact::Known(Trouble { kind, text: "x".to_owned() });
+    for cause in [StoreCause::NoSpace, StoreCause::NoQuorum] {
+        facts.store.trouble = Fact::Known(of_store(cause, "x"));
         let finding = only(&facts, "store-unreachable");
         let asking: Vec<&String> = finding.remedy.commands.iter().filter(|line| line.contains("etcdctl ")).collect();
         assert!(!asking.is_empty() && asking.iter().all(|line| line.starts_with(told)), "{asking:?}");
@@ -313,11 +315,11 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
         assert_eq!(finding.remedy.on, "a machine with etcdctl and these files, such as this node");
         // Within a pipeline nobody sees that etcdctl asks for the password.
         let is_asked = finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
-        assert_eq!(is_asked, kind == TroubleKind::NoSpace, "{:?}", finding.remedy.commands);
+        assert_eq!(is_asked, cause == StoreCause::NoSpace, "{:?}", finding.remedy.commands);
     }
     facts.store.trouble = Fact::Absent;
-    let text = "the network configuration /n/config is not in etcd (v3): put it there with `etcdctl put /n/config '{}'` (with …)";
-    facts.store.config = Fact::Known(text.to_owned());
+    let missing = Detail::ConfigMissing { place: ConfigPlace::Key("/n/config".to_owned()), example: "{}".to_owned() };
+    facts.store.config = Fact::Known(problem(missing, "it is not there"));
     assert_eq!(only(&facts, "config").remedy.commands, [format!("{told}put /n/config '{{}}'")]);
 }
 
@@ -335,8 +337,7 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
     behind_nat(&mut facts);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
     mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (State::Cut, false));
-    facts.daemon.choice =
-        Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
+    facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
     let commands = only(&facts, "wrong-interface").remedy.commands;
     assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);

@@ -143,6 +143,7 @@ pub fn healthy() -> Facts {
                 interface: "eth0".to_owned(),
                 addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
                 why: "the default route's".to_owned(),
+                flag: None,
                 named: false,
             }),
             launch: Launch::Systemd,

@@ -1,18 +1,24 @@
 //! The trap: every machine is behind a NAT of its own, and flannel took that interface.
 
-use super::cases::behind_nat;
+use super::cases::{behind_nat, last_words, named_by, problem};
 use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
-use crate::facts::daemon::{Choice, LastWords, Launch};
+use crate::facts::daemon::{LastWords, Launch};
 use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::finding::Severity;
+use types::Detail;
+use types::problem::{PortPurpose, StoreCause};
 
-const REFUSED: &str = "the public address 10.0.2.15 of this node (h2, id 9c) is already the address of node h1 (id 4d), which holds 10.244.9.0/24 and is alive. Nodes that share";
+/// What ends the second node.
+fn refused() -> Fact<LastWords> {
+    let (address, holder) = (Some("10.0.2.15".parse().unwrap()), "node h1 (id 4d), which holds 10.244.9.0/24".to_owned());
+    last_words(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
+}
 
 /// The trap, with these verdicts of the probes.
 fn trap(state: &State, underlay: bool) -> Facts {
@@ -102,7 +108,7 @@ fn the_refused_node_is_told_without_a_daemon() {
     let no = "flanneld does not run";
     (facts.mesh, facts.leases.peers, facts.leases.own) = (Fact::unavailable(no), Fact::unavailable(no), Fact::unavailable(no));
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text: REFUSED.to_owned() });
+    facts.daemon.last_words = refused();
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert!(
@@ -164,16 +170,16 @@ fn in_a_cluster_the_daemonset_is_told() {
     assert_eq!((finding.remedy.commands.as_slice(), finding.remedy.on.as_str()), ([set.to_owned()].as_slice(), "a node with kubectl"));
     assert!(finding.evidence.iter().all(|seen| !seen.text.contains("namespace")), "{finding:?}");
     // A variable that named it is set anew.
-    let chosen = |why: &str| Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: why.to_owned(), named: true });
-    facts.daemon.choice = chosen("named by --iface=eth0");
+    let chosen = |flag: &str| Fact::Known(named_by(flag));
+    facts.daemon.choice = chosen("--iface=eth0");
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
     // The argument that named the NAT interface has to go: it beats the variable.
     let arguments = |words: &[&str]| Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
     for (why, words, script) in [
-        ("named by --iface=eth0", &["--ip-masq", "--iface=eth0"][..], r#"s|"--iface=eth0"|"--iface=eth1"|"#),
-        ("named by --iface=eth0", &["-iface=eth7", "-iface=eth0"], r#"s|"-iface=eth0"|"--iface=eth1"|"#),
+        ("--iface=eth0", &["--ip-masq", "--iface=eth0"][..], r#"s|"--iface=eth0"|"--iface=eth1"|"#),
+        ("--iface=eth0", &["-iface=eth7", "-iface=eth0"], r#"s|"-iface=eth0"|"--iface=eth1"|"#),
         (
-            "named by --iface-cidr=10.0.2.0/24",
+            "--iface-cidr=10.0.2.0/24",
             &["--iface-cidr", "10.0.2.0/24"],
             r#"/"--iface-cidr",$/{N;s|"--iface-cidr",(\n *)"10\.0\.2\.0/24"|"--iface",\1"eth1"|;}"#,
         ),
@@ -193,8 +199,7 @@ fn in_a_cluster_the_daemonset_is_told() {
 #[test]
 fn an_argument_in_the_unit_beats_the_options_file() {
     let mut facts = trap(&State::Cut, false);
-    facts.daemon.choice =
-        Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), named: true });
+    facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     // What the command does, a test of its own types.
     let is_edit = |commands: &[String], script: &str| {
         assert!(commands[0].contains(&format!(" | sed -E '{script}') && [ -n \"$lines\" ] && printf ")), "{commands:?}");
@@ -212,12 +217,10 @@ fn an_argument_in_the_unit_beats_the_options_file() {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
     facts.daemon.arguments = Argument::find(["--page-port=8474", "--node-id", "image"].map(str::to_owned), is_edited);
-    let purpose = "page".to_owned();
-    facts.host.ports = Fact::Known(vec![Port { number: 8474, udp: false, purpose, flag: "page-port".to_owned(), owner: None }]);
+    facts.host.ports = Fact::Known(vec![Port { number: 8474, udp: false, purpose: PortPurpose::Api, owner: None }]);
     is_edit(&only(&facts, "port-taken").remedy.commands, "s|--page-port=8474|--page-port=8574|");
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
-    let text = "another machine uses this node's identity image".to_owned();
-    facts.daemon.last_words = Fact::Known(LastWords { at: None, code: 1, text });
+    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     is_edit(&only(&facts, "clone").remedy.commands, "s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|");
 }
 
@@ -225,8 +228,8 @@ fn an_argument_in_the_unit_beats_the_options_file() {
 fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
     let mut facts = healthy();
     facts.daemon.launch = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false };
-    let port = |number, flag: &str| Port { number, udp: false, purpose: "health endpoints".to_owned(), flag: flag.to_owned(), owner: None };
-    facts.host.ports = Fact::Known(vec![port(8081, "healthz-port"), port(8474, "page-port")]);
+    let port = |number, purpose| Port { number, udp: false, purpose, owner: None };
+    facts.host.ports = Fact::Known(vec![port(8081, PortPurpose::Health), port(8474, PortPurpose::Api)]);
     let report = report(&facts);
     let commands: Vec<&str> = report.causes().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
     assert!(commands[0].contains(r"s/(healthz-port=|[pP]ort") && commands[0].contains(r"8081\b/\18181/"), "{commands:?}");
@@ -237,25 +240,26 @@ fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
 #[test]
 fn what_kubernetes_refuses_is_granted_or_named() {
     let mut facts = healthy();
-    let refused = |facts: &mut Facts, text: &str| {
+    let refused = |facts: &mut Facts, detail| {
         if let Fact::Known(kubernetes) = &mut facts.kubernetes {
-            kubernetes.refusal = Some(text.to_owned());
+            kubernetes.refusal = Some(problem(detail, "the Kubernetes API refused a request to list Nodes"));
         }
         let finding = only(facts, "rbac");
         (finding.what, finding.remedy.commands)
     };
-    let user = "User \"system:serviceaccount:net:flannel\" cannot watch resource \"nodes\" in API group \"\" at the cluster scope";
-    let (what, commands) = refused(&mut facts, &format!("the Kubernetes API refused a request to list Nodes (403): nodes is forbidden: {user}"));
+    let watch = |user: &str| Detail::Forbidden { user: user.to_owned(), verb: "watch".to_owned(), resource: "nodes".to_owned() };
+    let status = |cause, status| Detail::Store { cause, status: Some(status), server: None };
+    let (what, commands) = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
     assert_eq!(what, "flanneld may not watch nodes: its account lacks the right");
     assert!(commands[0].ends_with("| kubectl auth reconcile -f -") && commands[0].contains(r#""namespace":"net""#), "{commands:?}");
     facts.daemon.launch = Launch::Kubernetes { namespace: "net".to_owned(), assumed: false };
-    let (_, commands) = refused(&mut facts, "the Kubernetes API refused a request to list Nodes (401): Unauthorized");
+    let (_, commands) = refused(&mut facts, status(StoreCause::User, 401));
     assert_eq!(commands, ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]);
     // Nobody grants rights to everybody.
-    let (what, commands) = refused(&mut facts, &format!("(403): {}", user.replace("system:serviceaccount:net:flannel", "system:anonymous")));
+    let (what, commands) = refused(&mut facts, watch("system:anonymous"));
     assert!(what.contains("does not know the credentials") && commands[0].contains(" delete pod "), "{commands:?}");
-    let (_, commands) = refused(&mut facts, &format!("(403): {}", user.replace("net:flannel", "net:default")));
+    let (_, commands) = refused(&mut facts, watch("system:serviceaccount:net:default"));
     assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
-    let (_, commands) = refused(&mut facts, "(403): a policy says no");
+    let (_, commands) = refused(&mut facts, status(StoreCause::Role, 403));
     assert!(commands[0].contains(r#""name":"flannel","namespace":"net""#), "{commands:?}");
 }

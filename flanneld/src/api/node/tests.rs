@@ -91,7 +91,7 @@ async fn the_document_says_what_is_known() {
     assert_eq!((empty.schema.as_str(), empty.ready, empty.peers.len(), empty.lease), ("flannel.node/1", false, 0, None));
 
     let (describer, health, _channels) = described(folder.path());
-    health.condition(Condition::Start, None);
+    health.clear(Condition::Start);
     let node = describer.node();
     assert!(node.ready && node.reasons.is_empty());
     let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
@@ -118,7 +118,7 @@ async fn the_document_says_what_is_known() {
     assert_eq!(read.peers, describer.node().peers);
     // Another network begins with nothing.
     health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
-    health.start_over("the subnet moved");
+    health.start_over(&types::Problem::in_words("the subnet moved"));
     describer.forget();
     let node = describer.node();
     assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
