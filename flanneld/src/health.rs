@@ -36,7 +36,6 @@ struct Inner {
     started: Instant,
     conditions: BTreeMap<Condition, Problem>,
     heartbeats: BTreeMap<String, Heartbeat>,
-    facts: BTreeMap<String, serde_json::Value>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
     /// The doctor's report, and when its round began.
@@ -127,7 +126,6 @@ impl Health {
             started: Instant::now(),
             conditions: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
-            facts: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
             report: watch::channel(None).0,
@@ -141,7 +139,6 @@ impl Health {
             changed: Arc::default(),
         })));
         health.fail(Condition::Start, DaemonProblem::Starting);
-        health.fact("version", env!("CARGO_PKG_VERSION"));
         health
     }
 
@@ -223,7 +220,6 @@ impl Health {
         inner.conditions.clear();
         inner.conditions.insert(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) }.into());
         inner.heartbeats.clear();
-        inner.facts.retain(|name, _| name == "version");
         inner.unused = Arc::default();
         inner.vtep = None;
         inner.devices.clear();
@@ -318,11 +314,6 @@ impl Health {
         self.inner().started.elapsed()
     }
 
-    /// Sets a fact of /status, e.g. `node_id`, `subnet`, `interface`.
-    pub fn fact(&self, name: &str, value: impl Into<serde_json::Value>) {
-        self.inner().facts.insert(name.to_owned(), value.into());
-    }
-
     /// Changes what the document says of the process, whichever network it serves.
     pub fn process(&self, change: impl Fn(&mut Node)) {
         let mut inner = self.inner();
@@ -409,7 +400,7 @@ impl Health {
     /// The text of /metrics.
     pub fn metrics(&self) -> String {
         let inner = self.inner();
-        inner.figures.render(inner.conditions.is_empty(), inner.started.elapsed())
+        inner.figures.render(&inner.conditions, inner.started.elapsed())
     }
 
     /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
@@ -421,31 +412,32 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// The document of /status for clients on this host.
+    /// The document of /status for clients on this host: the node's document in the form of before, with the figures.
     pub fn status(&self) -> serde_json::Value {
-        let alive = self.alive();
-        let inner = self.inner();
-        let mut status = serde_json::Map::new();
-        status.insert("ready".to_owned(), inner.conditions.is_empty().into());
-        status.insert("alive".to_owned(), alive.is_ok().into());
-        status.insert(
-            "reasons".to_owned(),
-            inner.conditions.iter().map(|(name, reason)| (name.to_string(), reason.to_string().into())).collect::<serde_json::Map<_, _>>().into(),
-        );
-        if let Err(silent) = alive {
-            status.insert("silent".to_owned(), silent.to_string().into());
+        let node = self.document();
+        let reasons: BTreeMap<&str, &str> = node.reasons.iter().map(|reason| (reason.condition.as_str(), reason.text.as_str())).collect();
+        let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();
+        let mut status = serde_json::json!({
+            "ready": node.ready,
+            "alive": node.silent.is_none(),
+            "reasons": reasons,
+            "uptime_seconds": node.uptime_seconds,
+            "version": node.version,
+            "refused": node.unused,
+            "figures": self.inner().figures.json(),
+        });
+        let findings = self.report().map(|report| report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>());
+        let known = [
+            ("silent", node.silent.map(Into::into)),
+            ("node_id", node.node_id.map(Into::into)),
+            ("subnet", Some(subnets.join(" and ")).filter(|subnet| !subnet.is_empty()).map(Into::into)),
+            ("interface", node.underlay.map(|underlay| underlay.interface.into())),
+            ("findings", findings.map(Into::into)),
+        ];
+        if let Some(status) = status.as_object_mut() {
+            status.extend(known.into_iter().filter_map(|(name, value): (_, Option<serde_json::Value>)| Some((name.to_owned(), value?))));
         }
-        status.insert("uptime_seconds".to_owned(), inner.started.elapsed().as_secs().into());
-        for (name, value) in &inner.facts {
-            status.insert(name.clone(), value.clone());
-        }
-        let report = inner.report.borrow().as_ref().map(|(_, report)| report.clone());
-        if let Some(report) = report {
-            status.insert("findings".to_owned(), report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>().into());
-        }
-        status.insert("refused".to_owned(), serde_json::json!(*inner.unused));
-        status.insert("figures".to_owned(), inner.figures.json());
-        status.into()
+        status
     }
 }
 

@@ -150,7 +150,7 @@ mod tests {
     #[tokio::test]
     async fn status_has_causes_for_this_host_and_counts_for_others() {
         let health = Health::new();
-        health.fact("subnet", "10.5.72.0/24");
+        health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
         assert_eq!(asked(&health, false).await, serde_json::json!({ "ready": false, "alive": true, "counts": {} }));
         let report = Report {
             schema: doctor::finding::SCHEMA.to_owned(),

@@ -30,7 +30,6 @@ impl Daemon {
         let (config, info) = self.find_node_info(manager).await?;
         info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
         let node = identity::node(info.as_ref().map(|info| info.id.as_str()).or(self.settings.node_id.as_deref()));
-        self.health.fact("node_id", node.id.clone());
         self.health.node(|document| {
             if let Some(info) = &info {
                 document.node.clone_from(&info.id);

@@ -58,7 +58,6 @@ impl Daemon {
             None => String::new(),
         };
         info!("this node's subnet is {}{how}", lease.subnets);
-        self.health.fact("subnet", lease.subnets.to_string());
         self.health.node(|node| node.subnets = lease.subnets.nets().collect());
         Ok(Node { manager, whole, config, claim, found, announced, lease, backend, held })
     }
@@ -87,7 +86,6 @@ impl Daemon {
         for warning in found.chosen.warnings.iter().cloned().chain(found.trap_hint()) {
             warn!("{warning}");
         }
-        self.health.fact("interface", underlay.name.clone());
         let chosen = &found.chosen;
         let addresses = underlay.addresses.v4().copied().map(IpAddr::V4).into_iter().chain(underlay.addresses.v6().copied().map(IpAddr::V6));
         let choice = Choice {

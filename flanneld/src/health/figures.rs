@@ -1,5 +1,6 @@
 //! The counters and gauges behind /metrics and /status.
 
+use super::condition::Condition;
 use super::datapath;
 use super::last_hour::LastHour;
 use super::probes;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, boot_time};
 use subnet_lease::printable;
+use types::Problem;
 
 /// Counters and gauges: the tasks set them, the server reads them.
 #[derive(Debug, Default)]
@@ -79,7 +81,8 @@ impl Figures {
     }
 
     /// The OpenMetrics text.
-    pub(super) fn render(&self, ready: bool, uptime: Duration) -> String {
+    pub(super) fn render(&self, conditions: &BTreeMap<Condition, Problem>, uptime: Duration) -> String {
+        let ready = conditions.is_empty();
         let status = self.network.as_ref().map(Observer::status);
         let mut registry = Registry::with_prefix("flannel");
         registry.register("build", "Version of the daemon", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
@@ -126,6 +129,12 @@ impl Figures {
             probes::register(&mut registry, prober);
         }
         registry.register("leases_refused", "Leases not in use, by reason", refused);
+        let problems = Family::<Vec<(String, String)>, Gauge>::default();
+        for (condition, problem) in conditions {
+            let labels = vec![("condition".to_owned(), condition.to_string()), ("code".to_owned(), problem.code.to_string())];
+            problems.get_or_create(&labels).set(1);
+        }
+        registry.register("problems", "1 for each problem that keeps the node from being ready, by condition and code", problems);
         registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
         for (name, help, value) in [
             ("rule_writes", "Writes of traffic rules", self.rule_writes),

@@ -92,7 +92,7 @@ async fn answers() {
         handshakes: Some([("initiated", 3), ("answered", 2), ("completed", 4), ("failed", 1), ("cookies", 0)]),
     };
     let status = Status { kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() }, engines: vec![engine] };
-    health.fact("subnet", "10.5.72.0/24");
+    health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
     health.figures(|figures| {
         figures.network = Some(Observer::new(move || status.clone()));
         figures.peers = 7;
@@ -224,7 +224,7 @@ proptest::proptest! {
             let stop = CancellationToken::new();
             let task = tokio::spawn(server.serve(stop.clone()));
             health.fail(Condition::Lease, Problem::in_words(&text));
-            health.fact("node_id", text.clone());
+            health.node(|node| node.node_id = Some(text.clone()));
             health.heartbeat_within(&text, Duration::ZERO);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let status = Status { kernel: Snapshot { trouble: text.clone(), ..Snapshot::default() }, engines: vec![engine] };
