@@ -28,8 +28,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use trouble::Trouble;
-use worker::{PATIENCE, Silence, Worker};
+use trouble::{LeaseFile, Trouble};
+use worker::{PATIENCE, Worker};
 
 /// How often the directory is read if inotify reports nothing (network file systems).
 const LOOK: Duration = Duration::from_secs(10);
@@ -70,23 +70,19 @@ impl Directory {
     /// Runs an operation on the files and records whether the directory is available.
     async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Unanswered> {
         let files = self.files.clone();
-        let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| {
-            Err(Trouble::Away(match silence {
-                Silence::Late => {
-                    format!("the directory of leases {} does not answer within {PATIENCE:?}: its file system hangs", self.root.display())
-                }
-                Silence::Stopped(why) => why,
-            }))
-        });
+        let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)));
         match done {
             Ok(done) => {
                 self.counters.heard();
                 Ok(done)
             }
-            Err(Trouble::Failed(why)) => Err(Unanswered(why.into())),
-            Err(Trouble::Away(why)) => {
-                self.counters.away(&why);
-                Err(Unanswered(why.into()))
+            Err(trouble) => {
+                let is_away = trouble.is_away();
+                let why = Unanswered::from(trouble);
+                if is_away {
+                    self.counters.away(why.0.problem.clone());
+                }
+                Err(why)
             }
         }
     }
@@ -122,7 +118,7 @@ impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let text = self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
         NetworkConfig::parse(&String::from_utf8_lossy(&text))
-            .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.join("config").display()).into()))
+            .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
     /// Always begins with a list of its own, because the inotify watch must be set up first.
@@ -166,7 +162,7 @@ impl KeyStore for Directory {
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
-    flawed: BTreeMap<String, String>,
+    flawed: BTreeMap<String, LeaseFile>,
     changes: Changes,
     watched: bool,
     listed: Instant,
@@ -248,6 +244,6 @@ impl<'a> Peers<'a> {
 }
 
 /// The subnets of keys whose files cannot be read, if they changed.
-fn unreadable(counters: &Counters, flawed: &BTreeMap<String, String>, is_news: impl Fn(&String, &String) -> bool) -> impl Iterator<Item = Subnets> {
-    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why))
+fn unreadable(counters: &Counters, flawed: &BTreeMap<String, LeaseFile>, is_news: impl Fn(&String, &LeaseFile) -> bool) -> impl Iterator<Item = Subnets> {
+    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why.clone().into()))
 }

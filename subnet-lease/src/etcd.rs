@@ -7,6 +7,8 @@ mod dial;
 mod errors;
 mod options;
 mod tls;
+mod tls_trouble;
+mod trouble;
 pub mod watch;
 
 use crate::backoff::Backoff;
@@ -15,15 +17,17 @@ use crate::manager::{Counters, Error};
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::registry::{Notice, Unanswered};
-use crate::reason::{Kind, Reason};
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
+use errors::Kind;
 use futures_util::stream::{self, BoxStream, StreamExt};
 pub use options::EtcdOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use trouble::EtcdTrouble;
 use watch::{Anchor, Broken, Change, Watch};
 
 /// Delay between two attempts to watch; up to twice as long, at random, so that nodes do not retry in unison.
@@ -62,13 +66,9 @@ impl EtcdManager {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                let text = format!("etcd at {} did not report the state of a lease: {}", connection.endpoint, errors::words(&error));
-                return Err(Unanswered(Reason::new(errors::kind(&error), text)));
+                return Err(EtcdTrouble::LeaseState(connection.endpoint, (&error).into()).into());
             }
-            Err(_) => {
-                let text = format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint);
-                return Err(Unanswered(Reason::new(Kind::Unreachable, text)));
-            }
+            Err(_) => return Err(EtcdTrouble::NoAnswer(connection.endpoint, DEADLINE).into()),
         };
         let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
         let (left, granted) = (answer.ttl(), answer.granted_ttl());
@@ -80,17 +80,10 @@ impl EtcdManager {
 impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
-        let value = self
-            .get("config")
-            .await
-            .map_err(|Unanswered(why)| if why.kind.has(&Kind::Credentials) { Error::Refused(why.text) } else { Error::Unavailable(why) })?;
-        let Some(value) = value else {
-            return Err(Error::Unavailable(format!(
-                "the network configuration {prefix}/config is not in etcd (v3): put it there with \
-                 `etcdctl put {prefix}/config '{{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}'` (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
-            ).into()));
-        };
-        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::Unavailable(format!("{prefix}/config: {error}").into()))
+        let is_final = |why: &EtcdTrouble| why.has(|kind| kind == Kind::Credentials);
+        let value = self.get("config").await.map_err(|why| if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) })?;
+        let value = value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
+        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::unavailable(EtcdTrouble::Config(prefix.clone(), error)))
     }
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
@@ -194,9 +187,9 @@ impl Peers<'_> {
                 self.watch = None;
                 match broken {
                     Broken::Renewed => self.following.interrupted(None),
-                    Broken::Stream(Unanswered(why)) => {
+                    Broken::Stream(why) => {
                         // A first failed attempt is not reported: the next endpoint may work.
-                        self.following.interrupted(Some(&why).filter(|_| self.attempt > 0));
+                        self.following.interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
                     Broken::History(why) => {

@@ -21,6 +21,8 @@ pub mod admission;
 pub mod claim;
 #[cfg(feature = "managers")]
 pub mod feed;
+#[cfg(any(feature = "etcd", feature = "kube"))]
+mod foreign;
 #[cfg(feature = "managers")]
 pub mod hold_down;
 #[cfg(feature = "managers")]

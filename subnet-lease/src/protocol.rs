@@ -14,11 +14,12 @@ pub mod drive;
 pub(crate) mod following;
 pub mod hold;
 pub mod keys;
+pub mod news;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod reading;
+pub mod problem;
 pub mod registry;
 mod settle;
 pub mod tenure;
 pub mod verdict;
 pub mod view;
-pub mod words;

@@ -1,7 +1,7 @@
 //! The requests of the protocol to a store, and the answers.
 
 use crate::dual::Subnets;
-use crate::reason::Reason;
+use crate::reason::{Lasting, Reason};
 use crate::wire;
 use std::time::Duration;
 
@@ -146,9 +146,22 @@ pub enum Answer {
 }
 
 /// A request that got no answer: it may or may not have been carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub Reason);
+
+impl<E: Lasting> From<E> for Unanswered {
+    fn from(problem: E) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unanswered {}
 
 /// What the protocol is told unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
