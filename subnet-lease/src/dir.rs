@@ -117,8 +117,7 @@ impl Registry for Directory {
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let text = self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&text))
-            .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
+        NetworkConfig::parse(&String::from_utf8_lossy(&text)).map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
     /// Always begins with a list of its own, because the inotify watch must be set up first.
@@ -244,6 +243,10 @@ impl<'a> Peers<'a> {
 }
 
 /// The subnets of keys whose files cannot be read, if they changed.
-fn unreadable(counters: &Counters, flawed: &BTreeMap<String, LeaseFile>, is_news: impl Fn(&String, &LeaseFile) -> bool) -> impl Iterator<Item = Subnets> {
+fn unreadable(
+    counters: &Counters,
+    flawed: &BTreeMap<String, LeaseFile>,
+    is_news: impl Fn(&String, &LeaseFile) -> bool,
+) -> impl Iterator<Item = Subnets> {
     flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why.clone().into()))
 }

@@ -70,11 +70,7 @@ impl<'a> Object<'a> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError {
-                member: name.to_owned(),
-                value: None,
-                fault: fault(&error),
-            }),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError { member: name.to_owned(), value: None, fault: fault(&error) }),
         }
     }
 }

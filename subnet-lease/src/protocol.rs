@@ -15,9 +15,9 @@ pub(crate) mod following;
 pub mod hold;
 pub mod keys;
 pub mod news;
+pub mod problem;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod reading;
-pub mod problem;
 pub mod registry;
 mod settle;
 pub mod tenure;

@@ -45,9 +45,7 @@ impl Connection {
     pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
         // The futures of etcd's client are large, and this is awaited inside of many others.
         let answer = Box::pin(answer);
-        async move {
-            self.cut.run_until_cancelled(answer).await.ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone()))
-        }
+        async move { self.cut.run_until_cancelled(answer).await.ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone())) }
     }
 }
 

@@ -270,9 +270,9 @@ impl fmt::Display for TlsTrouble {
             Self::ServerIsPlain => {
                 f.write_str("etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
             }
-            Self::ServerWantsTls => f.write_str(
-                "etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile",
-            ),
+            Self::ServerWantsTls => {
+                f.write_str("etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile")
+            }
         })
     }
 }
