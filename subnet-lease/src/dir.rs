@@ -12,12 +12,13 @@ mod worker;
 
 use crate::Subnets;
 use crate::config::NetworkConfig;
-use crate::manager::{Counters, Error};
+use crate::manager::{Counters, Error, Liveness};
 use crate::protocol::drive::Registry;
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::reading;
 use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request, Unanswered};
+use crate::protocol::view::Item;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use changes::Changes;
@@ -46,15 +47,6 @@ impl DirManager {
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory { root, files, worker: Worker::new(PATIENCE), counters: Arc::default() })
-    }
-
-    /// How long ago the holder of a key touched its file; `None` if there is no file.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub async fn last_seen(&self, key: &str) -> Result<Option<Duration>, Unanswered> {
-        let key = key.to_owned();
-        self.store.ask(move |files| files.last_seen(&key)).await
     }
 }
 
@@ -154,6 +146,15 @@ impl KeyStore for Directory {
 
     fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    fn place(&self) -> String {
+        self.root.join("subnets").display().to_string()
+    }
+
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+        let key = item.entry.key.clone();
+        Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
     }
 }
 

@@ -13,10 +13,11 @@ pub mod watch;
 
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::manager::{Counters, Error};
+use crate::manager::{Counters, Error, Liveness, Nature};
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::registry::{Notice, Unanswered};
+use crate::protocol::view::Item;
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
@@ -35,11 +36,11 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 
 /// The state of an etcd lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTime {
+struct LeaseTime {
     /// Time until it expires unless renewed.
-    pub left: Duration,
+    left: Duration,
     /// How long ago it was last granted or renewed.
-    pub last_seen: Duration,
+    last_seen: Duration,
 }
 
 /// Keeps leases in etcd.
@@ -49,30 +50,6 @@ impl EtcdManager {
     /// Connects to nothing yet.
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
-    }
-
-    /// The state of an etcd lease; `None` if it is gone, or for id 0.
-    ///
-    /// # Errors
-    /// etcd did not answer.
-    pub async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
-        const DEADLINE: Duration = Duration::from_secs(5);
-        if lease == 0 {
-            return Ok(None);
-        }
-        self.store.counters.call("lease-ttl");
-        let connection = self.store.connections.get().await?;
-        let mut client = connection.client.lease_client();
-        let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                return Err(EtcdTrouble::LeaseState(connection.endpoint, (&error).into()).into());
-            }
-            Err(_) => return Err(EtcdTrouble::NoAnswer(connection.endpoint, DEADLINE).into()),
-        };
-        let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
-        let (left, granted) = (answer.ttl(), answer.granted_ttl());
-        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
     }
 }
 
@@ -154,9 +131,47 @@ impl KeyStore for EtcdRegistry {
         self.connections.renew();
         true
     }
+
+    fn place(&self) -> String {
+        let options = self.connections.options();
+        format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","))
+    }
+
+    fn nature(&self) -> Nature {
+        Nature { asks_a_server: true, ..Nature::default() }
+    }
+
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+        let time = self.lease_time(item.keepalive()).await?;
+        Ok(Liveness { heard: time.map(|time| time.last_seen), left: time.filter(|_| !item.reserved()).map(|time| time.left) })
+    }
 }
 
 impl EtcdRegistry {
+    /// The state of an etcd lease; `None` if it is gone, or for id 0.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
+        const DEADLINE: Duration = Duration::from_secs(5);
+        if lease == 0 {
+            return Ok(None);
+        }
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                return Err(EtcdTrouble::LeaseState(connection.endpoint, (&error).into()).into());
+            }
+            Err(_) => return Err(EtcdTrouble::NoAnswer(connection.endpoint, DEADLINE).into()),
+        };
+        let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
+        let (left, granted) = (answer.ttl(), answer.granted_ttl());
+        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
+    }
+
     /// Waits before the next attempt, but not when this host's addresses change: the attempt may succeed now. Returns the number of the
     /// next attempt.
     async fn pause(&self, attempt: u32) -> u32 {

@@ -20,6 +20,8 @@ pub mod admission;
 #[cfg(feature = "managers")]
 pub mod claim;
 #[cfg(feature = "managers")]
+pub mod entry;
+#[cfg(feature = "managers")]
 pub mod feed;
 #[cfg(any(feature = "etcd", feature = "kube"))]
 mod foreign;

@@ -3,6 +3,7 @@
 pub use crate::claim::{Choice, Claim, HostFacts};
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
+use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};
 use crate::reason::{Lasting, Reason};
 use crate::table::LeaseEvent;
@@ -287,6 +288,66 @@ pub trait SubnetManager: Send + Sync {
     fn renew(&self) -> bool {
         false
     }
+}
+
+/// When a holder was last seen, and when its lease ends unless it is renewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Liveness {
+    /// How long ago the holder was last seen; `None` where that cannot be told.
+    pub heard: Option<Duration>,
+    /// Time until the lease ends; `None` where it does not.
+    pub left: Option<Duration>,
+}
+
+/// In what a store differs for an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nature {
+    /// Whether leases end with the Nodes that they are written on. Then nothing can be reserved.
+    pub of_nodes: bool,
+    /// Whether each question about a holder takes a request to a server.
+    pub asks_a_server: bool,
+}
+
+/// A store as an operator's tools use it, who serve no node.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// Where the leases are: `the Nodes of Kubernetes`.
+    fn place(&self) -> String;
+
+    /// In what it differs from other stores.
+    fn nature(&self) -> Nature {
+        Nature::default()
+    }
+
+    /// The network configuration.
+    ///
+    /// # Errors
+    /// It is missing, unreadable or invalid.
+    async fn config(&self) -> Result<NetworkConfig, Error>;
+
+    /// All leases as they are now.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn list(&self) -> Result<Listing, Reason>;
+
+    /// The last sign of life of a holder.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
+
+    /// Takes a lease away, unless it changed since it was listed; whether it did.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
+
+    /// Writes a lease that never ends: a new one, or in the place of `present` unless that has changed since it was listed; whether it did.
+    ///
+    /// # Errors
+    /// The store does not answer, or its leases cannot be reserved.
+    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason>;
 }
 
 /// What a manager counts.

@@ -40,6 +40,8 @@ impl fmt::Display for Reason {
     }
 }
 
+impl std::error::Error for Reason {}
+
 /// A foreign error with its causes: the text of many says only what was attempted.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

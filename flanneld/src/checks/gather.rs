@@ -138,7 +138,7 @@ fn away(serving: Option<&Serving>) -> Option<String> {
         return None;
     }
     let trouble = serving.held.borrow().trouble.as_ref().map(ToString::to_string);
-    Some(serving.counters.why_not_followed().or(trouble).unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
+    Some(serving.counters.why_not_followed().map(|why| why.text).or(trouble).unwrap_or_else(|| "the watch of the leases is interrupted".to_owned()))
 }
 
 /// The interface that was chosen, under the name that it has now.

@@ -120,12 +120,7 @@ impl Daemon {
             underlay: attrs::underlay_networks(config, underlay),
             shared_address: backend.shares_address(),
             is_own: backend.is_own(),
-            advice: format!(
-                "This node chose {}: {}. Its interfaces:\n{}Start it with --iface=NAME of the one that reaches the other nodes.",
-                underlay.name,
-                found.chosen.why,
-                found.advice()
-            ),
+            choice: Some(subnet_lease::claim::Choice { interface: underlay.name.clone(), why: found.chosen.why.clone(), interfaces: found.advice() }),
         };
         Claim { node, public: underlay.public, host }
     }

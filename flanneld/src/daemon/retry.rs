@@ -41,9 +41,9 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
                 health.condition(condition, None);
                 return Ok(answer);
             }
-            Err(Error::Refused(text)) => return Err(End::Failed(text)),
+            Err(Error::Refused(why)) => return Err(End::Failed(why.text)),
             Err(Error::Unavailable(why)) => {
-                health.condition(condition, Some(&why));
+                health.condition(condition, Some(&why.problem.text));
                 if told.news(Some(&why)) {
                     warn!("waiting: {why}");
                     systemd::status(&format!("waiting: {why}"));

@@ -253,15 +253,15 @@ impl Daemon {
                 biased;
                 () = stop.cancelled() => Ok(()),
                 lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
-                    Lost::Taken(text) => {
-                        health.lost(&text);
-                        End::LeaseLost(text)
+                    Lost::Taken(why) => {
+                        health.lost(&why.text);
+                        End::LeaseLost(why.text)
                     }
-                    Lost::Displaced(text) => {
-                        health.lost(&text);
-                        End::Failed(text)
+                    Lost::Displaced(why) => {
+                        health.lost(&why.text);
+                        End::Failed(why.text)
                     }
-                    Lost::Moved(text) => End::Moved(text),
+                    Lost::Moved(why) => End::Moved(why.text),
                 }),
             }
         });

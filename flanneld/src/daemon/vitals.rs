@@ -106,7 +106,7 @@ impl Vitals {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition(Condition::Store, self.manager.counters().why_away().as_deref());
+            self.health.condition(Condition::Store, self.manager.counters().why_away().map(|why| why.text).as_deref());
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -138,13 +138,13 @@ impl Vitals {
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<String> {
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.margin) {
-            return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), held.trouble.as_deref().unwrap_or_default()));
+            return Some(format!("the lease ends in {} s and could not be renewed: {}", left.as_secs(), text(held)));
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
         if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNPUBLISHED) {
             return Some(match &held.trouble {
                 Some(trouble) => format!("{}: {trouble}", untold.what),
-                None => untold.what.clone(),
+                None => untold.what.to_string(),
             });
         }
         held.trouble.as_ref().filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE).map(ToString::to_string)
@@ -174,6 +174,11 @@ impl Vitals {
     }
 }
 
+/// What is wrong with the lease.
+fn text(held: &Held) -> &str {
+    held.trouble.as_ref().map_or("", |why| &why.problem.text)
+}
+
 /// While the node waits for a lease, reports the reason to health and the log. Ends when the result is dropped.
 pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
     struct Telling(tokio::task::JoinHandle<()>);
@@ -191,7 +196,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             {
                 warn!("waiting for a lease: {why}");
             }
-            health.condition(Condition::Lease, trouble.as_deref());
+            health.condition(Condition::Lease, trouble.as_ref().map(|why| why.problem.text.as_str()));
         }
     }))
 }

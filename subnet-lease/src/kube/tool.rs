@@ -9,7 +9,13 @@ use super::options::KubeOptions;
 use super::requests;
 use super::trouble::KubeTrouble;
 use crate::config::NetworkConfig;
-use crate::lease::LeaseAttrs;
+use crate::dual::Subnets;
+use crate::entry::{Entry, Listing};
+use crate::lease::{LeaseAttrs, NodeId};
+use crate::manager::{Error, LeaseStore, Liveness, Nature};
+use crate::reason::Reason;
+use crate::wire;
+use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -99,6 +105,58 @@ impl Tool {
         let change = [(key, None)].into_iter().collect();
         requests::annotate(&self.api, name, uid, &change).await.map(|_| ()).map_err(|failure| failure.trouble)
     }
+}
+
+#[async_trait]
+impl LeaseStore for Tool {
+    fn place(&self) -> String {
+        "the Nodes of Kubernetes".to_owned()
+    }
+
+    fn nature(&self) -> Nature {
+        Nature { of_nodes: true, asks_a_server: false }
+    }
+
+    async fn config(&self) -> Result<NetworkConfig, Error> {
+        Tool::config(self).await.map_err(Error::unavailable)
+    }
+
+    async fn list(&self) -> Result<Listing, Reason> {
+        Ok(Listing { revision: 0, entries: Tool::list(self).await?.iter().map(entry).collect() })
+    }
+
+    /// Whether a Node is alive is its kubelet's to tell.
+    async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
+        Ok(Liveness::default())
+    }
+
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+        let attrs = wire::parse_value(&entry.value).ok().filter(|_| entry.subnets().is_some());
+        let node = attrs.and_then(|attrs| attrs.node).ok_or_else(|| KubeTrouble::NoNodeNamed(entry.key.clone()))?;
+        Ok(self.withdraw(&node.name, &node.instance).await.map(|()| true)?)
+    }
+
+    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
+        Err(KubeTrouble::NothingReserved.into())
+    }
+}
+
+/// A Node as a key of the other stores, so that it is shown like one. A Node without a usable podCIDR names no subnet.
+fn entry(listed: &Listed) -> Entry {
+    let node = &listed.node;
+    // The uid keeps a Node apart from one that is created again under its name.
+    let id = NodeId { id: node.name.clone(), name: node.name.clone(), instance: node.uid.clone(), ..NodeId::default() };
+    let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
+    let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
+    let key = match &node.subnets {
+        Ok(Some(subnets)) => match &listed.attrs {
+            Err(why) if listed.managed => format!("{}: {subnets}: {why}", node.name),
+            _ => wire::render_key(subnets),
+        },
+        Ok(None) => format!("{}: no podCIDR is assigned", node.name),
+        Err(why) => format!("{}: {why}", node.name),
+    };
+    Entry { key, value: value.into_bytes(), created: node.created, modified: 0, lease: 0 }
 }
 
 fn parsed(text: &str) -> Result<Value, KubeTrouble> {

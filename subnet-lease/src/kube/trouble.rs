@@ -220,6 +220,10 @@ pub enum KubeTrouble {
     ConfigMapsDiffer(Vec<String>),
     /// An answer cannot be read, as the parser says.
     Answer(String),
+    /// A listed lease names no Node.
+    NoNodeNamed(String),
+    /// A lease cannot be reserved.
+    NothingReserved,
 }
 
 impl From<Stopped> for KubeTrouble {
@@ -279,6 +283,8 @@ impl Coded for KubeTrouble {
             Self::NoConfigMap => "no-configmap",
             Self::ConfigMapsDiffer(_) => "configmaps-differ",
             Self::Answer(_) => "kubernetes-answer",
+            Self::NoNodeNamed(_) => "lease-without-node",
+            Self::NothingReserved => "kubernetes-nothing-reserved",
         }
     }
 
@@ -394,6 +400,8 @@ impl fmt::Display for KubeTrouble {
                 write!(f, "{} differ; delete those that no daemon uses, or name a copy of the file with --net-config-path", names.join(" and "))
             }
             Self::Answer(fault) => f.write_str(fault),
+            Self::NoNodeNamed(key) => write!(f, "{key} names no Node"),
+            Self::NothingReserved => f.write_str("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
         })
     }
 }

@@ -11,7 +11,8 @@ use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, Stopped, SubnetManager};
+use crate::manager::{Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped, SubnetManager};
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use crate::wire;
 use async_trait::async_trait;
@@ -46,6 +47,17 @@ pub trait KeyStore: Registry {
     fn renew(&self) -> bool {
         false
     }
+
+    /// See [`LeaseStore::place`].
+    fn place(&self) -> String;
+
+    /// See [`LeaseStore::nature`].
+    fn nature(&self) -> Nature {
+        Nature::default()
+    }
+
+    /// See [`LeaseStore::liveness`].
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered>;
 }
 
 /// Keeps leases in a store of keys.
@@ -181,6 +193,38 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
 
     fn renew(&self) -> bool {
         self.store.renew()
+    }
+}
+
+#[async_trait]
+impl<S: KeyStore> LeaseStore for KeyManager<S> {
+    fn place(&self) -> String {
+        self.store.place()
+    }
+
+    fn nature(&self) -> Nature {
+        self.store.nature()
+    }
+
+    async fn config(&self) -> Result<NetworkConfig, Error> {
+        self.store.network_config().await
+    }
+
+    async fn list(&self) -> Result<Listing, Reason> {
+        KeyManager::list(self).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
+        let Some(item) = Item::of(entry.clone()) else { return Ok(Liveness::default()) };
+        self.store.liveness(&item).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+        KeyManager::release(self, entry).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
+        KeyManager::reserve(self, subnets, value, present).await.map_err(|Unanswered(why)| why)
     }
 }
 

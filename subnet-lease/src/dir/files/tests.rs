@@ -126,7 +126,7 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
     assert_eq!(whole.listing.entries.len(), 4);
     assert!(whole.listing.entries.iter().all(|entry| entry.value.is_empty()));
     assert!(
-        whole.flawed["10.5.1.0-24"].contains("symbolic link") && whole.flawed["10.5.2.0-24"].contains("not a regular file"),
+        whole.flawed["10.5.1.0-24"].to_string().contains("symbolic link") && whole.flawed["10.5.2.0-24"].to_string().contains("not a regular file"),
         "{:?}",
         whole.flawed
     );

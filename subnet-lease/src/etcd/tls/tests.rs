@@ -1,4 +1,5 @@
 use super::*;
+use crate::reason::Lasting;
 use rcgen::{CertificateParams, DnType, KeyPair};
 
 fn certificate(name: &str, until: (i32, u8, u8)) -> CertificateDer<'static> {
