@@ -43,7 +43,7 @@ impl Ipip {
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let bad = |why: String| Error::Config(format!("error decoding IPIP backend config: {why}"));
         let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(error.to_string()))?;
-        let direct_routing = object.read::<bool>("DirectRouting").map_err(bad)?.unwrap_or_default();
+        let direct_routing = object.read::<bool>("DirectRouting").map_err(|why| bad(why.to_string()))?.unwrap_or_default();
         let networks = setup.config.networks;
         if networks.v4().is_none() {
             return Err(Error::Config(format!("ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend")));

@@ -17,7 +17,8 @@ use subnet_lease::{LeaseTable, NetworkConfig, printable};
 use crate::form::{self, Form};
 use crate::out;
 use crate::screen::{Screen, Style};
-use crate::store::{self, Sign};
+use crate::store;
+use subnet_lease::manager::Liveness;
 
 /// The schema of the list for programs.
 const SCHEMA: &str = "flannel.leases/1";
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         let screen = Screen::open();
         if keys.items.is_empty() && keys.strange.is_empty() {
-            screen.say(format!("no leases in {}", printable::line(store.place())));
+            screen.say(format!("no leases in {}", printable::line(&store.place())));
             return Ok(());
         }
         screen.say(table(&rows(&keys, &signs, &notes), screen));
@@ -161,7 +162,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
 
 /// Why a value is unreadable.
 pub fn unreadable(item: &Item) -> Option<String> {
-    let reason = || subnet_lease::wire::parse_value(&item.entry.value).err().unwrap_or_default();
+    let reason = || subnet_lease::wire::parse_value(&item.entry.value).err().map(|why| why.to_string()).unwrap_or_default();
     // One line, whatever the value contains.
     item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -202,14 +203,14 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-fn state(item: &Item, sign: Option<&Sign>) -> String {
+fn state(item: &Item, sign: Option<&Liveness>) -> String {
     // In a directory no lease ends; an operator's reservation is told apart by its writer.
     let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     let mut parts = Vec::new();
     match sign {
         None if item.reserved() => parts.push("reserved".to_owned()),
         None => parts.push("leased".to_owned()),
-        Some(Sign { left: Some(left), .. }) => parts.push(format!("ends in {}", span(*left))),
+        Some(Liveness { left: Some(left), .. }) => parts.push(format!("ends in {}", span(*left))),
         Some(_) if by_hand => parts.push("reserved".to_owned()),
         Some(_) => {}
     }
@@ -222,7 +223,7 @@ fn state(item: &Item, sign: Option<&Sign>) -> String {
 }
 
 /// One line per key: its cells, and the notes.
-fn rows(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Vec<([String; 6], String)> {
+fn rows(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) -> Vec<([String; 6], String)> {
     let lease = |item: &Item| {
         let attrs = item.attrs.as_ref();
         let cells = [
@@ -264,7 +265,7 @@ fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
 
 const NO_SUBNET: &str = "the key names no subnet in canonical form (such as 10.5.34.0-24)";
 
-fn document(keys: &Keys, signs: &BTreeMap<String, Sign>, notes: &Notes<'_>) -> Value {
+fn document(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) -> Value {
     let lease = |item: &Item| {
         let sign = signs.get(&item.entry.key).copied().unwrap_or_default();
         let attrs = item.attrs.as_ref();
@@ -317,7 +318,7 @@ mod tests {
         NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap()
     }
 
-    fn text(signs: &BTreeMap<String, Sign>) -> Vec<String> {
+    fn text(signs: &BTreeMap<String, Liveness>) -> Vec<String> {
         let keys = keys();
         let notes = notes(&keys.items, Some(&config()));
         rows(&keys, signs, &notes).into_iter().map(|(cells, note)| format!("{}|{note}", cells.join("|"))).collect()
@@ -363,9 +364,9 @@ mod tests {
     fn signs_of_life_are_told() {
         let seconds = |number| Some(Duration::from_secs(number));
         let signs = BTreeMap::from([
-            ("10.5.10.0-24".to_owned(), Sign { heard: seconds(12), left: seconds(86_388) }),
-            ("10.5.2.0-24".to_owned(), Sign::default()),
-            ("10.5.10.128-25".to_owned(), Sign::default()),
+            ("10.5.10.0-24".to_owned(), Liveness { heard: seconds(12), left: seconds(86_388) }),
+            ("10.5.2.0-24".to_owned(), Liveness::default()),
+            ("10.5.10.128-25".to_owned(), Liveness::default()),
         ]);
         let lines = text(&signs);
         assert!(lines[0].contains("|reserved|"), "{}", lines[0]);
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn programs_get_numbers() {
         let keys = keys();
-        let signs = BTreeMap::from([("10.5.10.0-24".to_owned(), Sign { heard: Some(Duration::from_secs(12)), left: None })]);
+        let signs = BTreeMap::from([("10.5.10.0-24".to_owned(), Liveness { heard: Some(Duration::from_secs(12)), left: None })]);
         let document = document(&keys, &signs, &notes(&keys.items, None));
         assert_eq!(document[2]["subnets"], json!(["10.5.10.0/24"]));
         assert_eq!((&document[2]["heard_seconds_ago"], &document[2]["node"]["name"]), (&json!(12), &json!("n1")));

@@ -12,7 +12,8 @@ use subnet_lease::protocol::view::Item;
 
 use crate::leases::{Keys, holder, span};
 use crate::out;
-use crate::store::{self, Sign};
+use crate::store;
+use subnet_lease::manager::Liveness;
 
 /// The lease, and the safeguards.
 #[derive(Debug, clap::Args)]
@@ -41,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
         let item = Item::of(entry.clone());
         let sign = match &item {
             Some(item) => store.sign(item).await?,
-            None => Sign::default(),
+            None => Liveness::default(),
         };
         out::say(description(&entry, item.as_ref(), &sign));
         if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
@@ -91,7 +92,7 @@ pub fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
 }
 
 /// Describes what would be deleted.
-fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
+fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     let Some(item) = item else { return format!("{}: the key names no subnet", printable::value(&entry.key)) };
     let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
     let node = match (item.node(), item.attrs.is_some()) {
@@ -106,7 +107,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Sign) -> String {
 }
 
 /// Why the holder may be alive; `None` if it is known to be silent.
-fn alive(item: &Item, sign: &Sign) -> Option<String> {
+fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld there first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
         (Some(_), Some(heard)) if heard < SILENCE => Some(format!("its holder was last seen less than 3 minutes ago; {remedy}")),
@@ -143,8 +144,8 @@ mod tests {
         Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created: 1, modified: 1, lease }
     }
 
-    fn heard(seconds: u64) -> Sign {
-        Sign { heard: Some(Duration::from_secs(seconds)), left: None }
+    fn heard(seconds: u64) -> Liveness {
+        Liveness { heard: Some(Duration::from_secs(seconds)), left: None }
     }
 
     fn item(value: &str, lease: i64) -> Item {
@@ -170,10 +171,10 @@ mod tests {
     fn only_the_silent_go_without_force() {
         assert!(alive(&item(OURS, 7), &heard(12)).is_some());
         assert!(alive(&item(OURS, 7), &heard(181)).is_none());
-        assert!(alive(&item(OURS, 7), &Sign::default()).is_none());
+        assert!(alive(&item(OURS, 7), &Liveness::default()).is_none());
         assert!(alive(&item(GO, 7), &heard(40_000)).is_some());
-        assert!(alive(&item(GO, 7), &Sign::default()).is_none());
-        assert!(alive(&item(GO, 0), &Sign::default()).unwrap().contains("reservation"));
+        assert!(alive(&item(GO, 7), &Liveness::default()).is_none());
+        assert!(alive(&item(GO, 0), &Liveness::default()).unwrap().contains("reservation"));
         assert!(alive(&item("{", 7), &heard(12)).is_some());
     }
 
@@ -181,7 +182,7 @@ mod tests {
     fn what_goes_is_described() {
         let text = description(&entry("10.5.1.0-24", OURS, 7), Some(&item(OURS, 7)), &heard(12));
         assert_eq!(text, "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, last seen 12 s ago");
-        let text = description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Sign::default());
+        let text = description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Liveness::default());
         assert_eq!(text, "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102");
     }
 }

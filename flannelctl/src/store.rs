@@ -4,15 +4,15 @@ use crate::out;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use options::{Store as Where, StoreFlags};
 use subnet_lease::dir::DirManager;
+use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::etcd::EtcdManager;
-use subnet_lease::kube::{KubeOptions, Listed, Tool};
-use subnet_lease::manager::{Error, SubnetManager};
-use subnet_lease::protocol::registry::{Entry, Listing, Unanswered};
+use subnet_lease::kube::{KubeOptions, Tool};
+use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId, Subnets, wire};
+use subnet_lease::{NetworkConfig, Subnets, wire};
 
 /// How long a store may be silent before a command gives up.
 const PATIENCE: Duration = Duration::from_millis(2500);
@@ -28,55 +28,31 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
     for warning in warnings {
         out::complain(warning);
     }
-    Ok(match store {
-        Where::Dir(folder) => Store { place: folder.join("subnets").display().to_string(), kind: Kind::Dir(Box::new(DirManager::new(folder))) },
-        Where::Kube(kube) => Store {
-            place: "the Nodes of Kubernetes".to_owned(),
-            kind: Kind::Kube(Box::new(Tool::new(KubeOptions { user_agent: format!("flannelctl/{}", env!("CARGO_PKG_VERSION")), ..*kube }))),
-        },
-        Where::Etcd(etcd) => {
-            let options = etcd.options();
-            let place = format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","));
-            Store { place, kind: Kind::Etcd(Box::new(EtcdManager::new(options))) }
-        }
-    })
+    let user_agent = format!("flannelctl/{}", env!("CARGO_PKG_VERSION"));
+    Ok(Store(match store {
+        Where::Dir(folder) => Box::new(DirManager::new(folder)),
+        Where::Kube(kube) => Box::new(Tool::new(KubeOptions { user_agent, ..*kube })),
+        Where::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
+    }))
 }
 
 /// An open store.
-pub struct Store {
-    place: String,
-    kind: Kind,
-}
-
-enum Kind {
-    Etcd(Box<EtcdManager>),
-    Dir(Box<DirManager>),
-    Kube(Box<Tool>),
-}
-
-/// When a holder was last seen, and when its lease expires unless renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sign {
-    /// How long ago the holder was last seen.
-    pub heard: Option<Duration>,
-    /// Time until the lease expires; `None` for a reservation.
-    pub left: Option<Duration>,
-}
+pub struct Store(Box<dyn LeaseStore>);
 
 impl Store {
     /// Describes where the leases are.
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn place(&self) -> String {
+        self.0.place()
     }
 
     /// Whether leases end with the Nodes that they are written on.
     pub fn is_of_nodes(&self) -> bool {
-        matches!(self.kind, Kind::Kube(_))
+        self.0.nature().of_nodes
     }
 
     /// Whether reading a holder's last sign of life takes a request to a server.
     pub fn asks_a_server(&self) -> bool {
-        matches!(self.kind, Kind::Etcd(_))
+        self.0.nature().asks_a_server
     }
 
     /// Waits for the first answer.
@@ -86,7 +62,9 @@ impl Store {
     pub async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(PATIENCE, self.config()).await {
             Ok(_) => Ok(()),
-            Err(_) => Err(anyhow!("{} does not answer within {PATIENCE:?}: check the address, and that the store runs and is reachable", self.place)),
+            Err(_) => {
+                Err(anyhow!("{} does not answer within {PATIENCE:?}: check the address, and that the store runs and is reachable", self.place()))
+            }
         }
     }
 
@@ -95,14 +73,7 @@ impl Store {
     /// # Errors
     /// The store does not answer.
     pub async fn list(&self) -> Result<Listing> {
-        let listing = match &self.kind {
-            Kind::Etcd(manager) => manager.list().await,
-            Kind::Dir(manager) => manager.list().await,
-            Kind::Kube(tool) => {
-                tool.list().await.map(|nodes| Listing { revision: 0, entries: nodes.iter().map(entry).collect() }).map_err(Unanswered)
-            }
-        };
-        listing.with_context(|| format!("cannot list {}", self.place))
+        self.0.list().await.with_context(|| format!("cannot list {}", self.place()))
     }
 
     /// The network's configuration.
@@ -110,41 +81,26 @@ impl Store {
     /// # Errors
     /// It is missing, unreadable or invalid.
     pub async fn config(&self) -> Result<NetworkConfig> {
-        Ok(match &self.kind {
-            Kind::Etcd(manager) => manager.network_config().await,
-            Kind::Dir(manager) => manager.network_config().await,
-            Kind::Kube(tool) => tool.config().await.map_err(Error::Unavailable),
-        }?)
+        Ok(self.0.config().await?)
     }
 
     /// The last sign of life of a key's holder.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn sign(&self, item: &Item) -> Result<Sign> {
-        match &self.kind {
-            // Whether a Node is alive is its kubelet's to tell.
-            Kind::Kube(_) => Ok(Sign::default()),
-            Kind::Dir(manager) => {
-                let heard = manager.last_seen(&item.entry.key).await;
-                Ok(Sign { heard: heard.with_context(|| format!("cannot read when the holder of {} was last seen", item.subnets))?, left: None })
-            }
-            Kind::Etcd(manager) => {
-                let time = manager
-                    .lease_time(item.keepalive())
-                    .await
-                    .with_context(|| format!("cannot read the remaining time of the lease of {}", item.subnets))?;
-                let left = time.filter(|_| !item.reserved()).map(|time| time.left);
-                Ok(Sign { heard: time.map(|time| time.last_seen), left })
-            }
-        }
+    pub async fn sign(&self, item: &Item) -> Result<Liveness> {
+        let failed = || match self.asks_a_server() {
+            true => format!("cannot read the remaining time of the lease of {}", item.subnets),
+            false => format!("cannot read when the holder of {} was last seen", item.subnets),
+        };
+        self.0.liveness(&item.entry).await.with_context(failed)
     }
 
     /// The last signs of life of many holders, by key.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Sign>> {
+    pub async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
             let item = item.clone();
@@ -159,50 +115,17 @@ impl Store {
     /// # Errors
     /// The store does not answer.
     pub async fn release(&self, entry: &Entry) -> Result<bool> {
-        let done = match &self.kind {
-            Kind::Etcd(manager) => manager.release(entry).await,
-            Kind::Dir(manager) => manager.release(entry).await,
-            Kind::Kube(tool) => {
-                let item = Item::of(entry.clone());
-                let node = item.as_ref().and_then(Item::node).cloned().with_context(|| format!("{} names no Node", entry.key))?;
-                tool.withdraw(&node.name, &node.instance).await.map(|()| true).map_err(Unanswered)
-            }
-        };
-        done.with_context(|| format!("cannot delete {} below {}", entry.key, self.place))
+        self.0.release(entry).await.with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
-}
 
-impl Store {
     /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed. Returns whether it was written.
     ///
     /// # Errors
     /// The store does not answer, or has no keys of its own.
     pub async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool> {
-        let done = match &self.kind {
-            Kind::Etcd(manager) => manager.reserve(subnets, value, present).await,
-            Kind::Dir(manager) => manager.reserve(subnets, value, present).await,
-            Kind::Kube(_) => bail!("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
-        };
-        done.with_context(|| format!("cannot write {} below {}", wire::render_key(subnets), self.place))
+        let done = self.0.reserve(subnets, value, present).await;
+        done.with_context(|| format!("cannot write {} below {}", wire::render_key(subnets), self.place()))
     }
-}
-
-/// A Node as a key of the other stores, so that it is shown like one. A Node without a usable podCIDR names no subnet.
-fn entry(listed: &Listed) -> Entry {
-    let node = &listed.node;
-    // The uid keeps a Node apart from one that is created again under its name.
-    let id = NodeId { id: node.name.clone(), name: node.name.clone(), instance: node.uid.clone(), ..NodeId::default() };
-    let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
-    let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
-    let key = match &node.subnets {
-        Ok(Some(subnets)) => match &listed.attrs {
-            Err(why) if listed.managed => format!("{}: {subnets}: {why}", node.name),
-            _ => wire::render_key(subnets),
-        },
-        Ok(None) => format!("{}: no podCIDR is assigned", node.name),
-        Err(why) => format!("{}: {why}", node.name),
-    };
-    Entry { key, value: value.into_bytes(), created: node.created, modified: 0, lease: 0 }
 }
 
 /// Runs a command that asks the store.
@@ -275,7 +198,7 @@ mod tests {
                 }
             }
         }
-        let place = |args: &[&str]| open(&parse(args).unwrap().store).unwrap().place().to_owned();
+        let place = |args: &[&str]| open(&parse(args).unwrap().store).unwrap().place();
         assert_eq!(temp_env::with_vars(unset, || place(&["--subnet-dir=/leases"])), "/leases/subnets");
     }
 

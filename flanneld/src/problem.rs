@@ -39,8 +39,8 @@ pub enum DaemonProblem {
     },
     /// Peers do not know what changed here.
     Unpublished {
-        /// What changed, as a sentence.
-        what: String,
+        /// What changed.
+        what: Box<Problem>,
         /// What keeps it from being published.
         trouble: Option<Box<Problem>>,
     },
@@ -188,7 +188,7 @@ impl fmt::Display for DaemonProblem {
                 write!(f, "the lease ends in {} s and could not be renewed: {trouble}", left.as_secs())
             }
             Self::Unpublished { what, trouble: Some(trouble) } => write!(f, "{what}: {trouble}"),
-            Self::Unpublished { what, trouble: None } => f.write_str(what),
+            Self::Unpublished { what, trouble: None } => write!(f, "{what}"),
             Self::BackendNotTaken { found, required, at, .. } => {
                 let found = if found.is_empty() { "(none)".into() } else { printable::value(found) };
                 write!(

@@ -41,8 +41,19 @@ pub struct HostFacts {
     pub underlay: Vec<IpNet>,
     /// Whether several nodes may publish one address (wireguard behind NAT).
     pub shared_address: bool,
-    /// This host's interfaces and the flag to type, for the text of a refusal.
-    pub advice: String,
+    /// The interface that was chosen; none for a tool that chooses none.
+    pub choice: Option<Choice>,
+}
+
+/// The interface that a host chose, and what it could choose instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Its name.
+    pub interface: String,
+    /// Why it was chosen.
+    pub why: String,
+    /// The interfaces of the host, one a line: where another one is the better choice, with the flag to type.
+    pub interfaces: String,
 }
 
 impl Default for HostFacts {
@@ -58,7 +69,7 @@ impl Default for HostFacts {
             via_underlay: Arc::new(|_| false),
             underlay: Vec::new(),
             shared_address: false,
-            advice: String::new(),
+            choice: None,
         }
     }
 }

@@ -1,12 +1,16 @@
 //! The network configuration (net-conf.json): parsed, completed with defaults and validated, once.
 
 use crate::dual::{Dual, Subnets};
-use crate::json::{Object, excerpt, fault};
+use crate::json::{MemberError, Object, excerpt, fault};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+mod error;
+
+pub use error::{AddressFault, ConfigError, NetworkFault, ValueFault};
 
 /// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,20 +42,6 @@ pub struct Pool {
     pub min: IpAddr,
     /// Last subnet.
     pub max: IpAddr,
-}
-
-/// Why a network configuration cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// It is not valid JSON.
-    #[error("the network configuration is not valid JSON: {0}")]
-    Json(String),
-    /// A member has an unusable value.
-    #[error("the network configuration has a bad value: {0}")]
-    Value(String),
-    /// The values contradict each other.
-    #[error("{0}")]
-    Invalid(String),
 }
 
 impl Pool {
@@ -132,21 +122,19 @@ impl NetworkConfig {
     }
 
     fn read(text: &str, pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>, assigned: bool) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| ConfigError::Json(format!("{error}; it begins with {}", excerpt(text))))?;
-        let value = |result: Result<_, String>| result.map_err(ConfigError::Value);
+        let object = Object::parse(text).map_err(|error| ConfigError::Json { fault: error.to_string(), beginning: excerpt(text) })?;
+        let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
         let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
         let nftables = value(object.read::<bool>("EnableNFTables"))?.unwrap_or(false);
         let v4 = if ipv4 { Some(pool(&object, &V4)?) } else { None };
         let v6 = if ipv6 { Some(pool(&object, &V6)?) } else { None };
-        let pools = Dual::from_options(v4, v6).ok_or_else(|| {
-            ConfigError::Invalid("EnableIPv4 and EnableIPv6 are both false: a network needs at least one address family".to_owned())
-        })?;
+        let pools = Dual::from_options(v4, v6).ok_or(ConfigError::NoFamily)?;
         let networks = Dual::from_options(
             v4.and_then(|pool| if let IpNet::V4(net) = pool.network { Some(net) } else { None }),
             v6.and_then(|pool| if let IpNet::V6(net) = pool.network { Some(net) } else { None }),
         )
-        .ok_or_else(|| ConfigError::Invalid("no network is defined".to_owned()))?;
+        .ok_or(ConfigError::NoNetwork)?;
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
         Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
@@ -180,10 +168,10 @@ impl NetworkConfig {
 
 /// A list of networks of either family.
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
-    let texts: Vec<String> = object.read(name).map_err(ConfigError::Value)?.unwrap_or_default();
+    let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
-        let net = IpNet::from_str(text).map_err(|_| ConfigError::Value(format!("{name}: {} is not a network such as 10.0.0.0/8", excerpt(text))))?;
-        Ok(net.trunc())
+        let bad = || ValueFault::NoNetwork { member: name.to_owned(), value: excerpt(text) };
+        Ok(IpNet::from_str(text).map_err(|_| bad())?.trunc())
     };
     texts.iter().map(network).collect()
 }
@@ -197,15 +185,10 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     if raw.get() == "null" {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
-    let inner = Object::parse(raw.get()).map_err(|error| {
-        let fault = fault(&error);
-        ConfigError::Value(format!("error decoding Backend property of config: {fault}; it should be an object such as {{\"Type\":\"vxlan\"}}"))
-    })?;
+    let inner = Object::parse(raw.get()).map_err(|error| ValueFault::Backend(fault(&error)))?;
     // What stands there may hold a key: it is not quoted.
-    let kind = inner.read::<String>("Type").map_err(|_| {
-        ConfigError::Value("error decoding Backend property of config: Type is another type of value than a text such as \"vxlan\"".to_owned())
-    })?;
-    let raw = RawJson::parse(raw.get()).map_err(|error| ConfigError::Json(error.to_string()))?;
+    let kind = inner.read::<String>("Type").map_err(|_| ValueFault::BackendType)?;
+    let raw = RawJson::parse(raw.get()).map_err(|error| ValueFault::Backend(fault(&error)))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
@@ -226,25 +209,19 @@ const V6: Family = Family { network: "IPv6Network", len: "IPv6SubnetLen", min: "
 fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
     let network = network(object, family)?;
     let prefix = network.prefix_len();
-    let invalid = |text: String| Err(ConfigError::Invalid(text));
-    let given: u64 = object.read(family.len).map_err(ConfigError::Value)?.unwrap_or(0);
+    let given: u64 = object.read(family.len)?.unwrap_or(0);
     let len = if given > 0 {
         if given > u64::from(family.width - 2) {
-            return invalid(format!("{} must be less than /{}, not {given}", family.len, family.width - 1));
+            return Err(ConfigError::LenTooLong { member: family.len, limit: family.width - 1, given });
         }
         let len = u8::try_from(given).unwrap_or(u8::MAX);
         if len < prefix + 2 {
-            return invalid(format!(
-                "{} {network}: network must be able to accommodate at least four subnets, so {} must be at least {}, not {given}",
-                family.network,
-                family.len,
-                prefix + 2
-            ));
+            return Err(ConfigError::LenTooShort { network: (family.network, network), member: family.len, least: prefix + 2, given });
         }
         len
     } else {
         if prefix > family.width - 4 {
-            return invalid(format!("{} {network}: network is too small. Minimum useful network prefix is /{}", family.network, family.width - 4));
+            return Err(ConfigError::NetworkTooSmall { network: (family.network, network), longest: family.width - 4 });
         }
         if prefix <= family.usual_len - 2 { family.usual_len } else { prefix + 2 }
     };
@@ -254,48 +231,42 @@ fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
     let min = match bound(object, family, family.min)? {
         None => first + step,
         Some(min) if min < first || min > last => {
-            return invalid(format!("{} is not in the range of the Network {network}: {}", family.min, address(min, network)));
+            return Err(ConfigError::OutOfRange { member: family.min, network, address: address(min, network) });
         }
         Some(min) => min,
     };
     let max = match bound(object, family, family.max)? {
         None => last - (step - 1),
         Some(max) if max < first || max > last => {
-            return invalid(format!("{} is not in the range of the Network {network}: {}", family.max, address(max, network)));
+            return Err(ConfigError::OutOfRange { member: family.max, network, address: address(max, network) });
         }
         Some(max) => max,
     };
     for (name, value) in [(family.min, min), (family.max, max)] {
         if value & (step - 1) != 0 {
-            return invalid(format!("{name} is not on a SubnetLen boundary: {} is not the beginning of a /{len}", address(value, network)));
+            return Err(ConfigError::OffBoundary { member: name, address: address(value, network), len });
         }
     }
     if min > max {
-        return invalid(format!(
-            "{} {} lies behind {} {}: there is no subnet to lease",
-            family.min,
-            address(min, network),
-            family.max,
-            address(max, network)
-        ));
+        return Err(ConfigError::Empty { min: (family.min, address(min, network)), max: (family.max, address(max, network)) });
     }
     Ok(Pool { network, len, min: address(min, network), max: address(max, network) })
 }
 
 fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
-    let missing = || ConfigError::Invalid(format!("please define a correct {} parameter in the flannel config", family.network));
+    let missing = || ConfigError::Missing(family.network);
     let raw = object.get(family.network).ok_or_else(missing)?;
     let text = unquoted(raw.get());
     if text.is_empty() {
         return Err(missing());
     }
-    let bad = |why: &str| ConfigError::Value(format!("{}: invalid CIDR address: {text}: {why}", family.network));
-    let net = IpNet::from_str(&text).map_err(|_| bad("it should look like 10.244.0.0/16 or fd10:244::/48"))?.trunc();
+    let bad = |why| ConfigError::from(ValueFault::Network { member: family.network, value: text.clone(), why });
+    let net = IpNet::from_str(&text).map_err(|_| bad(NetworkFault::Form))?.trunc();
     match net {
         IpNet::V4(_) if family.width == 32 => Ok(net),
         IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
-        IpNet::V4(_) => Err(bad("invalid IPv6 CIDR format, an IPv6 network is needed")),
-        IpNet::V6(_) => Err(bad("invalid IPv4 CIDR format, an IPv4 network is needed")),
+        IpNet::V4(_) => Err(bad(NetworkFault::NotIpv6)),
+        IpNet::V6(_) => Err(bad(NetworkFault::NotIpv4)),
     }
 }
 
@@ -303,7 +274,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else { return Ok(None) };
     let text = unquoted(raw.get());
-    let bad = |why: &str| ConfigError::Value(format!("{name}: {} is {why}", excerpt(&text)));
+    let bad = |why| ConfigError::from(ValueFault::Address { member: name.to_owned(), value: excerpt(&text), why });
     if family.width == 128 && (text == "null" || text == "::") {
         return Ok(None);
     }
@@ -311,9 +282,9 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
         Ok(IpAddr::V4(v4)) if family.width == 32 => Ok((v4 != Ipv4Addr::UNSPECIFIED).then(|| u128::from(v4.to_bits()))),
         Ok(IpAddr::V6(v6)) if family.width == 128 => Ok(Some(v6.to_bits())),
         // Go's parser reads an IPv4-mapped address as the IPv4 address.
-        Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map(|v4| Some(u128::from(v4.to_bits()))).ok_or_else(|| bad("not an IPv4 address")),
-        Ok(IpAddr::V4(_)) => Err(bad("not an IPv6 address")),
-        Err(_) => Err(bad("not an IP address")),
+        Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map(|v4| Some(u128::from(v4.to_bits()))).ok_or_else(|| bad(AddressFault::NotIpv4)),
+        Ok(IpAddr::V4(_)) => Err(bad(AddressFault::NotIpv6)),
+        Err(_) => Err(bad(AddressFault::NoAddress)),
     }
 }
 

@@ -12,12 +12,13 @@ mod worker;
 
 use crate::Subnets;
 use crate::config::NetworkConfig;
-use crate::manager::{Counters, Error};
+use crate::manager::{Counters, Error, Liveness};
 use crate::protocol::drive::Registry;
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::reading;
 use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request, Unanswered};
+use crate::protocol::view::Item;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use changes::Changes;
@@ -28,8 +29,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use trouble::Trouble;
-use worker::{PATIENCE, Silence, Worker};
+use trouble::{LeaseFile, Trouble};
+use worker::{PATIENCE, Worker};
 
 /// How often the directory is read if inotify reports nothing (network file systems).
 const LOOK: Duration = Duration::from_secs(10);
@@ -47,15 +48,6 @@ impl DirManager {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory { root, files, worker: Worker::new(PATIENCE), counters: Arc::default() })
     }
-
-    /// How long ago the holder of a key touched its file; `None` if there is no file.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub async fn last_seen(&self, key: &str) -> Result<Option<Duration>, Unanswered> {
-        let key = key.to_owned();
-        self.store.ask(move |files| files.last_seen(&key)).await
-    }
 }
 
 /// A directory of leases.
@@ -70,23 +62,19 @@ impl Directory {
     /// Runs an operation on the files and records whether the directory is available.
     async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Unanswered> {
         let files = self.files.clone();
-        let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| {
-            Err(Trouble::Away(match silence {
-                Silence::Late => {
-                    format!("the directory of leases {} does not answer within {PATIENCE:?}: its file system hangs", self.root.display())
-                }
-                Silence::Stopped(why) => why,
-            }))
-        });
+        let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)));
         match done {
             Ok(done) => {
                 self.counters.heard();
                 Ok(done)
             }
-            Err(Trouble::Failed(why)) => Err(Unanswered(why.into())),
-            Err(Trouble::Away(why)) => {
-                self.counters.away(&why);
-                Err(Unanswered(why.into()))
+            Err(trouble) => {
+                let is_away = trouble.is_away();
+                let why = Unanswered::from(trouble);
+                if is_away {
+                    self.counters.away(why.0.problem.clone());
+                }
+                Err(why)
             }
         }
     }
@@ -121,8 +109,7 @@ impl Registry for Directory {
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let text = self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&text))
-            .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.join("config").display()).into()))
+        NetworkConfig::parse(&String::from_utf8_lossy(&text)).map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
     /// Always begins with a list of its own, because the inotify watch must be set up first.
@@ -160,13 +147,22 @@ impl KeyStore for Directory {
     fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
+
+    fn place(&self) -> String {
+        self.root.join("subnets").display().to_string()
+    }
+
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+        let key = item.entry.key.clone();
+        Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
+    }
 }
 
 /// The directory as a stream of changes.
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
-    flawed: BTreeMap<String, String>,
+    flawed: BTreeMap<String, LeaseFile>,
     changes: Changes,
     watched: bool,
     listed: Instant,
@@ -248,6 +244,10 @@ impl<'a> Peers<'a> {
 }
 
 /// The subnets of keys whose files cannot be read, if they changed.
-fn unreadable(counters: &Counters, flawed: &BTreeMap<String, String>, is_news: impl Fn(&String, &String) -> bool) -> impl Iterator<Item = Subnets> {
-    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why))
+fn unreadable(
+    counters: &Counters,
+    flawed: &BTreeMap<String, LeaseFile>,
+    is_news: impl Fn(&String, &LeaseFile) -> bool,
+) -> impl Iterator<Item = Subnets> {
+    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why.clone().into()))
 }

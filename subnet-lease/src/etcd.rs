@@ -7,23 +7,28 @@ mod dial;
 mod errors;
 mod options;
 mod tls;
+mod tls_trouble;
+mod trouble;
 pub mod watch;
 
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::manager::{Counters, Error};
+use crate::manager::{Counters, Error, Liveness, Nature};
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::registry::{Notice, Unanswered};
-use crate::reason::{Kind, Reason};
+use crate::protocol::view::Item;
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
+use errors::Kind;
 use futures_util::stream::{self, BoxStream, StreamExt};
 pub use options::EtcdOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use trouble::EtcdTrouble;
 use watch::{Anchor, Broken, Change, Watch};
 
 /// Delay between two attempts to watch; up to twice as long, at random, so that nodes do not retry in unison.
@@ -31,11 +36,11 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 
 /// The state of an etcd lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTime {
+struct LeaseTime {
     /// Time until it expires unless renewed.
-    pub left: Duration,
+    left: Duration,
     /// How long ago it was last granted or renewed.
-    pub last_seen: Duration,
+    last_seen: Duration,
 }
 
 /// Keeps leases in etcd.
@@ -46,51 +51,16 @@ impl EtcdManager {
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }
-
-    /// The state of an etcd lease; `None` if it is gone, or for id 0.
-    ///
-    /// # Errors
-    /// etcd did not answer.
-    pub async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
-        const DEADLINE: Duration = Duration::from_secs(5);
-        if lease == 0 {
-            return Ok(None);
-        }
-        self.store.counters.call("lease-ttl");
-        let connection = self.store.connections.get().await?;
-        let mut client = connection.client.lease_client();
-        let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                let text = format!("etcd at {} did not report the state of a lease: {}", connection.endpoint, errors::words(&error));
-                return Err(Unanswered(Reason::new(errors::kind(&error), text)));
-            }
-            Err(_) => {
-                let text = format!("etcd at {} did not answer within {DEADLINE:?}", connection.endpoint);
-                return Err(Unanswered(Reason::new(Kind::Unreachable, text)));
-            }
-        };
-        let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
-        let (left, granted) = (answer.ttl(), answer.granted_ttl());
-        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
-    }
 }
 
 #[async_trait]
 impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
-        let value = self
-            .get("config")
-            .await
-            .map_err(|Unanswered(why)| if why.kind.has(&Kind::Credentials) { Error::Refused(why.text) } else { Error::Unavailable(why) })?;
-        let Some(value) = value else {
-            return Err(Error::Unavailable(format!(
-                "the network configuration {prefix}/config is not in etcd (v3): put it there with \
-                 `etcdctl put {prefix}/config '{{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}'` (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
-            ).into()));
-        };
-        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::Unavailable(format!("{prefix}/config: {error}").into()))
+        let is_final = |why: &EtcdTrouble| why.has(|kind| kind == Kind::Credentials);
+        let value = self.get("config").await.map_err(|why| if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) })?;
+        let value = value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
+        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::unavailable(EtcdTrouble::Config(prefix.clone(), error)))
     }
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
@@ -161,9 +131,47 @@ impl KeyStore for EtcdRegistry {
         self.connections.renew();
         true
     }
+
+    fn place(&self) -> String {
+        let options = self.connections.options();
+        format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","))
+    }
+
+    fn nature(&self) -> Nature {
+        Nature { asks_a_server: true, ..Nature::default() }
+    }
+
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+        let time = self.lease_time(item.keepalive()).await?;
+        Ok(Liveness { heard: time.map(|time| time.last_seen), left: time.filter(|_| !item.reserved()).map(|time| time.left) })
+    }
 }
 
 impl EtcdRegistry {
+    /// The state of an etcd lease; `None` if it is gone, or for id 0.
+    ///
+    /// # Errors
+    /// etcd did not answer.
+    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
+        const DEADLINE: Duration = Duration::from_secs(5);
+        if lease == 0 {
+            return Ok(None);
+        }
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                return Err(EtcdTrouble::LeaseState(connection.endpoint, (&error).into()).into());
+            }
+            Err(_) => return Err(EtcdTrouble::NoAnswer(connection.endpoint, DEADLINE).into()),
+        };
+        let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
+        let (left, granted) = (answer.ttl(), answer.granted_ttl());
+        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
+    }
+
     /// Waits before the next attempt, but not when this host's addresses change: the attempt may succeed now. Returns the number of the
     /// next attempt.
     async fn pause(&self, attempt: u32) -> u32 {
@@ -194,9 +202,9 @@ impl Peers<'_> {
                 self.watch = None;
                 match broken {
                     Broken::Renewed => self.following.interrupted(None),
-                    Broken::Stream(Unanswered(why)) => {
+                    Broken::Stream(why) => {
                         // A first failed attempt is not reported: the next endpoint may work.
-                        self.following.interrupted(Some(&why).filter(|_| self.attempt > 0));
+                        self.following.interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
                     Broken::History(why) => {

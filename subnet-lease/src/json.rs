@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
+use types::Coded;
 
 /// The members of one JSON object in the order of the text.
 #[derive(Debug, Clone)]
@@ -49,11 +50,15 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// Names the member and what is wrong with it.
-    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, String> {
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, MemberError> {
         match self.get(name) {
             None => Ok(None),
             Some(raw) if raw.get() == "null" => Ok(None),
-            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| format!("{name}: cannot use {}: {error}", excerpt(raw.get()))),
+            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
+                member: name.to_owned(),
+                value: Some(excerpt(raw.get())),
+                fault: error.to_string(),
+            }),
         }
     }
 
@@ -61,14 +66,42 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// It is no list.
-    pub fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, String> {
+    pub fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| format!("{name}: {}", fault(&error))),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError { member: name.to_owned(), value: None, fault: fault(&error) }),
         }
     }
 }
+
+/// A member has a value of another type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberError {
+    /// Its name.
+    pub member: String,
+    /// The beginning of its value, unless that may be a secret.
+    pub value: Option<String>,
+    /// What the JSON parser says.
+    pub fault: String,
+}
+
+impl Coded for MemberError {
+    fn code(&self) -> &'static str {
+        "json-member"
+    }
+}
+
+impl fmt::Display for MemberError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match &self.value {
+            Some(value) => write!(f, "{}: cannot use {value}: {}", self.member, self.fault),
+            None => write!(f, "{}: {}", self.member, self.fault),
+        })
+    }
+}
+
+impl std::error::Error for MemberError {}
 
 /// Whether two member names are one to Go: equal under simple case folding.
 pub fn same_name(a: &str, b: &str) -> bool {
@@ -113,7 +146,7 @@ mod tests {
         assert_eq!(object.read::<u32>("A").unwrap(), Some(3));
         assert_eq!(object.read::<u32>("backend").unwrap(), Some(2));
         assert_eq!(object.read::<u32>("N").unwrap(), None);
-        assert!(object.read::<u32>("huge").unwrap_err().contains("huge"));
+        assert!(object.read::<u32>("huge").unwrap_err().member.contains("huge"));
         assert!(Object::parse("{} x").is_err());
         assert!(Object::parse("null").is_err());
     }

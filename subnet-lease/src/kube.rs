@@ -12,6 +12,7 @@ mod claims;
 mod crowd;
 mod daemon_pods;
 mod failure;
+pub mod fault;
 mod follow;
 mod holders;
 mod lines;
@@ -19,18 +20,21 @@ pub mod node;
 pub mod nodes;
 mod options;
 pub mod patches;
+mod pod_cidr;
 mod publish;
 mod requests;
 mod state;
+mod status;
 mod token;
 mod tool;
+mod trouble;
 mod watching;
 
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, SubnetManager};
-use crate::reason::{Kind, Reason};
+use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, Stopped, SubnetManager};
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use api::Api;
 use assigned::Assigned;
@@ -51,6 +55,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 pub use tool::{Listed, Tool};
+use trouble::{KubeTrouble, NetConfFault};
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
@@ -107,13 +112,10 @@ impl KubeManager {
             Identity::Node(name) => name,
             Identity::Pod { namespace, name } => match requests::node_of_pod(&api, &namespace, &name).await {
                 Ok(Some(node)) => node,
-                Ok(None) => return Err(Error::Unavailable(format!("node name not present in pod spec '{namespace}/{name}'").into())),
-                Err(failure) => {
-                    let text = format!("error retrieving pod spec for '{namespace}/{name}': {}; or set NODE_NAME", failure.reason);
-                    return Err(Error::Unavailable(Reason::new(failure.reason.kind, text)));
-                }
+                Ok(None) => return Err(Error::unavailable(KubeTrouble::PodWithoutNode { namespace, name })),
+                Err(failure) => return Err(Error::unavailable(KubeTrouble::Pod { namespace, name, why: Box::new(failure.trouble) })),
             },
-            Identity::Nobody => return Err(Error::Refused("no Node to serve".to_owned())),
+            Identity::Nobody => return Err(Error::refused(KubeTrouble::Nobody)),
         };
         let (own_out, own) = watch::channel(OwnState::default());
         let infos = watch::Sender::new(0);
@@ -179,25 +181,21 @@ impl KubeManager {
         let known = |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
         let state = match tokio::time::timeout(PATIENCE, own.wait_for(known)).await {
             Ok(Ok(state)) => state.clone(),
-            _ => return Err(Reason::new(Kind::Unreachable, "the Kubernetes API has not answered yet".to_owned())),
+            _ => return Err(KubeTrouble::NotAnswered.into()),
         };
         match (state.own, state.trouble) {
             (Own::Present(node), _) => Ok(node),
-            (Own::Absent, _) => Err(self.no_node()),
+            (Own::Absent, _) => Err(self.no_node().into()),
             (Own::Unknown, Some(why)) => Err(why),
-            (Own::Unknown, None) => Err("the Kubernetes API has not answered yet".into()),
+            (Own::Unknown, None) => Err(KubeTrouble::NotAnswered.into()),
         }
     }
 
     /// Why there is no Node, with the name that is nearly the same.
-    fn no_node(&self) -> Reason {
+    fn no_node(&self) -> KubeTrouble {
         let name = &self.name;
         let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
-        let text = match similar {
-            Some(other) => format!("there is no Node {name}, but one named {other}: set NODE_NAME to it (in the pod, from spec.nodeName)"),
-            None => format!("there is no Node {name}: waiting for its kubelet to register it (NODE_NAME, or the pod's spec.nodeName, says {name})"),
-        };
-        Reason::new(Kind::Said("no Node".to_owned()), text)
+        KubeTrouble::NoNode(name.clone(), similar)
     }
 
     /// The complete list of Nodes, where it is needed.
@@ -216,11 +214,11 @@ impl KubeManager {
                     return Err(why);
                 }
                 if changes.changed().await.is_err() {
-                    return Err("following the Nodes ended".into());
+                    return Err(Stopped::Nodes.into());
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, listed).await.unwrap_or_else(|_| Err("the Kubernetes API has not listed all Nodes yet".into()))
+        tokio::time::timeout(PATIENCE, listed).await.unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
     }
 
     /// The subnets that are this node's, with its Node.
@@ -231,8 +229,8 @@ impl KubeManager {
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
-                self.tell_once(&node, EventReason::PodCidr, &why);
-                Err(Reason::new(Kind::Said(why.clone()), why))
+                self.tell_once(&node, EventReason::PodCidr, &why.to_string());
+                Err(why.into())
             }
         }
     }
@@ -261,18 +259,14 @@ impl KubeManager {
         let mut ignored = Vec::new();
         for typo in annotations::typos(&node.annotations) {
             let key = self.api.options().prefix.key(typo.name);
-            let text = format!(
-                "the annotation {key} of Node {name} is {}, which is no {} address: correct it (kubectl annotate node {name} --overwrite {key}=ADDRESS) \
-                 or remove it (kubectl annotate node {name} {key}-)",
-                crate::json::excerpt(&typo.value),
-                typo.family,
-            );
-            self.tell_once(node, EventReason::Interface, &text);
+            let value = crate::json::excerpt(&typo.value);
+            let trouble = KubeTrouble::Typo { node: name.clone(), key, value, family: typo.family };
+            self.tell_once(node, EventReason::Interface, &trouble.to_string());
             if typo.names_interface {
                 // Whoever waits for this node logs why.
-                return Err(Reason::new(Kind::Said(text.clone()), text));
+                return Err(trouble.into());
             }
-            ignored.push(text);
+            ignored.push(trouble.to_string());
         }
         let ignored = ignored.join("; ");
         let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,22 +291,14 @@ impl KubeManager {
 impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
-        let missing = |why: &str| {
-            let text = format!(
-                "failed to read net conf: {}: {why}; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
-                 (another path: --net-config-path)",
-                path.display()
-            );
-            Error::Unavailable(Reason::new(Kind::Said("net conf".to_owned()), text))
-        };
-        let text = tokio::fs::read(path).await.map_err(|error| missing(&error.to_string()))?;
+        let missing = |why| Error::unavailable(KubeTrouble::NetConf(path.clone(), why));
+        let text = tokio::fs::read(path).await.map_err(|error| missing(NetConfFault::System(error.to_string())))?;
         const LIMIT: usize = 64 << 10;
         if text.len() > LIMIT {
-            return Err(missing(&format!("it has more than {LIMIT} bytes")));
+            return Err(missing(NetConfFault::TooLong(LIMIT)));
         }
         let text = String::from_utf8_lossy(&text).into_owned();
-        let config = NetworkConfig::parse_assigned(&text)
-            .map_err(|error| Error::Unavailable(format!("error parsing subnet config: {}: {error}", path.display()).into()))?;
+        let config = NetworkConfig::parse_assigned(&text).map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))?;
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         self.follow(&config);
         Ok(config)
@@ -337,7 +323,7 @@ impl SubnetManager for KubeManager {
     }
 
     async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
-        Some(daemon_pods::list(&self.api, namespace, &self.name).await)
+        Some(daemon_pods::list(&self.api, namespace, &self.name).await.map_err(Reason::from))
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
@@ -352,7 +338,7 @@ impl SubnetManager for KubeManager {
         let Own::Present(node) = self.own.borrow().own.clone() else { return };
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         if let Err(failure) = publisher.withdraw(&node, local).await {
-            tracing::debug!("cannot withdraw this node's former address: {}", failure.reason);
+            tracing::debug!("cannot withdraw this node's former address: {}", failure.trouble);
         }
     }
 
@@ -383,7 +369,7 @@ impl SubnetManager for KubeManager {
                     Err(failure) => {
                         failures += 1;
                         let pause = publish::RETRY.after(failures - 1).mul_f64(1.0 + rand::random::<f64>());
-                        (failure.reason, Some(pause.max(failure.retry_after.unwrap_or_default())))
+                        (failure.trouble.into(), Some(pause.max(failure.retry_after.unwrap_or_default())))
                     }
                 },
                 Err(why) => (why, None),
@@ -411,7 +397,7 @@ impl SubnetManager for KubeManager {
 
     async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
         let acquired = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(lease) = acquired else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let Some(lease) = acquired else { return Lost::Taken(Stopped::NoLease.into()) };
         let holding = Holding {
             api: &self.api,
             name: &self.name,

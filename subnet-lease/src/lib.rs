@@ -20,7 +20,11 @@ pub mod admission;
 #[cfg(feature = "managers")]
 pub mod claim;
 #[cfg(feature = "managers")]
+pub mod entry;
+#[cfg(feature = "managers")]
 pub mod feed;
+#[cfg(any(feature = "etcd", feature = "kube"))]
+mod foreign;
 #[cfg(feature = "managers")]
 pub mod hold_down;
 #[cfg(feature = "managers")]

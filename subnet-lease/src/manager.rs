@@ -1,18 +1,21 @@
 //! The interface of every store: a few methods, which each manager implements in full.
 
-pub use crate::claim::{Claim, HostFacts};
+pub use crate::claim::{Choice, Claim, HostFacts};
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
+use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};
-use crate::reason::Reason;
+use crate::reason::{Lasting, Reason};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use types::{Coded, Problem};
 
 /// The state of a held lease, published whenever it changes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -37,7 +40,7 @@ pub struct Untold {
     /// Since when (boot-time clock).
     pub since: Duration,
     /// What the peers do not know.
-    pub what: String,
+    pub what: Problem,
 }
 
 /// What a node tells the store while it holds its lease.
@@ -50,28 +53,118 @@ pub struct NodeState {
 }
 
 /// Why holding a lease ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The subnet belongs to another node, or is gone for good: the daemon has to start over.
-    #[error("{0}")]
-    Taken(String),
+    Taken(Problem),
     /// Another instance of this node holds the lease: this one has to stop.
-    #[error("{0}")]
-    Displaced(String),
+    Displaced(Problem),
     /// The store gave this node another subnet, or took it away: the network has to be restarted.
-    #[error("{0}")]
-    Moved(String),
+    Moved(Problem),
 }
 
+impl Lost {
+    /// What happened.
+    pub fn problem(&self) -> &Problem {
+        match self {
+            Lost::Taken(problem) | Lost::Displaced(problem) | Lost::Moved(problem) => problem,
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.problem().fmt(f)
+    }
+}
+
+/// A task on which holding a lease depends has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// No lease was acquired.
+    NoLease,
+    /// The watch of this node's lease.
+    Watch,
+    /// The source of what is published.
+    Publication,
+    /// Following this node's Node.
+    OwnNode,
+    /// Following the Nodes.
+    Nodes,
+}
+
+impl Coded for Stopped {
+    fn code(&self) -> &'static str {
+        match self {
+            Stopped::NoLease => "no-lease-acquired",
+            Stopped::Watch => "lease-watch-ended",
+            Stopped::Publication => "publication-ended",
+            Stopped::OwnNode => "own-node-watch-ended",
+            Stopped::Nodes => "nodes-watch-ended",
+        }
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| {
+            f.write_str(match self {
+                Stopped::NoLease => "no lease was acquired",
+                Stopped::Watch => "the watch of this node's lease ended",
+                Stopped::Publication => "publication ended",
+                Stopped::OwnNode => "following this node's Node ended",
+                Stopped::Nodes => "following the Nodes ended",
+            })
+        })
+    }
+}
+
+impl Lasting for Stopped {}
+
 /// Why a manager cannot do what it is asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// A retry may succeed: the store does not answer, or the configuration is missing or unreadable.
-    #[error("{0}")]
     Unavailable(Reason),
     /// A retry cannot succeed.
-    #[error("{0}")]
-    Refused(String),
+    Refused(Problem),
+}
+
+impl Error {
+    /// A retry may succeed.
+    pub fn unavailable(why: impl Into<Reason>) -> Self {
+        Error::Unavailable(why.into())
+    }
+
+    /// A retry cannot succeed.
+    pub fn refused(why: impl Into<Problem>) -> Self {
+        Error::Refused(why.into())
+    }
+
+    /// What is wrong.
+    pub fn problem(&self) -> &Problem {
+        match self {
+            Error::Unavailable(reason) => &reason.problem,
+            Error::Refused(problem) => problem,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.problem().fmt(f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unavailable(reason) => reason.problem,
+            Error::Refused(problem) => problem,
+        }
+    }
 }
 
 /// What a store that knows its nodes says of this one, before the node asks for its lease.
@@ -197,13 +290,73 @@ pub trait SubnetManager: Send + Sync {
     }
 }
 
+/// When a holder was last seen, and when its lease ends unless it is renewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Liveness {
+    /// How long ago the holder was last seen; `None` where that cannot be told.
+    pub heard: Option<Duration>,
+    /// Time until the lease ends; `None` where it does not.
+    pub left: Option<Duration>,
+}
+
+/// In what a store differs for an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nature {
+    /// Whether leases end with the Nodes that they are written on. Then nothing can be reserved.
+    pub of_nodes: bool,
+    /// Whether each question about a holder takes a request to a server.
+    pub asks_a_server: bool,
+}
+
+/// A store as an operator's tools use it, who serve no node.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// Where the leases are: `the Nodes of Kubernetes`.
+    fn place(&self) -> String;
+
+    /// In what it differs from other stores.
+    fn nature(&self) -> Nature {
+        Nature::default()
+    }
+
+    /// The network configuration.
+    ///
+    /// # Errors
+    /// It is missing, unreadable or invalid.
+    async fn config(&self) -> Result<NetworkConfig, Error>;
+
+    /// All leases as they are now.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn list(&self) -> Result<Listing, Reason>;
+
+    /// The last sign of life of a holder.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
+
+    /// Takes a lease away, unless it changed since it was listed; whether it did.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
+
+    /// Writes a lease that never ends: a new one, or in the place of `present` unless that has changed since it was listed; whether it did.
+    ///
+    /// # Errors
+    /// The store does not answer, or its leases cannot be reserved.
+    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason>;
+}
+
 /// What a manager counts.
 #[derive(Debug, Default)]
 pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
-    unreadable: std::sync::Mutex<BTreeMap<String, String>>,
-    away: std::sync::Mutex<Option<String>>,
-    unfollowed: std::sync::Mutex<Option<String>>,
+    unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
+    away: std::sync::Mutex<Option<Problem>>,
+    unfollowed: std::sync::Mutex<Option<Problem>>,
     /// Boot time in milliseconds; 0 before the first answer.
     heard: std::sync::atomic::AtomicU64,
 }
@@ -232,9 +385,9 @@ impl Counters {
     }
 
     /// Notes that the store is unavailable, and why. A single lost answer does not count.
-    pub fn away(&self, why: &str) {
+    pub fn away(&self, why: Problem) {
         if let Ok(mut away) = self.away.lock() {
-            *away = Some(why.to_owned());
+            *away = Some(why);
         }
     }
 
@@ -246,30 +399,31 @@ impl Counters {
     }
 
     /// Why the store is unavailable; none while it is available or its state is unknown.
-    pub fn why_away(&self) -> Option<String> {
+    pub fn why_away(&self) -> Option<Problem> {
         self.away.lock().ok().and_then(|away| away.clone())
     }
 
     /// Notes why the leases cannot be followed, or that they are.
-    pub fn following(&self, trouble: Option<&str>) {
+    pub fn following(&self, trouble: Option<Problem>) {
         if let Ok(mut unfollowed) = self.unfollowed.lock() {
-            *unfollowed = trouble.map(str::to_owned);
+            *unfollowed = trouble;
         }
     }
 
     /// Why the leases cannot be followed, as far as it is known; the store may be available all the same.
-    pub fn why_not_followed(&self) -> Option<String> {
+    pub fn why_not_followed(&self) -> Option<Problem> {
         self.unfollowed.lock().ok().and_then(|unfollowed| unfollowed.clone())
     }
 
     /// Notes that a key cannot be read; true if that is new, or the reason is.
-    pub fn unreadable(&self, key: &str, reason: &str) -> bool {
+    pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else { return false };
-        if known.get(key).is_some_and(|known| known == reason) || (known.len() >= KEPT && !known.contains_key(key)) {
+        if known.get(key).is_some_and(|known| *known == reason) || (known.len() >= KEPT && !known.contains_key(key)) {
             return false;
         }
-        known.insert(key.to_owned(), reason.to_owned()).is_none_or(|old| old != reason)
+        known.insert(key.to_owned(), reason);
+        true
     }
 
     /// Forgets a key that can be read again or is gone.
@@ -287,7 +441,7 @@ impl Counters {
     }
 
     /// Keys that cannot be read, with the reason.
-    pub fn unreadable_keys(&self) -> Vec<(String, String)> {
+    pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
         self.unreadable.lock().map(|known| known.iter().map(|(key, why)| (key.clone(), why.clone())).collect()).unwrap_or_default()
     }
 }

@@ -14,6 +14,8 @@ pub mod drive;
 pub(crate) mod following;
 pub mod hold;
 pub mod keys;
+pub mod news;
+pub mod problem;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod reading;
 pub mod registry;
@@ -21,4 +23,3 @@ mod settle;
 pub mod tenure;
 pub mod verdict;
 pub mod view;
-pub mod words;

@@ -9,8 +9,9 @@ use crate::json::{Object, fault, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
-use std::fmt::Write;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use types::Coded;
 
 /// Values longer than this are unreadable.
 pub const VALUE_LIMIT: usize = 64 * 1024;
@@ -96,29 +97,68 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
+/// Why a lease's value cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueError {
+    /// It has so many bytes.
+    TooLong(usize),
+    /// It is no JSON object, as the parser says.
+    NoObject(String),
+    /// The IPv4 address is none.
+    PublicIp,
+    /// The IPv6 address is none.
+    PublicIpv6,
+    /// The backend's type is no text.
+    BackendType,
+}
+
+impl Coded for ValueError {
+    fn code(&self) -> &'static str {
+        match self {
+            ValueError::TooLong(_) => "lease-value-too-long",
+            ValueError::NoObject(_) => "lease-value-no-object",
+            ValueError::PublicIp => "lease-value-public-ip",
+            ValueError::PublicIpv6 => "lease-value-public-ipv6",
+            ValueError::BackendType => "lease-value-backend-type",
+        }
+    }
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            ValueError::TooLong(bytes) => write!(f, "the value has {bytes} bytes, more than {VALUE_LIMIT}"),
+            ValueError::NoObject(fault) => write!(f, "the value is not a JSON object: {fault}"),
+            ValueError::PublicIp => f.write_str("PublicIP is not an IPv4 address"),
+            ValueError::PublicIpv6 => f.write_str("PublicIPv6 is not an IPv6 address"),
+            ValueError::BackendType => f.write_str("BackendType is not a string"),
+        })
+    }
+}
+
 /// Reads a value as Go flannel does, with NodeID and whatever else is in it.
 ///
 /// # Errors
 /// Says what cannot be read without quoting the value, since the text goes into every node's log. The caller knows the key.
-pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, String> {
+pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
-        return Err(format!("the value has {} bytes, more than {VALUE_LIMIT}", value.len()));
+        return Err(ValueError::TooLong(value.len()));
     }
     let text = String::from_utf8_lossy(value);
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object = Object::parse(&text).map_err(|error| format!("the value is not a JSON object: {}", fault(&error)))?;
+    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(fault(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
-        Some(raw) => Some(v4_address(raw.get()).ok_or("PublicIP is not an IPv4 address")?),
+        Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),
     };
     let public_ipv6 = match object.get("PublicIPv6") {
         None => None,
         Some(raw) if raw.get() == "null" => None,
-        Some(raw) => Some(v6_address(raw.get()).ok_or("PublicIPv6 is not an IPv6 address")?),
+        Some(raw) => Some(v6_address(raw.get()).ok_or(ValueError::PublicIpv6)?),
     };
-    let backend = object.read::<String>("BackendType").map_err(|_| "BackendType is not a string")?.unwrap_or_default();
+    let backend = object.read::<String>("BackendType").map_err(|_| ValueError::BackendType)?.unwrap_or_default();
     let data = raw_member(&object, "BackendData");
     let v6_data = raw_member(&object, "BackendV6Data");
     let node = object.get("NodeID").and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok()).map(NodeId::from);
@@ -312,6 +352,6 @@ mod tests {
         ] {
             assert!(parse_value(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(parse_value(&vec![b' '; VALUE_LIMIT + 1]).unwrap_err().contains("bytes"));
+        assert!(parse_value(&vec![b' '; VALUE_LIMIT + 1]).unwrap_err().to_string().contains("bytes"));
     }
 }

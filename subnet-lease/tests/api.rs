@@ -372,7 +372,7 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
             std::fs::write(&bed.options.net_conf, text).unwrap();
         }
         let config = Tool::new(bed.options.clone()).config().await;
-        config.map(|config| config.networks.to_string()).map_err(|why| why.text)
+        config.map(|config| config.networks.to_string()).map_err(|why| why.to_string())
     };
     assert_eq!(config(Some(vec![map("net", "10.2.0.0/16")]), None).await.as_deref(), Ok("10.2.0.0/16"));
     assert_eq!(config(Some(vec![map("a", "10.2.0.0/16"), map("b", "10.2.0.0/16")]), None).await.as_deref(), Ok("10.2.0.0/16"));
@@ -389,6 +389,7 @@ async fn proxy_of_the_kubeconfig_ends_the_start_with_the_remedy() {
     let bed = Bed::with_user(&server, "{}", r#","proxy-url":"http://user:s3cret@192.0.2.9:3128""#);
     match bed.open().await.err() {
         Some(Error::Refused(said)) => {
+            let said = said.to_string();
             assert!(
                 said.contains("proxy-url") && said.contains("kubeconfig") && said.contains("--kube-api-url") && !said.contains("s3cret"),
                 "{said}"

@@ -24,7 +24,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = |why: String| format!("error decoding UDP backend config: {why}");
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
-        let port = object.read::<i64>("Port").map_err(bad)?.unwrap_or(0);
+        let port = object.read::<i64>("Port").map_err(|why| bad(why.to_string()))?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it must be between 1 and 65535")))?;
         Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
     }

@@ -8,7 +8,7 @@ use subnet_lease::json::Object;
 /// # Errors
 /// The key and the remedy.
 pub fn checks(object: &Object) -> Result<Checks, String> {
-    match object.read::<String>("Checks")?.unwrap_or_default().to_ascii_lowercase().as_str() {
+    match object.read::<String>("Checks").map_err(|why| why.to_string())?.unwrap_or_default().to_ascii_lowercase().as_str() {
         "" | "cluster" => Ok(Checks::Cluster),
         "strict" => Ok(Checks::Strict),
         "off" => Ok(Checks::Off),

@@ -54,11 +54,11 @@ impl Config {
         let bad = |why: String| format!("error decoding VXLAN backend config: {why}");
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
         let number = |name: &str, most: u32| -> Result<u32, String> {
-            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(0);
+            let value = object.read::<i64>(name).map_err(|why| bad(why.to_string()))?.unwrap_or(0);
             u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(format!("{name} is {value}: it must be between 0 and {most}")))
         };
-        let switch = |name: &str| object.read::<bool>(name).map_err(bad).map(Option::unwrap_or_default);
-        let vni = if object.read::<i64>("VNI").map_err(bad)?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
+        let switch = |name: &str| object.read::<bool>(name).map_err(|why| bad(why.to_string())).map(Option::unwrap_or_default);
+        let vni = if object.read::<i64>("VNI").map_err(|why| bad(why.to_string()))?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
         let port = number("Port", 65535)?;
         let mtu = number("MTU", 65535)?;
         let least = if networks.v6().is_some() { 1280 + OVERHEAD_V6 } else { 68 + OVERHEAD_V4 };
@@ -67,13 +67,14 @@ impl Config {
                 "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
             )));
         }
-        let checksum_offload = match object.read::<String>("ChecksumOffload").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
-            "" | "auto" => None,
-            "on" => Some(true),
-            "off" => Some(false),
-            other => return Err(bad(format!("ChecksumOffload is {other:?}: it must be \"auto\", \"on\" or \"off\""))),
-        };
-        let mode = match object.read::<String>("Mode").map_err(bad)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+        let checksum_offload =
+            match object.read::<String>("ChecksumOffload").map_err(|why| bad(why.to_string()))?.unwrap_or_default().to_ascii_lowercase().as_str() {
+                "" | "auto" => None,
+                "on" => Some(true),
+                "off" => Some(false),
+                other => return Err(bad(format!("ChecksumOffload is {other:?}: it must be \"auto\", \"on\" or \"off\""))),
+            };
+        let mode = match object.read::<String>("Mode").map_err(|why| bad(why.to_string()))?.unwrap_or_default().to_ascii_lowercase().as_str() {
             "" | "kernel" => Mode::Kernel,
             "userspace" => Mode::Userspace,
             "auto" => Mode::Auto,

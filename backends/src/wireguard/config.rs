@@ -71,11 +71,11 @@ impl Config {
         let bad = |why: String| format!("error decoding WireGuard backend config: {why}");
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
         let number = |name: &str, default: i64, least: u16| -> Result<u16, String> {
-            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(default);
+            let value = object.read::<i64>(name).map_err(|why| bad(why.to_string()))?.unwrap_or(default);
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);
             fits.ok_or_else(|| bad(format!("{name} is {value}: it must be between {least} and 65535")))
         };
-        let word = |name: &str| object.read::<String>(name).map_err(bad).map(Option::unwrap_or_default);
+        let word = |name: &str| object.read::<String>(name).map_err(|why| bad(why.to_string())).map(Option::unwrap_or_default);
         let mode = match word("Mode")?.as_str() {
             "" | "separate" => Mode::Separate,
             "auto" => Mode::Auto,

@@ -24,13 +24,13 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
                 Err(why) => {
                     let named = if value.text.contains(['@', '?']) { "a value".to_owned() } else { format!("{text:?}") };
                     let why = format!("{named} is not the address of an API server: {why}; write it like https://10.0.0.1:6443");
-                    reader.wrong(value.mistake(why));
+                    reader.wrong(value.mistake(why.to_string()));
                 }
             }
         }
     }
     let prefix = kube_annotation_prefix.last().and_then(|value| {
-        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why)))).ok()
+        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why.to_string())))).ok()
     })?;
     Some(KubeOptions {
         urls,

@@ -157,7 +157,7 @@ impl Describer {
         }
         if let Some(store) = &mut node.store {
             let counters = self.health.store();
-            store.trouble = counters.as_ref().and_then(|counters| counters.why_away());
+            store.trouble = counters.as_ref().and_then(|counters| counters.why_away()).map(|why| why.text);
             store.heard = counters.and_then(|counters| counters.last_heard()).and_then(wall_clock);
         }
         node

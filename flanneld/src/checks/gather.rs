@@ -162,9 +162,8 @@ fn away(serving: Option<&Serving>) -> Option<Problem> {
     if boot_time().saturating_sub(since) < RECONNECT {
         return None;
     }
-    let trouble = || serving.held.borrow().trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string()));
-    let unfollowed = serving.counters.why_not_followed().map(Problem::in_words);
-    Some(unfollowed.or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
+    let trouble = || serving.held.borrow().trouble.clone().map(Problem::from);
+    Some(serving.counters.why_not_followed().or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
 }
 
 /// What is not as wanted in the kernel, with its errors.
@@ -252,7 +251,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     Leases {
         own: Fact::Known(Own {
             ends_in: left.map(|left| left.as_secs()),
-            trouble: held.trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string())),
+            trouble: held.trouble.clone().map(Problem::from),
             within_margin: left.is_some_and(|left| left < serving.margin),
         }),
         vtep: Fact::of(vtep),

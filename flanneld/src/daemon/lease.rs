@@ -45,7 +45,7 @@ impl Daemon {
         let held = watch::channel(Held::default());
         let lease = {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
-            manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::said)?
+            manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
         self.health.clear(Condition::Lease);
         if let Some(judged) = info.as_ref().and_then(|info| info.subnets).filter(|judged| has_others(&lease.subnets, judged)) {
@@ -126,12 +126,7 @@ impl Daemon {
             underlay: attrs::underlay_networks(config, underlay),
             shared_address: backend.shares_address(),
             is_own: backend.is_own(),
-            advice: format!(
-                "This node chose {}: {}. Its interfaces:\n{}Start it with --iface=NAME of the one that reaches the other nodes.",
-                underlay.name,
-                found.chosen.why,
-                found.advice()
-            ),
+            choice: Some(subnet_lease::claim::Choice { interface: underlay.name.clone(), why: found.chosen.why.clone(), interfaces: found.advice() }),
         };
         Claim { node, public: underlay.public, host }
     }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::{Error, NodeInfo, SubnetManager};
-use subnet_lease::reason::{Kind, Told};
+use subnet_lease::reason::Told;
 use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
-use types::Problem;
+use types::Detail;
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
@@ -45,13 +45,13 @@ impl Daemon {
                     self.health.clear(Condition::Store);
                     return Ok((config, info));
                 }
-                Err(Error::Refused(text)) => return Err(End::said(text)),
+                Err(Error::Refused(why)) => return Err(End::failed(why)),
                 Err(Error::Unavailable(why)) => {
-                    let (is, is_not) = match why.kind {
-                        Kind::Said(_) => (Condition::Lease, Condition::Store),
-                        _ => (Condition::Store, Condition::Lease),
+                    let (is, is_not) = match why.problem.detail {
+                        Detail::Store { .. } | Detail::Forbidden { .. } => (Condition::Store, Condition::Lease),
+                        _ => (Condition::Lease, Condition::Store),
                     };
-                    self.health.fail(is, Problem::in_words(why.to_string()));
+                    self.health.fail(is, why.problem.clone());
                     self.health.clear(is_not);
                     if told.news(Some(&why)) {
                         warn!("waiting: {why}");

@@ -33,7 +33,7 @@ fn place(store: &Store) -> (ConfigPlace, String) {
         }
         Store::Kube(kube) => {
             let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
-            (ConfigPlace::File(kube.net_conf.clone()), at)
+            (ConfigPlace::Mounted(kube.net_conf.clone()), at)
         }
     }
 }

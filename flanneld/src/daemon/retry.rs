@@ -9,7 +9,6 @@ use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::Error;
 use subnet_lease::reason::Told;
 use tracing::warn;
-use types::Problem;
 
 /// Delay between attempts while the store does not answer.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -42,9 +41,9 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
                 health.clear(condition);
                 return Ok(answer);
             }
-            Err(Error::Refused(text)) => return Err(End::said(text)),
+            Err(Error::Refused(why)) => return Err(End::failed(why)),
             Err(Error::Unavailable(why)) => {
-                health.fail(condition, Problem::in_words(why.to_string()));
+                health.fail(condition, why.problem.clone());
                 if told.news(Some(&why)) {
                     warn!("waiting: {why}");
                     systemd::status(&format!("waiting: {why}"));

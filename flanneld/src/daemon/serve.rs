@@ -254,15 +254,15 @@ impl Daemon {
                 biased;
                 () = stop.cancelled() => Ok(()),
                 lost = manager.hold(&claim, &config, state, held.0) => Err(match lost {
-                    Lost::Taken(text) => {
-                        health.lost(Problem::in_words(&text));
-                        End::LeaseLost(Box::new(Problem::in_words(text)))
+                    Lost::Taken(why) => {
+                        health.lost(why.clone());
+                        End::LeaseLost(Box::new(why))
                     }
-                    Lost::Displaced(text) => {
-                        health.lost(Problem::in_words(&text));
-                        End::said(text)
+                    Lost::Displaced(why) => {
+                        health.lost(why.clone());
+                        End::failed(why)
                     }
-                    Lost::Moved(text) => End::moved(Problem::in_words(text)),
+                    Lost::Moved(why) => End::moved(why),
                 }),
             }
         });

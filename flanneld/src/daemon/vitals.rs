@@ -104,7 +104,7 @@ impl Vitals {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition(Condition::Store, self.manager.counters().why_away().map(Problem::in_words));
+            self.health.condition(Condition::Store, self.manager.counters().why_away());
             let held = self.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -134,14 +134,14 @@ impl Vitals {
     }
 
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<Problem> {
-        let trouble = held.trouble.as_ref().map(|trouble| Problem::in_words(trouble.to_string()));
+        let trouble = held.trouble.clone().map(Problem::from);
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.margin) {
             return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
         if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNPUBLISHED) {
-            return Some(DaemonProblem::Unpublished { what: untold.what.clone(), trouble: trouble.map(Box::new) }.into());
+            return Some(DaemonProblem::Unpublished { what: Box::new(untold.what.clone()), trouble: trouble.map(Box::new) }.into());
         }
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
@@ -187,7 +187,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             {
                 warn!("waiting for a lease: {why}");
             }
-            health.condition(Condition::Lease, trouble.map(|trouble| Problem::in_words(trouble.to_string())));
+            health.condition(Condition::Lease, trouble.map(Problem::from));
         }
     }))
 }

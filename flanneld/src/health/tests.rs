@@ -101,7 +101,7 @@ async fn answers() {
         let counters = Counters::default();
         counters.call("txn");
         counters.call("txn");
-        counters.unreadable("10.5.1.0-24", "no JSON");
+        counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
         figures.store = Some(Arc::new(counters));
         figures.lease_ends = Some(boot_time() + Duration::from_secs(86_400));
     });

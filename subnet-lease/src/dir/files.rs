@@ -2,7 +2,7 @@
 
 use super::changes::Watch;
 use super::root::{Root, foreign, regular};
-use super::trouble::{Trouble, words};
+use super::trouble::{Act, LeaseFile, Trouble};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::wire::{self, VALUE_LIMIT};
 use nix::dir::Dir;
@@ -38,7 +38,7 @@ pub struct Whole {
     /// The keys. Those without a readable file have an empty value: they still occupy their subnets.
     pub listing: Listing,
     /// The keys whose files cannot be read, with the reason.
-    pub flawed: BTreeMap<String, String>,
+    pub flawed: BTreeMap<String, LeaseFile>,
     /// Whether inotify reports changes.
     pub watched: bool,
 }
@@ -56,11 +56,8 @@ impl Files {
     pub fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
-            ErrorKind::NotFound => Trouble::Failed(format!(
-                "the network configuration {} does not exist: create it, e.g. {{\"Network\":\"10.244.0.0/16\",\"Backend\":{{\"Type\":\"vxlan\"}}}}",
-                path.display()
-            )),
-            _ => Trouble::Failed(format!("cannot read the network configuration {}: {}", path.display(), words(error))),
+            ErrorKind::NotFound => Trouble::NoConfig(path.clone()),
+            _ => Trouble::ConfigUnread(path.clone(), error.into()),
         };
         if !self.root.path().exists() {
             return Err(failed(&ErrorKind::NotFound.into()));
@@ -90,7 +87,7 @@ impl Files {
     }
 
     fn whole(&self, folder: &OwnedFd) -> Result<Whole, Trouble> {
-        let unreadable = |error: Errno| Trouble::Away(format!("cannot read the directory {}: {error}", self.path("").display()));
+        let unreadable = |error: Errno| Trouble::SubnetsUnlisted(self.path(""), error.into());
         let mut whole = Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
         let mut names = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).map_err(unreadable)?;
         for name in names.iter() {
@@ -132,7 +129,7 @@ impl Files {
     /// Touches the file to show that the holder is alive. Returns false if the file is gone or not a regular file.
     pub fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else { return Ok(false) };
-        let failed = |error: &std::io::Error| Trouble::failed("touch", &self.path(key), error);
+        let failed = |error: &std::io::Error| Trouble::failed(Act::Touch, &self.path(key), error);
         match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
             Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error)),
             Err(error) if error.kind() == ErrorKind::NotFound || foreign(&error) => Ok(false),
@@ -162,12 +159,12 @@ impl Files {
         for write in write {
             match write {
                 Write::Put { key, value, .. } => {
-                    put(&folder, key, value).map_err(|error| Trouble::failed("write", &self.path(key), &error))?;
+                    put(&folder, key, value).map_err(|error| Trouble::failed(Act::Write, &self.path(key), &error))?;
                     revision = mark(value.as_bytes());
                 }
                 Write::Delete { key } => match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => {}
-                    Err(error) => return Err(Trouble::failed("delete", &self.path(key), &error.into())),
+                    Err(error) => return Err(Trouble::failed(Act::Delete, &self.path(key), &error.into())),
                 },
             }
         }
@@ -178,7 +175,7 @@ impl Files {
 
     fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
         let path = self.path(LOCK);
-        let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT).map_err(|error| Trouble::failed("open", &path, &error))?;
+        let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT).map_err(|error| Trouble::failed(Act::Open, &path, &error))?;
         // Who can read the file can lock it. A file of another owner is that one's choice.
         if file.metadata().is_ok_and(|meta| meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()) {
             let _ = file.set_permissions(Permissions::from_mode(0o600));
@@ -188,10 +185,7 @@ impl Files {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((_, _)) if begun.elapsed() > LOCK_PATIENCE => {
-                    return Err(Trouble::Failed(format!(
-                        "another process has held the lock {} for {LOCK_PATIENCE:?}; `fuser {0}` names it",
-                        path.display()
-                    )));
+                    return Err(Trouble::Locked(path, LOCK_PATIENCE));
                 }
                 Err((back, _)) => file = back,
             }
@@ -201,7 +195,7 @@ impl Files {
 }
 
 /// Reads the file of one lease. The error says why it cannot be read.
-fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, String> {
+fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
     }
@@ -215,7 +209,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, String> {
     let (value, touched) = match read() {
         Ok(read) => read,
         Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("its file cannot be read: {}", words(&error))),
+        Err(error) => return Err(LeaseFile((&error).into())),
     };
     // A writer without a rank does not touch files: an operator's entry is as old as the file, or it would precede every node.
     let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);

@@ -1,7 +1,7 @@
 //! The directory itself, and whether it is still the one found at the start. All files are reached through the descriptor opened
 //! here, so nothing is ever read from or written to another directory in its place.
 
-use super::trouble::{Trouble, words};
+use super::trouble::{Act, FileFault, Trouble};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
@@ -38,10 +38,10 @@ impl Root {
 
     /// Opens the directory, if it exists and is still the same.
     pub fn open(&self) -> Result<Open<'_>, Trouble> {
-        let away = |why: String| Trouble::Away(format!("the directory of leases {} {why}", self.path.display()));
+        let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
-            Errno::ENOENT => away("does not exist: mount it, or move it back".to_owned()),
-            error => away(format!("cannot be opened: {error}")),
+            Errno::ENOENT => Trouble::Missing(path()),
+            error => Trouble::Closed(path(), error.into()),
         })?;
         let opened = Open { root: self, file };
         let Some(first) = self.first.get() else { return Ok(opened) };
@@ -49,13 +49,11 @@ impl Root {
         let config = fstatat(&opened.file, CONFIG, AtFlags::AT_SYMLINK_NOFOLLOW).map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
         match (present == *first, config) {
             (true, Ok(true)) => Ok(opened),
-            (false, Ok(true)) => {
-                Err(away("is not the directory found at the start: put that one back, or restart flanneld to use this one".to_owned()))
-            }
-            (false, _) => Err(away("is away, and a directory without a config is in its place: mount it, or move it back".to_owned())),
-            (true, Ok(false)) => Err(away("has a config that is not a regular file: put the file back".to_owned())),
-            (true, Err(Errno::ENOENT)) => Err(away("no longer has a config: put it back".to_owned())),
-            (true, Err(error)) => Err(away(format!("cannot be read: config: {error}"))),
+            (false, Ok(true)) => Err(Trouble::Replaced(path())),
+            (false, _) => Err(Trouble::Unmounted(path())),
+            (true, Ok(false)) => Err(Trouble::ConfigNotRegular(path())),
+            (true, Err(Errno::ENOENT)) => Err(Trouble::ConfigGone(path())),
+            (true, Err(error)) => Err(Trouble::ConfigUnknown(path(), error.into())),
         }
     }
 }
@@ -69,8 +67,7 @@ mod libc_type {
 
 impl Open<'_> {
     fn identity(&self) -> Result<(u64, u64), Trouble> {
-        let meta = fstat(&self.file)
-            .map_err(|error| Trouble::Away(format!("the directory of leases {} cannot be read: {error}", self.root.path.display())))?;
+        let meta = fstat(&self.file).map_err(|error| Trouble::Unreadable(self.root.path.clone(), error.into()))?;
         Ok((meta.st_dev, meta.st_ino))
     }
 
@@ -90,16 +87,13 @@ impl Open<'_> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::ENOENT) => Ok(None),
-            Err(error) => {
-                let path = self.root.path.join(SUBNETS);
-                Err(Trouble::Away(format!("the directory {} cannot be opened: {}", path.display(), words(&error.into()))))
-            }
+            Err(error) => Err(Trouble::SubnetsClosed(self.root.path.join(SUBNETS), FileFault::of(error))),
         }
     }
 
     /// The directory of the leases, created if missing.
     pub fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
-        let failed = |error: Errno| Trouble::failed("make the directory", &self.root.path.join(SUBNETS), &error.into());
+        let failed = |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(failed(error)),

@@ -1,28 +1,263 @@
-//! Errors of operations on the directory.
+//! What can go wrong with the directory. Classifies the system's errors about its files, by errno.
 
+use super::worker::{PATIENCE, Silence};
+use crate::config::ConfigError;
+use crate::reason::Lasting;
 use nix::errno::Errno;
-use std::path::Path;
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use types::problem::{ConfigPlace, StoreCause};
+use types::{Coded, Detail};
+
+/// What the system says of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileFault {
+    /// It is a symbolic link.
+    Link,
+    /// It is no regular file.
+    NotRegular,
+    /// Another error.
+    System {
+        /// Its number, where it has one.
+        errno: Option<i32>,
+        /// The system's words.
+        words: String,
+    },
+}
+
+impl From<&std::io::Error> for FileFault {
+    fn from(error: &std::io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(code) if code == Errno::ELOOP as i32 => Self::Link,
+            None if error.kind() == ErrorKind::InvalidInput => Self::NotRegular,
+            errno => Self::System { errno, words: error.to_string() },
+        }
+    }
+}
+
+impl From<Errno> for FileFault {
+    fn from(error: Errno) -> Self {
+        Self::System { errno: Some(error as i32), words: error.to_string() }
+    }
+}
+
+impl FileFault {
+    /// As the system's own words, where a link has none of ours.
+    pub fn of(error: Errno) -> Self {
+        Self::from(&std::io::Error::from(error))
+    }
+
+    fn is_denied(&self) -> bool {
+        matches!(self, Self::System { errno: Some(code), .. } if *code == Errno::EACCES as i32 || *code == Errno::EPERM as i32)
+    }
+}
+
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link => f.write_str("it is a symbolic link"),
+            Self::NotRegular => f.write_str("it is not a regular file"),
+            Self::System { words, .. } => f.write_str(words),
+        }
+    }
+}
+
+/// The file of one lease cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseFile(pub FileFault);
+
+impl Coded for LeaseFile {
+    fn code(&self) -> &'static str {
+        "lease-file-unreadable"
+    }
+}
+
+impl fmt::Display for LeaseFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| write!(f, "its file cannot be read: {}", self.0))
+    }
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The directory of the leases is made.
+    Make,
+    /// The lock is opened.
+    Open,
+    /// A lease is touched.
+    Touch,
+    /// A lease is written.
+    Write,
+    /// A lease is deleted.
+    Delete,
+}
+
+impl Act {
+    fn as_str(self) -> &'static str {
+        match self {
+            Act::Make => "make the directory",
+            Act::Open => "open",
+            Act::Touch => "touch",
+            Act::Write => "write",
+            Act::Delete => "delete",
+        }
+    }
+}
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The directory is away: its contents are unknown.
-    Away(String),
-    /// Only this operation failed.
-    Failed(String),
+    /// The directory of the store does not exist.
+    Missing(PathBuf),
+    /// It cannot be opened.
+    Closed(PathBuf, FileFault),
+    /// Another directory is in its place.
+    Replaced(PathBuf),
+    /// A directory without a configuration is in its place.
+    Unmounted(PathBuf),
+    /// Its configuration is no regular file.
+    ConfigNotRegular(PathBuf),
+    /// Its configuration is gone.
+    ConfigGone(PathBuf),
+    /// Whether it has a configuration is not known.
+    ConfigUnknown(PathBuf, FileFault),
+    /// What it is cannot be read.
+    Unreadable(PathBuf, FileFault),
+    /// The directory of the leases cannot be opened.
+    SubnetsClosed(PathBuf, FileFault),
+    /// The directory of the leases cannot be listed.
+    SubnetsUnlisted(PathBuf, FileFault),
+    /// The file system hangs.
+    Hangs(PathBuf),
+    /// There is no thread for the files.
+    NoThread(Silence),
+    /// There is no network configuration.
+    NoConfig(PathBuf),
+    /// The network configuration cannot be read.
+    ConfigUnread(PathBuf, FileFault),
+    /// The network configuration cannot be used.
+    Config(PathBuf, ConfigError),
+    /// Another process holds the lock.
+    Locked(PathBuf, Duration),
+    /// An operation on one file failed.
+    File(Act, PathBuf, FileFault),
 }
 
 impl Trouble {
     /// What, on which file.
-    pub fn failed(what: &str, path: &Path, error: &std::io::Error) -> Self {
-        Self::Failed(format!("cannot {what} {}: {}", path.display(), words(error)))
+    pub fn failed(act: Act, path: &Path, error: &std::io::Error) -> Self {
+        Self::File(act, path.to_owned(), error.into())
+    }
+
+    /// There was no answer from the thread.
+    pub fn silent(silence: Silence, root: &Path) -> Self {
+        match silence {
+            Silence::Late => Self::Hangs(root.to_owned()),
+            silence => Self::NoThread(silence),
+        }
+    }
+
+    /// Whether the contents of the directory are unknown; else only this operation failed.
+    pub fn is_away(&self) -> bool {
+        !matches!(self, Self::NoConfig(_) | Self::ConfigUnread(..) | Self::Config(..) | Self::Locked(..) | Self::File(..))
     }
 }
 
-/// An error in words.
-pub fn words(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) if code == Errno::ELOOP as i32 => "it is a symbolic link".to_owned(),
-        _ => error.to_string(),
+impl Coded for Trouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "directory-missing",
+            Self::Closed(..) => "directory-not-opened",
+            Self::Replaced(_) => "directory-replaced",
+            Self::Unmounted(_) => "directory-unmounted",
+            Self::ConfigNotRegular(_) => "directory-config-not-regular",
+            Self::ConfigGone(_) => "directory-config-gone",
+            Self::ConfigUnknown(..) | Self::Unreadable(..) => "directory-unreadable",
+            Self::SubnetsClosed(..) => "directory-subnets-not-opened",
+            Self::SubnetsUnlisted(..) => "directory-subnets-unlisted",
+            Self::Hangs(_) => "directory-hangs",
+            Self::NoThread(_) => "directory-no-thread",
+            Self::NoConfig(_) => "config-missing",
+            Self::ConfigUnread(..) => "config-unreadable",
+            Self::Config(_, error) => error.code(),
+            Self::Locked(..) => "directory-locked",
+            Self::File(..) => "directory-file",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        let place = |path: &PathBuf| ConfigPlace::File(path.clone());
+        match self {
+            Self::NoConfig(path) => Detail::ConfigMissing { place: place(path), example: EXAMPLE.to_owned() },
+            Self::ConfigUnread(path, _) | Self::Config(path, _) => Detail::ConfigInvalid { place: Some(place(path)) },
+            _ => Detail::Store { cause: self.cause(), status: None, server: None },
+        }
     }
 }
+
+impl Trouble {
+    fn cause(&self) -> StoreCause {
+        match self {
+            Self::Hangs(_) => StoreCause::Silent,
+            Self::Closed(_, fault)
+            | Self::ConfigUnknown(_, fault)
+            | Self::Unreadable(_, fault)
+            | Self::SubnetsClosed(_, fault)
+            | Self::SubnetsUnlisted(_, fault)
+            | Self::File(_, _, fault)
+                if fault.is_denied() =>
+            {
+                StoreCause::Role
+            }
+            _ => StoreCause::Other,
+        }
+    }
+}
+
+/// A configuration that works.
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Missing(root) => write!(f, "the directory of leases {} does not exist: mount it, or move it back", root.display()),
+            Self::Closed(root, fault) => write!(f, "the directory of leases {} cannot be opened: {fault}", root.display()),
+            Self::Replaced(root) => write!(
+                f,
+                "the directory of leases {} is not the directory found at the start: put that one back, or restart flanneld to use this one",
+                root.display()
+            ),
+            Self::Unmounted(root) => write!(
+                f,
+                "the directory of leases {} is away, and a directory without a config is in its place: mount it, or move it back",
+                root.display()
+            ),
+            Self::ConfigNotRegular(root) => {
+                write!(f, "the directory of leases {} has a config that is not a regular file: put the file back", root.display())
+            }
+            Self::ConfigGone(root) => write!(f, "the directory of leases {} no longer has a config: put it back", root.display()),
+            Self::ConfigUnknown(root, fault) => write!(f, "the directory of leases {} cannot be read: config: {fault}", root.display()),
+            Self::Unreadable(root, fault) => write!(f, "the directory of leases {} cannot be read: {fault}", root.display()),
+            Self::SubnetsClosed(path, fault) => write!(f, "the directory {} cannot be opened: {fault}", path.display()),
+            Self::SubnetsUnlisted(path, fault) => write!(f, "cannot read the directory {}: {fault}", path.display()),
+            Self::Hangs(root) => {
+                write!(f, "the directory of leases {} does not answer within {PATIENCE:?}: its file system hangs", root.display())
+            }
+            Self::NoThread(silence) => silence.fmt(f),
+            Self::NoConfig(path) => {
+                write!(f, "the network configuration {} does not exist: create it, e.g. {EXAMPLE}", path.display())
+            }
+            Self::ConfigUnread(path, fault) => write!(f, "cannot read the network configuration {}: {fault}", path.display()),
+            Self::Config(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Locked(path, patience) => {
+                write!(f, "another process has held the lock {} for {patience:?}; `fuser {0}` names it", path.display())
+            }
+            Self::File(act, path, fault) => write!(f, "cannot {} {}: {fault}", act.as_str(), path.display()),
+        })
+    }
+}
+
+impl Lasting for Trouble {}

@@ -1,5 +1,6 @@
 //! One thread for all file system access: a hanging server blocks this thread and nothing else.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -10,17 +11,31 @@ type Job = Box<dyn FnOnce() + Send>;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why an operation gave no answer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// It timed out: the operation may still complete once the file system answers.
     Late,
-    /// There is no thread.
-    Stopped(String),
+    /// The thread ended.
+    Stopped,
+    /// The thread cannot be started, as the system says.
+    NotStarted(String),
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Silence::Late => f.write_str("no answer"),
+            Silence::Stopped => f.write_str("the thread of the directory's files ended"),
+            Silence::NotStarted(error) => {
+                write!(f, "the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)")
+            }
+        }
+    }
 }
 
 /// Runs one operation at a time, on a thread that starts when first needed and ends with this value or the process.
 pub struct Worker {
-    jobs: OnceLock<Result<mpsc::Sender<Job>, String>>,
+    jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
     /// The holder of the permit has the thread. A hanging job keeps it, so that nothing piles up behind it.
     turn: Arc<Semaphore>,
     patience: Duration,
@@ -37,8 +52,7 @@ impl Worker {
     /// An operation that has started runs to its end.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Silence> {
         let answered = async {
-            let stopped = || Silence::Stopped("the thread of the directory's files ended".to_owned());
-            let permit = self.turn.clone().acquire_owned().await.map_err(|_| stopped())?;
+            let permit = self.turn.clone().acquire_owned().await.map_err(|_| Silence::Stopped)?;
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
@@ -46,21 +60,19 @@ impl Worker {
                 drop(permit);
                 let _ = answer.send(done);
             };
-            let jobs = self.jobs.get_or_init(start).as_ref().map_err(|why| Silence::Stopped(why.clone()))?;
-            jobs.send(Box::new(job)).map_err(|_| stopped())?;
-            answered.await.map_err(|_| stopped())
+            let jobs = self.jobs.get_or_init(start).as_ref().map_err(Clone::clone)?;
+            jobs.send(Box::new(job)).map_err(|_| Silence::Stopped)?;
+            answered.await.map_err(|_| Silence::Stopped)
         };
         tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(Silence::Late))
     }
 }
 
-fn start() -> Result<mpsc::Sender<Job>, String> {
+fn start() -> Result<mpsc::Sender<Job>, Silence> {
     let (jobs, inbox) = mpsc::channel::<Job>();
     let work = move || inbox.into_iter().for_each(|job| job());
     let thread = std::thread::Builder::new().name("lease-files".to_owned()).spawn(work);
-    thread
-        .map(|_| jobs)
-        .map_err(|error| format!("the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)"))
+    thread.map(|_| jobs).map_err(|error| Silence::NotStarted(error.to_string()))
 }
 
 #[cfg(test)]
@@ -91,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_is_an_error_not_a_hang() {
         let worker = Worker::new(Duration::from_secs(10));
-        assert!(matches!(worker.run(|| panic!("on purpose")).await, Err::<(), _>(Silence::Stopped(_))));
-        assert!(matches!(worker.run(|| ()).await, Err(Silence::Stopped(_))));
+        assert!(matches!(worker.run(|| panic!("on purpose")).await, Err::<(), _>(Silence::Stopped)));
+        assert!(matches!(worker.run(|| ()).await, Err(Silence::Stopped)));
     }
 }

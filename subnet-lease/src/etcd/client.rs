@@ -1,12 +1,12 @@
 //! The protocol's requests as calls to etcd.
 
 use super::connection::{Connection, Connections};
-use super::errors::is_answer;
+use super::errors::{Kind, is_answer, is_no_lease};
 use super::options::EtcdOptions;
+use super::trouble::EtcdTrouble;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text};
-use crate::reason::{Kind, Reason};
 use async_trait::async_trait;
 use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Unanswered> {
+    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdTrouble> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
@@ -72,7 +72,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// etcd did not answer.
-    pub async fn revision(&self) -> Result<i64, Unanswered> {
+    pub async fn revision(&self) -> Result<i64, EtcdTrouble> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
         let mut kv = connection.client.kv_client();
@@ -85,7 +85,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// etcd did not answer, or compacted the revision between two pages.
-    pub async fn list(&self) -> Result<Listing, Unanswered> {
+    pub async fn list(&self) -> Result<Listing, EtcdTrouble> {
         let connection = self.connections.get().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
@@ -101,7 +101,7 @@ impl EtcdRegistry {
             self.counters.call("range");
             let response = match self.within(&connection, LIST_DEADLINE, &root, kv.get(from.clone(), Some(options))).await {
                 Ok(response) => response,
-                Err(failure) if failure.0.kind == Kind::TooLarge && page > 1 => {
+                Err(failure) if failure.has(|kind| kind == Kind::TooLarge) && page > 1 => {
                     self.page.store(page / 2, Ordering::Relaxed);
                     continue;
                 }
@@ -122,7 +122,7 @@ impl EtcdRegistry {
         }
     }
 
-    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Unanswered> {
+    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, EtcdTrouble> {
         self.counters.call("txn");
         let connection = self.connections.get().await?;
         let when: Vec<_> = compare.iter().map(|compare| self.compare(compare)).collect();
@@ -156,7 +156,7 @@ impl EtcdRegistry {
         }
     }
 
-    async fn last_seen(&self, lease: i64) -> Result<Answer, Unanswered> {
+    async fn last_seen(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         if lease == 0 {
             return Ok(Answer::LastSeen(None));
         }
@@ -170,7 +170,7 @@ impl EtcdRegistry {
     }
 
     /// Whether flanneld may have created a lease: one with another time to live would expire between two renewals.
-    async fn inherit(&self, lease: i64) -> Result<Answer, Unanswered> {
+    async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
@@ -180,7 +180,7 @@ impl EtcdRegistry {
     }
 
     /// Revokes a lease, unless a key is attached to it: the key would be deleted with it.
-    async fn revoke(&self, lease: i64) -> Result<Answer, Unanswered> {
+    async fn revoke(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
@@ -193,7 +193,7 @@ impl EtcdRegistry {
         Ok(Answer::Revoked)
     }
 
-    async fn keep_alive(&self, lease: i64) -> Result<Answer, Unanswered> {
+    async fn keep_alive(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         if lease == 0 {
             return Ok(Answer::Alive(true));
         }
@@ -203,7 +203,7 @@ impl EtcdRegistry {
         let answer = async {
             match client.keep_alive(lease).await {
                 Ok(_) => Ok(true),
-                Err(etcd_client::Error::LeaseKeepAliveError(text)) if text.contains("not found") => Ok(false),
+                Err(error) if is_no_lease(&error) => Ok(false),
                 Err(error) => Err(error),
             }
         };
@@ -217,7 +217,7 @@ impl EtcdRegistry {
         deadline: Duration,
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, EtcdTrouble> {
         match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
             Ok(Ok(answer)) => {
                 self.counters.heard();
@@ -227,17 +227,16 @@ impl EtcdRegistry {
                 if !is_answer(&error) {
                     self.connections.leave(connection.number).await;
                 }
-                let why = self.connections.explain(key, &error);
-                Err(Unanswered(Reason { text: format!("etcd at {} {why}", connection.endpoint), kind: why.kind }))
+                Err(EtcdTrouble::Refused(connection.endpoint.clone(), self.connections.explain(key, &error)))
             }
             Err(_) => {
                 self.connections.leave(connection.number).await;
-                Err(Unanswered(Reason::new(Kind::Unreachable, format!("etcd at {} did not answer within {deadline:?}", connection.endpoint))))
+                Err(EtcdTrouble::NoAnswer(connection.endpoint.clone(), deadline))
             }
         }
     }
 
-    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), Unanswered> {
+    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), EtcdTrouble> {
         match header {
             Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
             None => Ok(()),
@@ -248,16 +247,18 @@ impl EtcdRegistry {
 #[async_trait]
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
-        match self.attempt(request.clone()).await {
+        Ok(match self.attempt(request.clone()).await {
             // Refused unseen, and the connection was dropped: the next one logs in as etcd requires now.
-            Err(Unanswered(why)) if self.connections.options().user.is_some() && why.kind.of_log_in() => self.attempt(request).await,
-            answer => answer,
-        }
+            Err(EtcdTrouble::Refused(_, why)) if self.connections.options().user.is_some() && why.kind().is_some_and(Kind::of_log_in) => {
+                self.attempt(request).await?
+            }
+            answer => answer?,
+        })
     }
 }
 
 impl EtcdRegistry {
-    async fn attempt(&self, request: Request) -> Result<Answer, Unanswered> {
+    async fn attempt(&self, request: Request) -> Result<Answer, EtcdTrouble> {
         match request {
             Request::List => self.list().await.map(Answer::Listing),
             Request::Grant => {

@@ -5,11 +5,11 @@
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
-use super::errors;
+use super::errors::{Kind, Refusal};
 use super::options::EtcdOptions;
 use super::tls::Tls;
-use crate::protocol::registry::Unanswered;
-use crate::reason::{Kind, Reason};
+use super::tls_trouble::TlsTrouble;
+use super::trouble::{Asked, EndpointTrouble, EtcdTrouble, Lack};
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -42,15 +42,10 @@ impl Connection {
     ///
     /// # Errors
     /// Its local address is gone.
-    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, Unanswered>> + 'a {
+    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
         // The futures of etcd's client are large, and this is awaited inside of many others.
         let answer = Box::pin(answer);
-        async move {
-            self.cut.run_until_cancelled(answer).await.ok_or_else(|| {
-                let text = format!("the connection to etcd at {} was closed: this host no longer has its local address", self.endpoint);
-                Unanswered(Reason::new(Kind::Unreachable, text))
-            })
-        }
+        async move { self.cut.run_until_cancelled(answer).await.ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone())) }
     }
 }
 
@@ -90,7 +85,7 @@ impl Connections {
     ///
     /// # Errors
     /// Names every endpoint and its error.
-    pub async fn get(&self) -> Result<Connection, Unanswered> {
+    pub async fn get(&self) -> Result<Connection, EtcdTrouble> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
         if let Some(connection) = &present.connection
@@ -108,7 +103,7 @@ impl Connections {
             let connected = tokio::select! {
                 connected = Box::pin(self.connect(at, endpoint, &mut present.recognition)) => connected,
                 // What went out from an address that is gone is not waited for.
-                _ = moves.changed() => Err(Reason::new(Kind::Unreachable, "this host's addresses changed meanwhile")),
+                _ = moves.changed() => Err(EndpointTrouble::Readdressed),
             };
             match connected {
                 Ok((client, local)) => {
@@ -130,9 +125,8 @@ impl Connections {
             present.next += 1;
         }
         // In the order of the configuration, wherever this round began.
-        let texts: Vec<String> = complaints.iter().map(|(at, why)| format!("{}: {why}", endpoints.get(*at).map_or("", String::as_str))).collect();
-        let kinds = complaints.into_values().map(|why| why.kind).collect();
-        Err(Unanswered(Reason::new(Kind::Endpoints(kinds), format!("cannot reach etcd at {}", texts.join("; ")))))
+        let named = |(at, why): (usize, EndpointTrouble)| (endpoints.get(at).cloned().unwrap_or_default(), why);
+        Err(EtcdTrouble::Endpoints(complaints.into_iter().map(named).collect()))
     }
 
     /// Drops a connection that failed; the next one goes to the next endpoint.
@@ -176,7 +170,7 @@ impl Connections {
     ///
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
-    pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), Unanswered> {
+    pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), EtcdTrouble> {
         if cluster == 0 {
             // etcd's own proxy leaves it out of some answers.
             return Ok(());
@@ -188,7 +182,7 @@ impl Connections {
             present.connection = None;
             present.next += 1;
         }
-        judged.map_err(|why| Unanswered(Reason { text: format!("the endpoint {}: {why}", connection.endpoint), kind: why.kind }))
+        judged.map_err(|why| EtcdTrouble::Foreign(connection.endpoint.clone(), why))
     }
 
     /// When the TLS files were changed last.
@@ -198,7 +192,7 @@ impl Connections {
     }
 
     /// A connection to that endpoint: asked for its cluster before anything else, and logged in where etcd wants that.
-    async fn connect(&self, at: usize, endpoint: &str, recognition: &mut Recognition) -> Result<(Client, Option<IpAddr>), Reason> {
+    async fn connect(&self, at: usize, endpoint: &str, recognition: &mut Recognition) -> Result<(Client, Option<IpAddr>), EndpointTrouble> {
         let target = Target::parse(endpoint, self.options.ca.is_some() || self.options.identity.is_some())?;
         let tls = if target.tls() { Some(Tls::read(&self.options).await?) } else { None };
         let dialed = dial(&target, tls.as_ref()).await?;
@@ -207,11 +201,15 @@ impl Connections {
         let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
             // A refusal is an answer by etcd: a logged-in user may be told more.
-            Ok(Err(error)) if !matches!(errors::kind(&error), Kind::Unreachable | Kind::Unavailable) => None,
-            Ok(Err(error)) => return Err(why_no_answer(&error, &dialed, &target, tls.as_ref()).await),
+            Ok(Err(error)) => match Refusal::from(&error) {
+                refusal if matches!(refusal.kind, Kind::Unreachable(_)) || refusal.kind.is_unavailable() => {
+                    return Err(why_no_answer(refusal, &dialed, &target, tls.as_ref()).await);
+                }
+                _ => None,
+            },
             Err(_) => {
                 let told = dialed.complaint().zip(tls.as_ref()).map(|(complaint, tls)| tls.explain(&complaint));
-                return Err(told.unwrap_or_else(|| Reason::new(Kind::Unreachable, format!("no answer within {CONNECT:?}"))));
+                return Err(told.map_or(EndpointTrouble::NoAnswer(Asked::Anything, CONNECT), EndpointTrouble::Tls));
             }
         };
         if let Some(cluster) = cluster {
@@ -229,42 +227,40 @@ impl Connections {
     }
 
     /// Logs in as the configured user, or not at all if authentication is disabled in etcd.
-    async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, Reason> {
+    async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, EndpointTrouble> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);
         match timeout(CONNECT * 2, logged_in).await {
             Ok(Ok(client)) => Ok(client),
-            Ok(Err(error)) => match errors::kind(&error) {
-                Kind::NoAuthentication => Ok(nobody),
-                kind => Err(Reason::new(kind, format!("log-in as user {name} failed: {}", errors::words(&error)))),
+            Ok(Err(error)) => match Refusal::from(&error) {
+                Refusal { kind: Kind::NoAuthentication, .. } => Ok(nobody),
+                refusal => Err(EndpointTrouble::LogIn(name.to_owned(), refusal)),
             },
-            Err(_) => Err(Reason::new(Kind::Unreachable, format!("no answer to the log-in as user {name} within {:?}", CONNECT * 2))),
+            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::LogIn(name.to_owned()), CONNECT * 2)),
         }
     }
 
     /// The cluster by a read of what every role may read, where etcd (or what stands before it) does not tell its status.
-    async fn cluster_of(&self, client: &Client) -> Result<u64, Reason> {
+    async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
             Ok(Ok(answer)) => Ok(answer.header().map_or(0, ResponseHeader::cluster_id)),
             Ok(Err(error)) => Err(self.explain(&key, &error)),
-            Err(_) => Err(Reason::new(Kind::Unreachable, format!("no answer within {CONNECT:?}"))),
+            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::Anything, CONNECT)),
         }
     }
 
     /// A refusal by etcd, with the remedy.
-    pub fn explain(&self, key: &str, error: &etcd_client::Error) -> Reason {
-        let kind = errors::kind(error);
-        let hint = match kind {
-            Kind::Permission => {
-                let user = self.options.user.as_ref().map_or("the client certificate's user", |(name, _)| name);
-                format!(" ({user} needs read on {0}/config and readwrite on {0}/subnets/)", self.options.prefix)
-            }
-            Kind::NoUser if self.options.user.is_none() => " (this etcd wants a user: --etcd-username and --etcd-password)".to_owned(),
-            Kind::NoSpace => " (etcd's NOSPACE alarm: compact, defragment and disarm it)".to_owned(),
-            _ => String::new(),
+    pub fn explain(&self, key: &str, error: &etcd_client::Error) -> EndpointTrouble {
+        let refusal = Refusal::from(error);
+        let user = self.options.user.as_ref().map(|(name, _)| name.clone());
+        let lack = match refusal.kind {
+            Kind::Permission => Lack::Right { user, prefix: self.options.prefix.clone() },
+            Kind::NoUser if user.is_none() => Lack::LogIn,
+            Kind::NoSpace => Lack::Space,
+            _ => Lack::Nothing,
         };
-        Reason::new(kind, format!("refused {key}: {}{hint}", errors::words(error)))
+        EndpointTrouble::Key { key: key.to_owned(), refusal, lack }
     }
 }
 
@@ -277,42 +273,29 @@ fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     !local.is_loopback() && !link_local && !addresses.contains(&local)
 }
 
-fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), Reason> {
+fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), EndpointTrouble> {
     match recognition.answer(at, cluster) {
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
             tracing::warn!("every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on");
             Ok(())
         }
-        Judgement::Foreign(known) => Err(Reason::new(
-            Kind::ForeignCluster,
-            format!(
-                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was rebuilt and an endpoint \
-                 never answers, restart flanneld"
-            ),
-        )),
+        Judgement::Foreign(known) => Err(EndpointTrouble::ForeignCluster { cluster, known }),
     }
 }
 
-async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Reason> {
+async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, EndpointTrouble> {
     let made = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options)).await;
-    made.map_err(|error| Reason::new(errors::kind(&error), errors::words(&error)))
+    made.map_err(|error| Refusal::from(&error).into())
 }
 
 /// Why a connection ended before it brought an answer.
-async fn why_no_answer(error: &etcd_client::Error, dialed: &Dialed, target: &Target, tls: Option<&Tls>) -> Reason {
-    let kind = errors::kind(error);
+async fn why_no_answer(refusal: Refusal, dialed: &Dialed, target: &Target, tls: Option<&Tls>) -> EndpointTrouble {
     match (dialed.complaint(), tls) {
-        _ if kind == Kind::Unavailable => {}
-        (Some(complaint), Some(tls)) => return tls.explain(&complaint),
-        (None, Some(tls)) => return tls.silent_end(),
-        (_, None) if speaks_tls(target).await => {
-            return Reason::new(
-                Kind::OnlyTls,
-                "etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile",
-            );
-        }
-        _ => {}
+        _ if refusal.kind.is_unavailable() => refusal.into(),
+        (Some(complaint), Some(tls)) => tls.explain(&complaint).into(),
+        (None, Some(tls)) => tls.silent_end().into(),
+        (_, None) if speaks_tls(target).await => TlsTrouble::ServerWantsTls.into(),
+        _ => refusal.into(),
     }
-    Reason::new(kind, errors::words(error))
 }

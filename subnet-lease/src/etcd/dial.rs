@@ -4,7 +4,10 @@
 //! to a server that has not been checked.
 
 use super::tls::Tls;
-use crate::reason::{Kind, Reason};
+use super::tls_trouble::TlsTrouble;
+use super::trouble::{Asked, EndpointTrouble};
+use crate::foreign::Way;
+use crate::reason::with_causes;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -46,7 +49,7 @@ impl Target {
     ///
     /// # Errors
     /// It is no address.
-    pub fn parse(endpoint: &str, secure: bool) -> Result<Self, Reason> {
+    pub fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
         if let Some(path) = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")) {
             return Ok(Self::Unix(path.into()));
         }
@@ -56,7 +59,7 @@ impl Target {
             _ => (secure, endpoint),
         };
         // TLS is spoken below the channel, which therefore is told of plain HTTP.
-        let uri = format!("http://{rest}").parse::<Uri>().map_err(|error| format!("not a usable address: {error}"))?;
+        let uri = format!("http://{rest}").parse::<Uri>().map_err(|error| EndpointTrouble::NoAddress(error.to_string()))?;
         Ok(Self::Host(uri, tls))
     }
 
@@ -91,14 +94,14 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 ///
 /// # Errors
 /// What stands in the way, and which side refuses what.
-pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> {
+pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
         (Target::Host(uri, true), Some(tls)) => match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
-            Err(_) => return Err(Reason::new(Kind::Unreachable, format!("no answer to the TLS handshake within {CONNECT:?}"))),
+            Err(_) => return Err(EndpointTrouble::NoAnswer(Asked::Handshake, CONNECT)),
             Ok(Ok(stream)) => Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false }),
-            Ok(Err(error)) => return Err(explained(&error, target, tls).await),
+            Ok(Err(error)) => return Err(explained(&error, target, tls).await.into()),
         },
         _ => stream,
     };
@@ -108,17 +111,17 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Reason> 
     };
     let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
-    let channel = channel.map_err(|_| Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}")))?;
-    let channel = channel.map_err(|error| Reason::new(Kind::Unreachable, crate::reason::with_causes(&error)))?;
+    let channel = channel.map_err(|_| EndpointTrouble::NoConnection(CONNECT))?;
+    let channel = channel.map_err(|error| unreachable(&error))?;
     Ok(Dialed { channel, local, noted })
 }
 
 /// A connection without TLS, and its local address.
-async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Reason> {
+async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), EndpointTrouble> {
     let stream = async {
         match target {
             Target::Unix(path) => {
-                let stream = tokio::net::UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                let stream = tokio::net::UnixStream::connect(path).await.map_err(|error| unreachable(&error))?;
                 Ok((Box::new(stream) as Box<dyn Duplex>, None))
             }
             Target::Host(uri, _) => {
@@ -132,15 +135,20 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), Rea
                         let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
                         Ok((Box::new(stream) as Box<dyn Duplex>, local))
                     }
-                    Err(error) => Err(crate::reason::with_causes(&error)),
+                    Err(error) => Err(unreachable(&error)),
                 }
             }
         }
     };
     match timeout(CONNECT, stream).await {
-        Ok(reached) => reached.map_err(|why| Reason::new(Kind::Unreachable, why)),
-        Err(_) => Err(Reason::new(Kind::Unreachable, format!("no connection within {CONNECT:?}"))),
+        Ok(reached) => reached,
+        Err(_) => Err(EndpointTrouble::NoConnection(CONNECT)),
     }
+}
+
+/// What the system, the resolver or the layers above say.
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
+    EndpointTrouble::Unreachable(Way::of(error), with_causes(error))
 }
 
 async fn shake_hands(stream: Box<dyn Duplex>, uri: &Uri, tls: &Tls) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
@@ -150,13 +158,11 @@ async fn shake_hands(stream: Box<dyn Duplex>, uri: &Uri, tls: &Tls) -> io::Resul
 }
 
 /// Why a handshake failed.
-async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> Reason {
+async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
     match spoken(error) {
-        Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
-            Reason::new(Kind::NoTls, "etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
-        }
+        Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => TlsTrouble::ServerIsPlain,
         Some(error) => tls.explain(error),
-        None => Reason::new(Kind::Tls, format!("the TLS handshake failed: {error}")),
+        None => TlsTrouble::Handshake(error.to_string()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! TLS to etcd: the configuration from files, and errors that say which side refused which certificate and why.
 
 use super::options::EtcdOptions;
-use crate::reason::{Kind, Reason};
+use super::tls_trouble::{AbortCause, FileOf, Refusal, TlsTrouble};
+use crate::foreign::Certificate;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -28,30 +29,24 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read, or does not hold what it should.
-    pub async fn read(options: &EtcdOptions) -> Result<Self, Reason> {
+    pub async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(options.ca.as_deref()).await?), provider.clone());
-        let inner = inner.build().map_err(|error| format!("the certificate authorities cannot be used: {error}"))?;
+        let inner = inner.build().map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
         let seen = Seen::default();
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+        let builder = builder.map_err(|error| TlsTrouble::Setup(error.to_string()))?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Remembering { inner, seen: seen.clone() }));
         let (mut config, client) = match &options.identity {
             None => (builder.with_no_client_auth(), None),
             Some((cert, key)) => {
-                let chain = certificates(cert, "client certificate", "--etcd-certfile").await?;
+                let chain = certificates(cert, FileOf::Client).await?;
                 let own = chain.first().cloned();
                 let secret = PrivateKeyDer::from_pem_slice(&file(key).await?);
-                let secret = secret.map_err(|_| format!("the file {} holds no private key in PEM form; --etcd-keyfile names it", key.display()))?;
+                let secret = secret.map_err(|_| TlsTrouble::NoKey(key.clone()))?;
                 let config = builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
-                    rustls::Error::InconsistentKeys(_) => {
-                        format!(
-                            "the key {} does not belong to the certificate {}: name a key and certificate that belong together",
-                            key.display(),
-                            cert.display()
-                        )
-                    }
-                    error => format!("the client certificate {} with the key {} cannot be used: {error}", cert.display(), key.display()),
+                    rustls::Error::InconsistentKeys(_) => TlsTrouble::OtherKey { key: key.clone(), certificate: cert.clone() },
+                    error => TlsTrouble::Identity { key: key.clone(), certificate: cert.clone(), fault: error.to_string() },
                 })?;
                 (config, own.map(|own| (cert.clone(), own)))
             }
@@ -61,30 +56,23 @@ impl Tls {
     }
 
     /// Explains an error.
-    pub fn explain(&self, error: &rustls::Error) -> Reason {
+    pub fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
                 let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 server_certificate(cause, seen.as_ref(), self.ca.as_deref())
             }
             rustls::Error::AlertReceived(alert) => refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own))),
-            other => Reason::new(Kind::Tls, format!("TLS to etcd failed: {other}")),
+            other => TlsTrouble::Failed(other.to_string()),
         }
     }
 
     /// Explains why the server closed the connection before any answer, without a reason.
-    pub fn silent_end(&self) -> Reason {
-        let text = match &self.client {
-            Some((path, own)) => format!(
-                "etcd closes the connection after the TLS handshake; most likely it refuses this node's certificate {} ({})",
-                path.display(),
-                described(own)
-            ),
-            None => "etcd closes the connection after the TLS handshake; most likely it wants a client certificate: give --etcd-certfile and \
-                     --etcd-keyfile"
-                .to_owned(),
-        };
-        Reason::new(if self.client.is_some() { Kind::ClientCertificate } else { Kind::NoClientCertificate }, text)
+    pub fn silent_end(&self) -> TlsTrouble {
+        match &self.client {
+            Some((path, own)) => TlsTrouble::MostLikelyRefused { path: path.clone(), own: described(own) },
+            None => TlsTrouble::MostLikelyNoClient,
+        }
     }
 }
 
@@ -134,20 +122,20 @@ impl ServerCertVerifier for Remembering {
     }
 }
 
-async fn roots(ca: Option<&Path>) -> Result<RootCertStore, Reason> {
+async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            let (good, _) = roots.add_parsable_certificates(certificates(path, "certificate authority", "--etcd-cafile").await?);
+            let (good, _) = roots.add_parsable_certificates(certificates(path, FileOf::Authority).await?);
             if good == 0 {
-                return Err(format!("no certificate in {} can be used as an authority (--etcd-cafile)", path.display()).into());
+                return Err(TlsTrouble::NoAuthority(path.to_owned()));
             }
         }
         None => {
             let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
             let (good, _) = found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
             if good == 0 {
-                return Err("this system has no certificate authorities: name etcd's with --etcd-cafile, or install ca-certificates".into());
+                return Err(TlsTrouble::NoSystemAuthorities);
             }
         }
     }
@@ -155,83 +143,64 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, Reason> {
 }
 
 /// The certificates of a PEM bundle, at least one.
-async fn certificates(path: &Path, what: &str, flag: &str) -> Result<Vec<CertificateDer<'static>>, Reason> {
+async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsTrouble> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
-    let found = found.map_err(|_| format!("the {what} {} is not in PEM form ({flag})", path.display()))?;
+    let found = found.map_err(|_| TlsTrouble::NotPem(of, path.to_owned()))?;
     if found.is_empty() {
-        return Err(format!("the file {} holds no certificate; {flag} names a {what} in PEM form", path.display()).into());
+        return Err(TlsTrouble::NoCertificate(of, path.to_owned()));
     }
     Ok(found)
 }
 
-async fn file(path: &Path) -> Result<Vec<u8>, Reason> {
-    tokio::fs::read(path).await.map_err(|error| format!("cannot read the TLS file {}: {error}", path.display()).into())
+async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
+    tokio::fs::read(path).await.map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
 }
 
 /// Why this node refuses etcd's certificate.
-fn server_certificate(cause: &CertificateError, seen: Option<&CertificateDer<'_>>, ca: Option<&Path>) -> Reason {
-    use CertificateError as Cause;
-    let authority = ca.map_or_else(|| "the authorities of this system".to_owned(), |ca| format!("an authority in {}", ca.display()));
-    let clock = || date(ASN1Time::now());
-    let (kind, why) = match cause {
-        Cause::Expired | Cause::ExpiredContext { .. } => {
-            ("expired", format!("it has expired (this node's clock: {}): renew it on etcd's side, or set the clock", clock()))
-        }
-        Cause::NotValidYet | Cause::NotValidYetContext { .. } => {
-            ("not valid yet", format!("it is not valid yet (this node's clock: {}): set the clock", clock()))
-        }
-        Cause::UnknownIssuer | Cause::BadSignature => {
-            ("unknown issuer", format!("{authority} did not sign it: name the one that did with --etcd-cafile"))
-        }
-        Cause::NotValidForName | Cause::NotValidForNameContext { .. } => {
-            let names = match cause {
-                Cause::NotValidForNameContext { presented, .. } if !presented.is_empty() => format!("it is issued for {}", presented.join(", ")),
-                _ => "it is issued for another name".to_owned(),
-            };
-            ("name", format!("{names}: use one of those names in --etcd-endpoints, or reissue the certificate for this one"))
-        }
-        Cause::Revoked => ("revoked", "it was revoked: renew it on etcd's side".to_owned()),
-        Cause::InvalidPurpose | Cause::InvalidPurposeContext { .. } => {
-            ("purpose", "it may not be used by servers (extended key usage serverAuth): reissue it on etcd's side".to_owned())
-        }
-        Cause::BadEncoding => ("encoding", "it cannot be read: reissue it on etcd's side".to_owned()),
-        other => ("other", other.to_string()),
+fn server_certificate(error: &CertificateError, seen: Option<&CertificateDer<'_>>, ca: Option<&Path>) -> TlsTrouble {
+    let names = match error {
+        CertificateError::NotValidForNameContext { presented, .. } => presented.clone(),
+        _ => Vec::new(),
     };
-    let which = seen.map(|seen| format!(" ({})", described(seen))).unwrap_or_default();
-    Reason::new(Kind::ServerCertificate(kind), format!("this node refuses etcd's certificate{which}: {why}"))
+    TlsTrouble::ServerCertificate {
+        seen: seen.map(described),
+        why: Certificate::of(error),
+        clock: date(ASN1Time::now()),
+        ca: ca.map(Path::to_owned),
+        names,
+        words: error.to_string(),
+    }
 }
 
 /// What etcd says about this node's certificate.
-fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> Reason {
+fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsTrouble {
     use AlertDescription as Alert;
     let why = match alert {
-        Alert::CertificateExpired => "it has expired: renew it",
-        Alert::CertificateRevoked => "it was revoked: renew it",
-        Alert::UnknownCA => "etcd does not know its authority (etcd's --trusted-ca-file): use a certificate of that authority",
+        Alert::CertificateExpired => Refusal::Expired,
+        Alert::CertificateRevoked => Refusal::Revoked,
+        Alert::UnknownCA => Refusal::Authority,
         Alert::BadCertificate | Alert::UnsupportedCertificate | Alert::CertificateUnknown | Alert::AccessDenied | Alert::CertificateRequired => {
-            "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file"
+            Refusal::Invalid
         }
         other => {
-            let what = match other {
-                Alert::HandshakeFailure => "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common",
-                Alert::ProtocolVersion => "the two sides have no TLS version in common",
-                Alert::UnrecognisedName => "it serves no such name",
-                Alert::NoApplicationProtocol => "it does not speak HTTP/2",
-                Alert::InternalError => "an error inside etcd",
-                _ => "for another reason",
+            let cause = match other {
+                Alert::HandshakeFailure => AbortCause::Parameters,
+                Alert::ProtocolVersion => AbortCause::Version,
+                Alert::UnrecognisedName => AbortCause::Name,
+                Alert::NoApplicationProtocol => AbortCause::Http2,
+                Alert::InternalError => AbortCause::Internal,
+                _ => AbortCause::Other,
             };
-            return Reason::new(Kind::Tls, format!("etcd aborts the TLS handshake: {what} (alert {})", u8::from(other)));
+            return TlsTrouble::Aborted { cause, alert: u8::from(other) };
         }
     };
     match own {
-        None => {
-            Reason::new(Kind::NoClientCertificate, "etcd wants a client certificate and this node has none: give --etcd-certfile and --etcd-keyfile")
-        }
+        None => TlsTrouble::NoClientCertificate,
         Some((path, own)) => {
             // Some versions say no more than "bad certificate".
-            let why = if expired(own) { "it has expired: renew it" } else { why };
-            Reason::new(Kind::ClientCertificate, format!("etcd refuses this node's certificate {} ({}): {why}", path.display(), described(own)))
+            let why = if expired(own) { Refusal::Expired } else { why };
+            TlsTrouble::ClientCertificate { path: path.to_owned(), own: described(own), why }
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
-use super::errors::{kind, of_words, words};
-use crate::protocol::registry::{Entry, Unanswered, key_text};
-use crate::reason::{Kind, Reason};
+use super::errors::{Kind, Refusal};
+use super::trouble::EtcdTrouble;
+use crate::protocol::registry::{Entry, key_text};
 use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
+use std::fmt;
 use std::time::Duration;
 use tonic::Code;
 
@@ -43,11 +44,43 @@ impl Change {
 #[derive(Debug)]
 pub enum Broken {
     /// Connect and resume.
-    Stream(Unanswered),
+    Stream(EtcdTrouble),
     /// The connection is being replaced, without an error.
     Renewed,
     /// The last event seen is no longer part of the store's history, or is compacted: read everything again.
-    History(String),
+    History(History),
+}
+
+/// How the history of a store is no longer what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum History {
+    /// The event of this revision is another one.
+    Event(i64),
+    /// It is compacted up to this revision.
+    Compacted(i64),
+    /// The store was restored.
+    Restored {
+        /// Its revision.
+        now: i64,
+        /// One that was seen already.
+        seen: i64,
+    },
+    /// It does not reach this revision, in etcd's words.
+    NotThere(i64, String),
+    /// A key of a revision is another one.
+    Key(String, i64),
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            History::Event(revision) => write!(f, "the event of revision {revision} is no longer what it was"),
+            History::Compacted(revision) => write!(f, "etcd compacted its history up to revision {revision}"),
+            History::Restored { now, seen } => write!(f, "etcd is at revision {now}, before {seen} that was seen already: it was restored"),
+            History::NotThere(revision, words) => write!(f, "etcd does not have revision {revision}: {words}"),
+            History::Key(key, revision) => write!(f, "the key {key} of revision {revision} is no longer what it was"),
+        }
+    }
 }
 
 /// Where a watch starts: the newest state seen of the store.
@@ -101,9 +134,9 @@ impl<'a> Watch<'a> {
         });
         let (stream, created) = match connection.until_cut(opened).await.map_err(Broken::Stream)? {
             Ok(Ok((stream, Some(created)))) => (stream, created),
-            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, unreachable("etcd closed the watch")).await),
+            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, EtcdTrouble::WatchClosed).await),
             Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
-            Err(_) => return Err(lost(registry, connection.number, unreachable(format!("etcd did not open the watch within {OPEN:?}"))).await),
+            Err(_) => return Err(lost(registry, connection.number, EtcdTrouble::WatchNotOpened(OPEN)).await),
         };
         let watch = Self { registry, stream, connection: Box::new(connection.clone()), expected, known, asked: false };
         if let Some(header) = created.header() {
@@ -132,7 +165,7 @@ impl<'a> Watch<'a> {
                 () = self.connection.outdated.cancelled() => return Err(Broken::Renewed),
             };
             let response = match message {
-                Err(_) if self.asked => return Err(self.lost(unreachable("the watch is silent")).await),
+                Err(_) if self.asked => return Err(self.lost(EtcdTrouble::WatchSilent).await),
                 Err(_) => {
                     self.asked = true;
                     if let Err(error) = self.stream.request_progress().await {
@@ -141,7 +174,7 @@ impl<'a> Watch<'a> {
                     continue;
                 }
                 Ok(Err(error)) => return Err(self.lost(reason(&error)).await),
-                Ok(Ok(None)) => return Err(self.lost(unreachable("etcd closed the watch")).await),
+                Ok(Ok(None)) => return Err(self.lost(EtcdTrouble::WatchClosed).await),
                 Ok(Ok(Some(response))) => response,
             };
             self.asked = false;
@@ -169,7 +202,7 @@ impl<'a> Watch<'a> {
                 } else if changes.contains(&expected) {
                     changes.retain(|change| *change != expected);
                 } else {
-                    return Err(Broken::History(format!("the event of revision {} is no longer what it was", expected.revision())));
+                    return Err(Broken::History(History::Event(expected.revision())));
                 }
             }
             changes.retain(|change| change.revision() >= self.known);
@@ -179,27 +212,22 @@ impl<'a> Watch<'a> {
 
     async fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
         if response.compact_revision() > 0 {
-            return Err(Broken::History(format!("etcd compacted its history up to revision {}", response.compact_revision())));
+            return Err(Broken::History(History::Compacted(response.compact_revision())));
         }
         if response.canceled() {
-            let kind = of_words(response.cancel_reason()).unwrap_or(Kind::Unavailable);
-            let text = format!("etcd cancelled the watch: {}", response.cancel_reason());
-            if kind == Kind::Permission || kind.of_log_in() {
+            let refusal = Refusal::cancelled(response.cancel_reason());
+            if refusal.kind == Kind::Permission || refusal.kind.of_log_in() {
                 // Some versions call everything a missing permission here: a read finds out, and renews a log-in that is no longer valid.
                 let _ = self.registry.revision().await;
             }
-            return Err(Broken::Stream(Unanswered(Reason::new(kind, text))));
+            return Err(Broken::Stream(EtcdTrouble::WatchCancelled(refusal)));
         }
         Ok(())
     }
 
     fn behind(&self, header: &ResponseHeader) -> Result<(), Broken> {
         if header.revision() < self.known {
-            return Err(Broken::History(format!(
-                "etcd is at revision {}, before {} that was seen already: it was restored",
-                header.revision(),
-                self.known
-            )));
+            return Err(Broken::History(History::Restored { now: header.revision(), seen: self.known }));
         }
         Ok(())
     }
@@ -217,31 +245,27 @@ impl<'a> Watch<'a> {
             Ok(Ok(response)) => response,
             // Compacted away, or not yet reached.
             Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::OutOfRange => {
-                return Err(Broken::History(format!("etcd does not have revision {}: {}", self.known, status.message())));
+                return Err(Broken::History(History::NotThere(self.known, status.message().to_owned())));
             }
             Ok(Err(error)) => return Err(lost(self.registry, connection.number, reason(&error)).await),
-            Err(_) => return Err(lost(self.registry, connection.number, unreachable("no answer")).await),
+            Err(_) => return Err(lost(self.registry, connection.number, EtcdTrouble::WatchUnanswered).await),
         };
         match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
             Some(then) if then == *newest => Ok(()),
-            _ => Err(Broken::History(format!("the key {} of revision {} is no longer what it was", newest.key, newest.modified))),
+            _ => Err(Broken::History(History::Key(newest.key.clone(), newest.modified))),
         }
     }
 
-    async fn lost(&self, why: Reason) -> Broken {
+    async fn lost(&self, why: EtcdTrouble) -> Broken {
         lost(self.registry, self.connection.number, why).await
     }
 }
 
-fn unreachable(text: impl Into<String>) -> Reason {
-    Reason::new(Kind::Unreachable, text)
+fn reason(error: &etcd_client::Error) -> EtcdTrouble {
+    EtcdTrouble::Watch(error.into())
 }
 
-fn reason(error: &etcd_client::Error) -> Reason {
-    Reason::new(kind(error), words(error))
-}
-
-async fn lost(registry: &EtcdRegistry, connection: u64, why: Reason) -> Broken {
+async fn lost(registry: &EtcdRegistry, connection: u64, why: EtcdTrouble) -> Broken {
     registry.connections.leave(connection).await;
-    Broken::Stream(Unanswered(why))
+    Broken::Stream(why)
 }

@@ -1,5 +1,6 @@
 //! The annotations of a Node by which flannel's daemons tell each other how to be reached.
 
+use super::fault::{NodeFault, PrefixError, Wanted};
 use crate::lease::{LeaseAttrs, RawJson};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -40,14 +41,14 @@ impl Prefix {
     ///
     /// # Errors
     /// The text cannot begin the name of an annotation.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, PrefixError> {
         let Some((domain, word)) = text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/')) else {
-            return Err("prefix can contain at most single slash".to_owned());
+            return Err(PrefixError::Slashes);
         };
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         let is_domain = domain.contains('.') && domain.split('.').all(|part| !part.is_empty() && part.chars().all(label));
         if !is_domain || !word.chars().all(label) {
-            return Err(format!("{text:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"));
+            return Err(PrefixError::Form(text.to_owned()));
         }
         let hyphen = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{word}{hyphen}")))
@@ -76,15 +77,14 @@ pub fn managed(annotations: &Annotations) -> bool {
 ///
 /// # Errors
 /// Names the annotation that cannot be read. The value is not quoted: any holder of the API's rights may have written it.
-pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, String> {
-    let bad = |name: &str, wanted: &str| format!("its annotation {name} is not {wanted}");
-    let data = |name: &str| match annotations.get(name).map(String::as_str) {
+pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
+    let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
-        Some(text) => RawJson::parse(text).map(Some).map_err(|_| bad(name, "JSON")),
+        Some(text) => RawJson::parse(text).map(Some).map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
     };
     Ok(LeaseAttrs {
-        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddress| bad(PUBLIC_IP, "an IPv4 address"))?,
-        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddress| bad(PUBLIC_IPV6, "an IPv6 address"))?,
+        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IP, Wanted::V4))?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IPV6, Wanted::V6))?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,
@@ -240,7 +240,7 @@ mod tests {
         for (name, value) in
             [(PUBLIC_IP, "node.example.org"), (PUBLIC_IP, "fd00::1"), (PUBLIC_IPV6, "10.0.0.1"), (BACKEND_DATA, "{"), (BACKEND_V6_DATA, "\u{0}")]
         {
-            assert!(read(&annotations(&[(name, value)])).unwrap_err().contains(name), "{name}={value}");
+            assert!(read(&annotations(&[(name, value)])).unwrap_err().to_string().contains(name), "{name}={value}");
         }
         assert_eq!(read(&annotations(&[(PUBLIC_IP, "0.0.0.0"), (BACKEND_DATA, "null")])).unwrap(), LeaseAttrs::default());
     }

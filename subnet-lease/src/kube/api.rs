@@ -3,8 +3,9 @@
 use super::failure::{Failure, Step};
 use super::options::KubeOptions;
 use super::token::Token;
+use super::trouble::{KubeTrouble, Mistake, Nonsense, Silence};
 use crate::manager::{Counters, Error};
-use crate::reason::{Kind, Reason, with_causes};
+use crate::reason::with_causes;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -102,7 +103,8 @@ impl Api {
     /// # Errors
     /// `Refused` for a mistake, `Unavailable` for files that may come.
     pub async fn check(&self) -> Result<(), Error> {
-        let (config, _) = self.config(0).await?;
+        let fail = |trouble: KubeTrouble| if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) };
+        let (config, _) = self.config(0).await.map_err(fail)?;
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
             tracing::warn!("the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified");
@@ -155,8 +157,8 @@ impl Api {
         let failure = match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
             Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return Err(Failure::too_large(&server, &what, BODY)),
-            Ok(Err(error)) => Failure::unreachable(&server, &what, &with_causes(&*error)),
-            Err(_) => Failure::unreachable(&server, &what, &format!("the answer did not end within {ANSWER:?}")),
+            Ok(Err(error)) => Failure::unreachable(&server, &what, Silence::of(&*error)),
+            Err(_) => Failure::unreachable(&server, &what, Silence::Unfinished(ANSWER)),
         };
         self.give_up(generation);
         Err(failure)
@@ -173,7 +175,7 @@ impl Api {
         let mut request = Request::builder().method(call.method.clone()).uri(&call.path).header(header::USER_AGENT, &self.options.user_agent);
         request = request.header(header::ACCEPT, "application/json");
         if let Some(token) = token {
-            let value = token.header().await.map_err(|why| Failure::local(format!("cannot log in to the Kubernetes API at {server}: {why}")))?;
+            let value = token.header().await.map_err(|why| Failure::local(KubeTrouble::Token(server.to_owned(), why)))?;
             request = request.header(header::AUTHORIZATION, value);
         }
         let content = call.content.clone();
@@ -181,11 +183,11 @@ impl Api {
             request = request.header(header::CONTENT_TYPE, *kind);
         }
         let body = content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
-        let request = request.body(body).map_err(|error| Failure::nonsense(server, &call.what, &error.to_string()))?;
+        let request = request.body(body).map_err(|error| Failure::nonsense(server, &call.what, Nonsense::Request(error.to_string())))?;
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(Failure::unreachable(server, &call.what, &with_causes(&*error))),
-            Err(_) => return Err(Failure::unreachable(server, &call.what, &format!("no answer within {ANSWER:?}"))),
+            Ok(Err(error)) => return Err(Failure::unreachable(server, &call.what, Silence::of(&*error))),
+            Err(_) => return Err(Failure::unreachable(server, &call.what, Silence::NoAnswer(ANSWER))),
         };
         let status = answer.status();
         if status.is_success() {
@@ -231,10 +233,10 @@ impl Api {
         }
     }
 
-    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), String> {
-        let (config, token) = self.config(at).await.map_err(|error| error.to_string())?;
+    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), KubeTrouble> {
+        let (config, token) = self.config(at).await?;
         let server = shown(&config.cluster_url);
-        let stack = build(&config).map_err(|error| format!("cannot connect to the Kubernetes API at {server}: {error}"))?;
+        let stack = build(&config).map_err(|error| KubeTrouble::Connection(server.clone(), with_causes(&error)))?;
         Ok((stack, server, token.map(Arc::new)))
     }
 
@@ -253,7 +255,7 @@ impl Api {
     }
 
     /// Server and credentials, read from their files; the token apart from the others.
-    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), Error> {
+    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeTrouble> {
         let told = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, told) {
             (Some(path), _) => from_kubeconfig(path).await?,
@@ -265,8 +267,8 @@ impl Api {
         }
         config.cluster_url = without_user(config.cluster_url);
         let token = Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
-            Some(path) => mistake(path, &why),
-            None => Error::Refused(why),
+            Some(path) => KubeTrouble::Kubeconfig(path.clone(), Mistake::Token(why)),
+            None => KubeTrouble::AccountToken(why),
         })?;
         Ok((config, token))
     }
@@ -284,21 +286,19 @@ pub struct Answer {
     pub generation: u64,
 }
 
-async fn from_kubeconfig(path: &Path) -> Result<Config, Error> {
+async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
     // A value that does not fit may be a token.
-    let unfit = |error: &dyn std::error::Error| mistake(path, &without_values(&with_causes(error)));
+    let unfit = |error: &dyn std::error::Error| mistake(path, Mistake::Unread(without_values(&with_causes(error))));
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
     if has_proxy(&kubeconfig) {
-        let why = "the cluster has a proxy-url, and flannel connects to the API server directly; remove proxy-url, and name an address that this \
-                   node reaches as the cluster's server or with --kube-api-url";
-        return Err(mistake(path, why));
+        return Err(mistake(path, Mistake::Proxy));
     }
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| unfit(&error))
 }
 
 /// A mistake in a kubeconfig.
-fn mistake(path: &Path, why: &str) -> Error {
-    Error::Refused(format!("fail to create kubernetes config: {}: {why}", path.display()))
+fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
+    KubeTrouble::Kubeconfig(path.to_owned(), why)
 }
 
 /// Whether the cluster of the current context is reached by a proxy.
@@ -330,27 +330,19 @@ fn without_values(text: &str) -> String {
 }
 
 /// The pod's service account, at the address that the pod's environment names.
-fn in_cluster() -> Result<Config, Error> {
+fn in_cluster() -> Result<Config, KubeTrouble> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
-        return Err(Error::Refused(
-            "fail to create kubernetes config: this is no pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
-             or the API server with --kube-api-url"
-                .to_owned(),
-        ));
+        return Err(KubeTrouble::NoPod);
     }
-    Config::incluster_env().map_err(|error| {
-        let text = format!("cannot read the pod's service account in {ACCOUNT}: {}", with_causes(&error));
-        Error::Unavailable(Reason::new(Kind::Said("service account".to_owned()), text))
-    })
+    Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
 /// The pod's service account, if there is one, at another address. A token is not sent without TLS.
-fn from_account(url: &http::Uri) -> Result<Config, Error> {
+fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
     if url.scheme_str() == Some("https") && token.exists() {
-        let unreadable =
-            |error: &dyn std::error::Error| Error::Unavailable(format!("cannot read {}: {}", authority.display(), with_causes(error)).into());
+        let unreadable = |error: &dyn std::error::Error| KubeTrouble::Authority(authority.clone(), with_causes(error));
         let roots = CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;
         let roots: Result<Vec<_>, _> = roots.map(|root| root.map(|root| root.to_vec())).collect();
         config.root_cert = Some(roots.map_err(|error| unreadable(&error))?);
@@ -361,7 +353,7 @@ fn from_account(url: &http::Uri) -> Result<Config, Error> {
 }
 
 /// The layers between a request and the network.
-fn build(config: &Config) -> Result<Stack, String> {
+fn build(config: &Config) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -370,10 +362,10 @@ fn build(config: &Config) -> Result<Stack, String> {
     connector.set_keepalive_interval(Some(SILENCE / 3));
     connector.set_keepalive_retries(Some(3));
     connector.set_tcp_user_timeout(Some(SILENCE));
-    let https = config.rustls_https_connector_with_connector(connector).map_err(|error| with_causes(&error))?;
+    let https = config.rustls_https_connector_with_connector(connector)?;
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build(https);
-    let auth = config.auth_layer().map_err(|error| with_causes(&error))?;
-    let headers = config.extra_headers_layer().map_err(|error| with_causes(&error))?;
+    let auth = config.auth_layer()?;
+    let headers = config.extra_headers_layer()?;
     let stack = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(auth).layer(headers).map_err(BoxError::from).service(client);
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
@@ -439,7 +431,7 @@ mod tests {
         let api = Api::new(options);
         for at in [1, 0, 1] {
             let why = api.read(&Call::get("list-nodes", "list Nodes", "/api/v1/nodes")).await.unwrap_err();
-            assert!(why.reason.text.contains("none"), "{why:?}");
+            assert!(why.trouble.to_string().contains("none"), "{why:?}");
             assert_eq!(api.state().at, at);
         }
     }

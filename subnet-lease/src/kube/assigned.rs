@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use super::nodes::{Nodes, trimmed};
+use super::pod_cidr::PodCidrTrouble;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::table;
@@ -19,47 +20,25 @@ impl Assigned {
     ///
     /// # Errors
     /// What is wrong with its podCIDRs, and what to do.
-    pub fn of(node: &Node, config: &NetworkConfig, others: &Nodes, net_conf: &Path) -> Result<Self, String> {
-        let name = &node.name;
-        let networks = &config.networks;
+    pub fn of(node: &Node, config: &NetworkConfig, others: &Nodes, net_conf: &Path) -> Result<Self, PodCidrTrouble> {
+        let (name, networks) = (|| node.name.clone(), config.networks);
         let all = match &node.subnets {
             Ok(Some(subnets)) => *subnets,
-            Ok(None) => {
-                return Err(format!(
-                    "node \"{name}\" pod cidr not assigned: waiting for the controller manager (kube-controller-manager needs \
-                     --allocate-node-cidrs=true and --cluster-cidr={networks}; with kubeadm: kubeadm init --pod-network-cidr={networks})",
-                    networks = list(networks),
-                ));
-            }
-            Err(why) => return Err(format!("the podCIDRs of node \"{name}\" cannot be used: {why}")),
+            Ok(None) => return Err(PodCidrTrouble::Missing { node: name(), networks }),
+            Err(why) => return Err(PodCidrTrouble::Unusable { node: name(), why: why.clone() }),
         };
-        let subnets = trimmed(&all, networks).ok_or_else(|| {
-            format!(
-                "node \"{name}\" has podCIDR {all}, which is of another address family than the network {networks} in {}: change the ConfigMap \
-                 kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
-                net_conf.display()
-            )
-        })?;
-        if !table::inside(&subnets, networks) || !config.contains(&subnets) {
-            return Err(format!(
-                "node \"{name}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
-                 kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
-                 kube-flannel edit configmap kube-flannel-cfg. The change is seen within two minutes, without a restart",
-                net_conf.display()
-            ));
+        let net_conf = || net_conf.to_owned();
+        let Some(subnets) = trimmed(&all, &networks) else {
+            return Err(PodCidrTrouble::Family { node: name(), subnets: all, networks, net_conf: net_conf() });
+        };
+        if !table::inside(&subnets, &networks) || !config.contains(&subnets) {
+            return Err(PodCidrTrouble::Outside { node: name(), subnets, networks, net_conf: net_conf() });
         }
         if let Some(other) = others.senior(node) {
-            return Err(format!(
-                "node \"{name}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
-                 the two Nodes (kubectl delete node {name}) and restart its kubelet, which registers it again"
-            ));
+            return Err(PodCidrTrouble::Overlaps { node: name(), subnets, other: other.to_owned() });
         }
         Ok(Self { subnets })
     }
-}
-
-fn list(networks: &Subnets) -> String {
-    networks.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -75,7 +54,8 @@ mod tests {
 
     fn assigned(config: &str, node: &Node, others: &Nodes) -> Result<String, String> {
         let config = NetworkConfig::parse_assigned(config).unwrap();
-        Assigned::of(node, &config, others, Path::new("/etc/kube-flannel/net-conf.json")).map(|assigned| assigned.subnets.to_string())
+        let assigned = Assigned::of(node, &config, others, Path::new("/etc/kube-flannel/net-conf.json"));
+        assigned.map(|assigned| assigned.subnets.to_string()).map_err(|why| why.to_string())
     }
 
     const V4: &str = r#"{"Network":"10.244.0.0/16","SubnetLen":99}"#;

@@ -1,6 +1,7 @@
 //! One line of a watch, read.
 
 use super::annotations::Prefix;
+use super::fault::{NodeError, Nonsense};
 use super::node::Node;
 use crate::json::Object;
 
@@ -31,7 +32,7 @@ pub enum Change {
         message: String,
     },
     /// A Node that cannot be read at all.
-    Odd(String),
+    Odd(NodeError),
 }
 
 impl Change {
@@ -39,30 +40,31 @@ impl Change {
     ///
     /// # Errors
     /// It is no event of a watch.
-    pub fn read(line: &str, prefix: &Prefix) -> Result<Self, String> {
-        let event = Object::parse(line).map_err(|error| crate::json::fault(&error))?;
-        let kind: String = event.read("type").ok().flatten().ok_or("it has no type")?;
-        let text = event.get("object").ok_or("it has no object")?.get();
+    pub fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
+        let json = |error| Nonsense::Json(crate::json::fault(&error));
+        let event = Object::parse(line).map_err(json)?;
+        let kind: String = event.read("type").ok().flatten().ok_or(Nonsense::NoType)?;
+        let text = event.get("object").ok_or(Nonsense::NoObject)?.get();
         let node = || Node::read(text, prefix);
         Ok(match kind.as_str() {
             "ADDED" | "MODIFIED" => node().map_or_else(Change::Odd, |node| Change::Put(Box::new(node))),
             "DELETED" => node().map_or_else(Change::Odd, |node| Change::Gone { name: node.name, version: node.version }),
             "BOOKMARK" => {
-                let object = Object::parse(text).map_err(|error| crate::json::fault(&error))?;
-                let metadata = object.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or("a bookmark without metadata")?;
-                let version = metadata.read::<String>("resourceVersion").ok().flatten().ok_or("a bookmark without a version")?;
+                let object = Object::parse(text).map_err(json)?;
+                let metadata = object.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or(Nonsense::BookmarkWithoutMetadata)?;
+                let version = metadata.read::<String>("resourceVersion").ok().flatten().ok_or(Nonsense::BookmarkWithoutVersion)?;
                 let annotations = metadata.get("annotations").and_then(|raw| Object::parse(raw.get()).ok());
                 let complete = annotations.and_then(|all| all.read::<String>("k8s.io/initial-events-end").ok().flatten());
                 Change::Bookmark { version, complete: complete.is_some_and(|value| value == "true") }
             }
             "ERROR" => {
-                let status = Object::parse(text).map_err(|error| crate::json::fault(&error))?;
+                let status = Object::parse(text).map_err(json)?;
                 Change::Error {
                     code: status.read("code").ok().flatten().unwrap_or(500),
                     message: status.read::<String>("message").ok().flatten().unwrap_or_default(),
                 }
             }
-            other => return Err(format!("an event of type {}", crate::json::excerpt(other))),
+            other => return Err(Nonsense::EventType(crate::json::excerpt(other))),
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The pods of flannel on a node: what the API lists of them.
 
 use super::api::{Api, Call};
+use super::trouble::KubeTrouble;
 use crate::manager::DaemonPod;
-use crate::reason::Reason;
 use serde_json::Value;
 
 /// What our chart writes on its pods.
@@ -12,12 +12,12 @@ const OF_CHART: &str = "flannel-rs/net-conf";
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn list(api: &Api, namespace: &str, node: &str) -> Result<Vec<DaemonPod>, Reason> {
+pub async fn list(api: &Api, namespace: &str, node: &str) -> Result<Vec<DaemonPod>, KubeTrouble> {
     // The server's cache answers: every node asks this.
     let path = format!("/api/v1/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{node}");
     let call = Call::get("list-daemon-pods", format!("list the pods of flannel in the namespace {namespace}"), path);
-    let text = api.read(&call).await.map_err(|failure| failure.reason)?;
-    read(&text).map_err(|error| Reason::from(error.to_string()))
+    let text = api.read(&call).await.map_err(|failure| failure.trouble)?;
+    read(&text).map_err(|error| KubeTrouble::Answer(error.to_string()))
 }
 
 fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {

@@ -1,7 +1,7 @@
-//! Why a request to the Kubernetes API failed, and what to do about it.
+//! A request to the Kubernetes API that failed, and what to do about it.
 
-use crate::json::{Object, excerpt, excerpt_within};
-use crate::reason::{Kind, Reason};
+use super::status::Said;
+use super::trouble::{KubeTrouble, Nonsense, Silence};
 use http::StatusCode;
 use std::time::Duration;
 
@@ -21,59 +21,41 @@ pub enum Step {
 pub struct Failure {
     /// The server's status; none where there was no answer.
     pub status: Option<StatusCode>,
-    /// What to tell.
-    pub reason: Reason,
+    /// Why.
+    pub trouble: KubeTrouble,
     /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
     /// No answer came from a server.
-    pub fn unreachable(server: &str, what: &str, why: &str) -> Self {
-        Self {
-            status: None,
-            reason: Reason::new(Kind::Unreachable, format!("the Kubernetes API at {server} did not answer a request to {what}: {}", hint(why))),
-            retry_after: None,
-        }
+    pub fn unreachable(server: &str, what: &str, why: Silence) -> Self {
+        let trouble = KubeTrouble::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// No request was sent.
-    pub fn local(text: String) -> Self {
-        Self { status: None, reason: Reason::from(text), retry_after: None }
+    pub fn local(trouble: KubeTrouble) -> Self {
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// The server sent more than can be used.
     pub fn too_large(server: &str, what: &str, limit: usize) -> Self {
-        let text = format!("the answer of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes");
-        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), reason: Reason::new(Kind::TooLarge, text), retry_after: None }
+        let trouble = KubeTrouble::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
+        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
     }
 
     /// The server's answer makes no sense.
-    pub fn nonsense(server: &str, what: &str, why: &str) -> Self {
-        let text = format!(
-            "the answer of {server} to a request to {what} is not the Kubernetes API's: {why}; does --kube-api-url, or the kubeconfig, name an API server?"
-        );
-        Self { status: None, reason: Reason::new(Kind::Said("nonsense".to_owned()), text), retry_after: None }
+    pub fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
+        let trouble = KubeTrouble::Nonsense { server: server.to_owned(), what: what.to_owned(), why: why.into() };
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// The server refuses, with its own words in the body of the answer.
     pub fn refused(server: &str, what: &str, status: StatusCode, retry_after: Option<Duration>, body: &str) -> Self {
-        let said = Object::parse(body).ok().and_then(|object| object.read::<String>("message").ok().flatten());
-        let said = words(&said.unwrap_or_else(|| body.to_owned()));
-        let (kind, remedy) = match status {
-            StatusCode::UNAUTHORIZED => (
-                Kind::Credentials,
-                "; the token or the certificate is not accepted: has it expired, is this host's clock right, was the service account deleted?",
-            ),
-            StatusCode::FORBIDDEN => (Kind::Permission, "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY => {
-                (Kind::Unavailable, "")
-            }
-            StatusCode::INTERNAL_SERVER_ERROR => (Kind::Unavailable, ""),
-            status => (Kind::Refused(i32::from(status.as_u16())), ""),
-        };
-        let text = format!("the Kubernetes API at {server} refused a request to {what} ({}): {said}{remedy}", status.as_u16());
-        Self { status: Some(status), reason: Reason::new(kind, text), retry_after }
+        let said = Box::new(Said::read(status, body));
+        let trouble = KubeTrouble::Refused { server: server.to_owned(), what: what.to_owned(), status, said };
+        Self { status: Some(status), trouble, retry_after }
     }
 
     /// What to do about the connection, after a request that `reads` or writes.
@@ -90,8 +72,7 @@ impl Failure {
 
     /// Whether the server has forgotten the version that was asked for, or never had it.
     pub fn is_gone(&self) -> bool {
-        self.status == Some(StatusCode::GONE)
-            || self.status == Some(StatusCode::GATEWAY_TIMEOUT) && self.reason.text.contains("Too large resource version")
+        self.status == Some(StatusCode::GONE) || matches!(&self.trouble, KubeTrouble::Refused { said, .. } if said.is_too_new)
     }
 
     /// Whether the server does not know this way of asking.
@@ -110,37 +91,11 @@ impl Failure {
     }
 }
 
-/// The beginning of a server's words.
-fn words(text: &str) -> String {
-    const LIMIT: usize = 300;
-    match text.trim() {
-        "" => "no reason was given".to_owned(),
-        text => excerpt_within(text, LIMIT),
-    }
-}
-
-/// What a connection's failure usually means.
-fn hint(why: &str) -> String {
-    for (sign, remedy) in [
-        (
-            "UnknownIssuer",
-            "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account",
-        ),
-        ("NotValidForName", "its certificate is for another name; use a name or an address that it contains"),
-        ("Expired", "its certificate has expired, or this host's clock is wrong"),
-        ("NotValidYet", "its certificate is not valid yet: is this host's clock right?"),
-        ("InvalidContentType", "it does not speak TLS; write http:// for a plain port"),
-    ] {
-        if why.contains(sign) {
-            return format!("{}: {remedy}", excerpt(why));
-        }
-    }
-    words(why)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::problem::StoreCause;
+    use types::{Coded, Detail};
 
     #[test]
     fn refusals_say_what_to_do() {
@@ -148,22 +103,26 @@ mod tests {
             let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
             Failure::refused("https://a:6443", "list Nodes", StatusCode::from_u16(code).unwrap(), None, &body)
         };
-        for (code, kind, steps) in [
-            (401, Kind::Credentials, [Step::Anew; 2]),
-            (403, Kind::Permission, [Step::Stay; 2]),
-            (429, Kind::Unavailable, [Step::NextServer; 2]),
-            (500, Kind::Unavailable, [Step::NextServer, Step::Stay]),
-            (503, Kind::Unavailable, [Step::NextServer; 2]),
-            (422, Kind::Refused(422), [Step::Stay; 2]),
+        for (status, code, cause, steps) in [
+            (401, "kubernetes-credentials", StoreCause::User, [Step::Anew; 2]),
+            (403, "kubernetes-forbidden", StoreCause::Role, [Step::Stay; 2]),
+            (429, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
+            (500, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer, Step::Stay]),
+            (503, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
+            (422, "kubernetes-refused", StoreCause::Other, [Step::Stay; 2]),
         ] {
-            let failure = refused(code, "because");
-            assert_eq!((failure.reason.kind.clone(), [true, false].map(|reads| failure.step(reads))), (kind, steps), "{code}");
-            assert!(failure.reason.text.contains("because") && failure.reason.text.contains("list Nodes"), "{failure:?}");
+            let failure = refused(status, "because");
+            assert_eq!((failure.trouble.code(), [true, false].map(|reads| failure.step(reads))), (code, steps), "{status}");
+            let detail = Detail::Store { cause, status: Some(status), server: Some("https://a:6443".to_owned()) };
+            assert_eq!(failure.trouble.detail(), detail, "{status}");
+            let text = failure.trouble.to_string();
+            assert!(text.contains("because") && text.contains("list Nodes"), "{failure:?}");
         }
         assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());
-        assert!(refused(403, "x").reason.text.contains("ClusterRole"));
+        assert!(refused(403, "x").trouble.to_string().contains("ClusterRole"));
         assert!(refused(410, "too old resource version").is_gone());
         assert!(refused(504, "Too large resource version: 7, current: 3").is_gone() && !refused(504, "timeout").is_gone());
-        assert!(Failure::refused("a", "b", StatusCode::BAD_GATEWAY, None, "<html>\n\u{1b}").reason.text.contains("<html>"));
+        let page = Failure::refused("a", "b", StatusCode::BAD_GATEWAY, None, "<html>\n\u{1b}");
+        assert!(page.trouble.to_string().contains("<html>"));
     }
 }

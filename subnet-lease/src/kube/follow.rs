@@ -5,11 +5,13 @@ use super::api::{Api, Call};
 use super::change::Change;
 use super::crowd::{Crowd, SPREAD};
 use super::failure::Failure;
+use super::fault::Nonsense;
 use super::lines::{Line, Lines};
 use super::node::Node;
+use super::trouble::{KubeTrouble, Silence};
 use crate::backoff::Backoff;
 use crate::json::Object;
-use crate::reason::{Kind, Reason, Told};
+use crate::reason::{Reason, Told};
 use http::StatusCode;
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -51,7 +53,7 @@ enum Ended {
     /// As it has to, after some minutes.
     Normally,
     /// The server does not know the version: everything is listed again.
-    Unknown(Reason),
+    Unknown(KubeTrouble),
     /// The server ended it in good order before its time, as one does that stops, or a proxy in between.
     Early(Failure),
     /// It broke.
@@ -123,13 +125,14 @@ impl<'a, S: Sink> Follower<'a, S> {
                     let share = if listed && failures == 0 || failure.is_busy() { self.crowd.share() } else { Duration::ZERO };
                     let pause = pause(failures);
                     let pause = failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)) + share;
-                    (failure.reason, pause)
+                    (failure.trouble, pause)
                 }
             };
+            let why = Reason::from(why);
             failures += 1;
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
-                self.api.counters.away(&why);
+                self.api.counters.away(why.problem.clone());
             }
             // A single lost answer is nothing to tell; both followers see the same.
             if failures > 1 && self.only.is_none() && self.told.news(Some(&why)) {
@@ -202,12 +205,8 @@ impl<'a, S: Sink> Follower<'a, S> {
             match self.one(&name).await {
                 Ok(Some(node)) if node.uid == uid && node.version >= newest => {}
                 Ok(found) => {
-                    let why = match found {
-                        None => format!("the Node {name} is gone"),
-                        Some(_) => format!("the Node {name} is an older one than before"),
-                    };
-                    let text = format!("the Kubernetes API at {} does not continue where it stopped ({why}): listing all Nodes", lines.server());
-                    return Ended::Unknown(Reason::new(Kind::Said("discontinuity".to_owned()), text));
+                    let server = lines.server().to_owned();
+                    return Ended::Unknown(KubeTrouble::Discontinuity { server, node: name, gone: found.is_none() });
                 }
                 Err(failure) => return broken(failure),
             }
@@ -255,7 +254,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 // Every node's, perhaps: they would all come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
-                return Err(Ended::Early(Failure::unreachable(lines.server(), what, "it ended the watch early, as a server does that stops")));
+                return Err(Ended::Early(Failure::unreachable(lines.server(), what, Silence::EndedEarly)));
             }
             Ok(Line::End) => return Err(Ended::Normally),
             Err(failure) => {
@@ -271,13 +270,13 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Err(broken(Failure::refused(lines.server(), what, status, None, &body)))
             }
             Ok(Change::Odd(why)) => {
-                self.api.counters.unreadable("a Node", &why);
+                self.api.counters.unreadable("a Node", why.clone().into());
                 Ok(Some(Change::Odd(why)))
             }
             Ok(change) => Ok(Some(change)),
             Err(why) => {
                 self.api.give_up(lines.generation());
-                Err(Ended::Broken(Failure::nonsense(lines.server(), what, &why)))
+                Err(Ended::Broken(Failure::nonsense(lines.server(), what, why)))
             }
         }
     }
@@ -296,7 +295,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
         let path = format!("/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}", escaped(name));
         let text = self.api.read(&Call::get("list-node", format!("list the Node {name}"), path)).await?;
-        let page = Page::read(&text, &self.api.options().prefix).map_err(|why| Failure::nonsense("the server", "list a Node", &why))?;
+        let page = Page::read(&text, &self.api.options().prefix).map_err(|why| Failure::nonsense("the server", "list a Node", why))?;
         Ok(page.nodes.into_iter().find(|node| node.name == name))
     }
 
@@ -348,7 +347,7 @@ pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String),
             }
             Err(failure) => return Err(failure),
         };
-        let page = Page::read(&text, &api.options().prefix).map_err(|why| Failure::nonsense("the server", what, &why))?;
+        let page = Page::read(&text, &api.options().prefix).map_err(|why| Failure::nonsense("the server", what, why))?;
         nodes.extend(page.nodes);
         next = page.next;
         if next.is_empty() {
@@ -358,7 +357,7 @@ pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String),
 }
 
 fn broken(failure: Failure) -> Ended {
-    if failure.is_gone() { Ended::Unknown(failure.reason) } else { Ended::Broken(failure) }
+    if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
 }
 
 /// A page of a list.
@@ -369,15 +368,15 @@ struct Page {
 }
 
 impl Page {
-    fn read(text: &str, prefix: &Prefix) -> Result<Self, String> {
-        let list = Object::parse(text).map_err(|error| crate::json::fault(&error))?;
-        let metadata = list.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or("a list without metadata")?;
+    fn read(text: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
+        let list = Object::parse(text).map_err(|error| Nonsense::Json(crate::json::fault(&error)))?;
+        let metadata = list.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or(Nonsense::ListWithoutMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let items: Vec<&RawValue> = list.read_raw_list("items")?;
+        let items: Vec<&RawValue> = list.read_raw_list("items").map_err(Nonsense::Items)?;
         Ok(Self {
             // One odd Node must not hide the others.
             nodes: items.into_iter().filter_map(|item| Node::read(item.get(), prefix).ok()).collect(),
-            version: word("resourceVersion").ok_or("a list without a version")?,
+            version: word("resourceVersion").ok_or(Nonsense::ListWithoutVersion)?,
             next: word("continue").unwrap_or_default(),
         })
     }

@@ -2,7 +2,7 @@
 
 use super::api::Answer;
 use super::failure::Failure;
-use crate::reason::with_causes;
+use super::trouble::Silence;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Lines {
             match tokio::time::timeout(patience, self.answer.body.frame()).await {
                 Err(_) => return Ok(Line::Quiet),
                 Ok(None) => return Ok(Line::End),
-                Ok(Some(Err(error))) => return Err(Failure::unreachable(&self.answer.server, &self.answer.what, &with_causes(&error))),
+                Ok(Some(Err(error))) => return Err(Failure::unreachable(&self.answer.server, &self.answer.what, Silence::of(&error))),
                 Ok(Some(Ok(frame))) => {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);

@@ -1,6 +1,7 @@
 //! A Node, read leniently and as little of it as flannel needs: the whole object is many times larger.
 
 use super::annotations::{Annotations, Prefix};
+use super::fault::{NodeError, PodCidrError};
 use crate::dual::{Dual, Subnets};
 use crate::json::Object;
 use ipnet::IpNet;
@@ -22,7 +23,7 @@ pub struct Node {
     ///
     /// # Errors
     /// They are no subnets, or too many.
-    pub subnets: Result<Option<Subnets>, String>,
+    pub subnets: Result<Option<Subnets>, PodCidrError>,
     /// Its annotations under our prefix, by their short names.
     pub annotations: Annotations,
     /// Its addresses of type InternalIP.
@@ -40,12 +41,12 @@ impl Node {
     ///
     /// # Errors
     /// The text is no JSON object, or has no name.
-    pub fn read(text: &str, prefix: &Prefix) -> Result<Self, String> {
-        let node = Object::parse(text).map_err(|error| crate::json::fault(&error))?;
+    pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
+        let node = Object::parse(text).map_err(|error| NodeError::Json(crate::json::fault(&error)))?;
         let part = |name: &str| node.get(name).and_then(object);
-        let metadata = part("metadata").ok_or("it has no metadata")?;
+        let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let name = word("name").filter(|name| !name.is_empty()).ok_or("it has no name")?;
+        let name = word("name").filter(|name| !name.is_empty()).ok_or(NodeError::NoName)?;
         let annotations = metadata.get("annotations").and_then(object).map(|all| {
             let ours = |(key, value): &(String, &RawValue)| Some((prefix.name(key)?.to_owned(), serde_json::from_str(value.get()).ok()?));
             all.0.iter().filter_map(ours).collect()
@@ -71,7 +72,7 @@ fn object(raw: &RawValue) -> Option<Object<'_>> {
 }
 
 /// `podCIDRs`, in any order; `podCIDR` where that is empty.
-fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, String> {
+fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
     let mut texts: Vec<String> = spec.read("podCIDRs").ok().flatten().unwrap_or_default();
     if texts.is_empty() {
         texts.extend(spec.read::<String>("podCIDR").ok().flatten());
@@ -82,10 +83,10 @@ fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, String> {
         let twice = match text.parse() {
             Ok(IpNet::V4(net)) if net.prefix_len() > 0 => v4.replace(net.trunc()).is_some(),
             Ok(IpNet::V6(net)) if net.prefix_len() > 0 => v6.replace(net.trunc()).is_some(),
-            _ => return Err(format!("its podCIDR {} is no network", crate::json::excerpt(text))),
+            _ => return Err(PodCidrError::NoNetwork(crate::json::excerpt(text))),
         };
         if twice {
-            return Err(format!("pod cidrs should be IPv4/IPv6 only or dualstack: {}", crate::json::excerpt(&texts.join(", "))));
+            return Err(PodCidrError::OneFamily(crate::json::excerpt(&texts.join(", "))));
         }
     }
     Ok(Dual::from_options(v4, v6))
@@ -121,7 +122,7 @@ fn boot(status: &Object<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Node, String> {
+    fn read(text: &str) -> Result<Node, NodeError> {
         Node::read(text, &Prefix::parse("flannel.alpha.coreos.com").unwrap())
     }
 

@@ -4,6 +4,7 @@
 
 use super::annotations;
 use super::claims::Claims;
+use super::fault::NodeFault;
 use super::holders::{Claim, Holders};
 use super::node::Node;
 use crate::dual::{Dual, Subnets};
@@ -37,7 +38,7 @@ enum Published {
     /// Flannel does not serve it.
     Nothing,
     /// It cannot be read, for this reason; what it published before, if anything, stays in force.
-    Unreadable(String, Option<Arc<Lease>>),
+    Unreadable(NodeFault, Option<Arc<Lease>>),
     /// A lease of all its podCIDRs.
     Lease(Arc<Lease>),
     /// The mark was removed at this time; the lease counts for a while.
@@ -62,7 +63,7 @@ pub struct Leases {
     /// Subnets of Nodes whose annotations cannot be read, with the Node's name.
     pub unreadable: BTreeMap<Subnets, String>,
     /// Nodes that are left out, and why.
-    pub left_out: BTreeMap<String, String>,
+    pub left_out: BTreeMap<String, NodeFault>,
 }
 
 impl Nodes {
@@ -178,7 +179,7 @@ impl Nodes {
             match (known.subnets.and_then(|subnets| self.served(subnets)), &known.lease) {
                 (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((Claim { created: known.created, name, subnets }, known)),
                 (Some(subnets), Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..)) if *name != self.own => {
-                    out.left_out.insert(name.clone(), format!("its podCIDR {subnets} is not inside the network"));
+                    out.left_out.insert(name.clone(), NodeFault::Outside(subnets));
                 }
                 (None, Published::Unreadable(why, _)) if *name != self.own => drop(out.left_out.insert(name.clone(), why.clone())),
                 _ => {}
@@ -195,7 +196,7 @@ impl Nodes {
             }
             if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out.insert(name.to_owned(), format!("its podCIDR {subnets} overlaps that of the older Node {holder}"));
+                    out.left_out.insert(name.to_owned(), NodeFault::Overlaps(subnets, holder.to_owned()));
                 }
                 continue;
             }
@@ -228,7 +229,7 @@ impl Known {
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
-            Err(why) => (None, Some(why)),
+            Err(why) => (None, Some(NodeFault::PodCidr(why))),
         };
         let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
         let published = match (managed, odd, read, subnets) {
@@ -349,11 +350,11 @@ mod tests {
         let (leases, _) = nodes.leases(NOW);
         assert_eq!(names(&nodes, NOW), ["10.244.1.0/24", "10.244.3.0/24"]);
         assert_eq!(leases.readable.values().next().unwrap().since, 7);
-        assert!(leases.left_out["a"].contains("the older Node b"));
+        assert!(leases.left_out["a"].to_string().contains("the older Node b"));
         assert_eq!((nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))), (Some("b"), None));
         // With the same second the name decides.
         nodes.put(up("a", 7, 1), NOW);
-        assert!(nodes.leases(NOW).0.left_out["b"].contains("the older Node a"));
+        assert!(nodes.leases(NOW).0.left_out["b"].to_string().contains("the older Node a"));
         // A Node that is gone holds nothing.
         assert!(nodes.remove("a") && !nodes.remove("a"));
         assert!(nodes.leases(NOW).0.left_out.is_empty());
@@ -410,7 +411,7 @@ mod tests {
         assert!(nodes.serve(networks(r#"{"Network":"10.42.0.0/16"}"#)));
         nodes.put(cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#), NOW);
         nodes.put(cidrs(up("v6", 1, 2), r#"["fd10:244:0:2::/64"]"#), NOW);
-        assert!(subnets(&nodes).is_empty() && nodes.leases(NOW).0.left_out["both"].contains("not inside the network"));
+        assert!(subnets(&nodes).is_empty() && nodes.leases(NOW).0.left_out["both"].to_string().contains("not inside the network"));
         // The Network is corrected, then a family is added, then one is taken away.
         for (config, want) in [
             (r#"{"Network":"10.244.0.0/16"}"#, &["10.244.1.0/24"][..]),
@@ -439,7 +440,7 @@ mod tests {
         }
         nodes.put(node("a", 1, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
         let (odd, _) = nodes.leases(NOW);
-        assert!(odd.left_out["a"].contains("public-ip"));
+        assert!(odd.left_out["a"].to_string().contains("public-ip"));
         for event in odd.since(&good) {
             table.apply(event);
         }

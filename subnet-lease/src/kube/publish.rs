@@ -6,19 +6,22 @@ use super::assigned::Assigned;
 use super::failure::Failure;
 use super::node::Node;
 use super::patches::{self, CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
+use super::pod_cidr::Moved;
 use super::requests;
 use super::state::{All, Own, OwnState};
+use super::trouble::KubeTrouble;
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Held, Lost, NodeState, Untold, boot_time};
-use crate::reason::{Kind, Reason};
+use crate::manager::{Held, Lost, NodeState, Stopped, Untold, boot_time};
+use crate::reason::Reason;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use types::Coded;
 
 /// Delay between two attempts to write.
 pub const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -124,6 +127,21 @@ struct Written {
     retry: Option<Duration>,
 }
 
+/// The other nodes do not know this node's address yet.
+struct Unpublished(String);
+
+impl Coded for Unpublished {
+    fn code(&self) -> &'static str {
+        "lease-unpublished"
+    }
+}
+
+impl fmt::Display for Unpublished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| write!(f, "the other nodes do not know yet that this one is at {}", self.0))
+    }
+}
+
 /// What to do about the Node as it is.
 enum Verdict {
     /// It is ours.
@@ -131,11 +149,7 @@ enum Verdict {
     /// Nothing can be published; this is why.
     Wait(Reason),
     /// The lease ended.
-    Over(String),
-}
-
-fn moved(now: &Subnets, before: &Subnets) -> String {
-    format!("this node's podCIDR is {now} now and was {before}")
+    Over(Moved),
 }
 
 impl Holding<'_> {
@@ -152,7 +166,7 @@ impl Holding<'_> {
             let programmed = *node.programmed.borrow_and_update();
             let now = boot_time();
             let (trouble, next) = match self.judge(&present) {
-                Verdict::Over(why) => return Lost::Moved(why),
+                Verdict::Over(why) => return Lost::Moved(why.into()),
                 Verdict::Wait(why) => (Some((why, true)), None),
                 Verdict::Ours => match &present.own {
                     Own::Present(known) => self.write(&mut publisher, &mut written, known, &attrs, programmed, now).await,
@@ -162,10 +176,10 @@ impl Holding<'_> {
             self.report(&state, &attrs, trouble, &written);
             let nap = next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
             tokio::select! {
-                changed = own.changed() => if changed.is_err() { return Lost::Taken("following this node's Node ended".to_owned()) },
-                changed = all.changed() => if changed.is_err() { return Lost::Taken("following the Nodes ended".to_owned()) },
-                changed = node.attrs.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
-                changed = node.programmed.changed() => if changed.is_err() { return Lost::Taken("publication ended".to_owned()) },
+                changed = own.changed() => if changed.is_err() { return Lost::Taken(Stopped::OwnNode.into()) },
+                changed = all.changed() => if changed.is_err() { return Lost::Taken(Stopped::Nodes.into()) },
+                changed = node.attrs.changed() => if changed.is_err() { return Lost::Taken(Stopped::Publication.into()) },
+                changed = node.programmed.changed() => if changed.is_err() { return Lost::Taken(Stopped::Publication.into()) },
                 () = tokio::time::sleep(nap) => {}
             }
         }
@@ -178,35 +192,26 @@ impl Holding<'_> {
             // It was there when the lease was acquired.
             Own::Unknown => Verdict::Ours,
             Own::Absent => {
-                let name = self.name;
+                let node = self.name.to_owned();
                 match self.holder() {
-                    Some(other) => Verdict::Over(format!("the Node {name} was deleted, and its podCIDR {subnets} is that of the Node {other} now")),
-                    None => {
-                        let text = format!(
-                            "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, \
-                             which registers the Node again, or take the machine out of the cluster"
-                        );
-                        Verdict::Wait(Reason::new(Kind::Said("no Node".to_owned()), text))
-                    }
+                    Some(other) => Verdict::Over(Moved::Deleted { node, subnets, other }),
+                    None => Verdict::Wait(KubeTrouble::NodeDeleted(node, subnets).into()),
                 }
             }
             Own::Present(node) => {
                 let assigned = self.all.with(|nodes| Assigned::of(node, self.config, nodes, &self.api.options().net_conf));
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => Verdict::Over(moved(&assigned.subnets, &subnets)),
+                    Ok(assigned) => Verdict::Over(Moved::Subnet { now: assigned.subnets, before: subnets }),
                     // A Node that was created again has none for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
-                        Some(other) => Verdict::Over(format!(
-                            "the Node {} was created again, and its podCIDR {subnets} is that of the Node {other} now",
-                            node.name
-                        )),
-                        None => Verdict::Wait(Reason::new(Kind::Said(why.clone()), why)),
+                        Some(other) => Verdict::Over(Moved::Recreated { node: node.name.clone(), subnets, other }),
+                        None => Verdict::Wait(why.into()),
                     },
                     // By the configuration in use. The present one decides what becomes of the new podCIDR.
                     Err(why) => Verdict::Over(match &node.subnets {
-                        Ok(Some(now)) if !subnets.nets().all(|net| now.nets().any(|now| now == net)) => moved(now, &subnets),
-                        _ => why,
+                        Ok(Some(now)) if !subnets.nets().all(|net| now.nets().any(|now| now == net)) => Moved::Subnet { now: *now, before: subnets },
+                        _ => Moved::PodCidr(why),
                     }),
                 }
             }
@@ -284,7 +289,7 @@ impl Holding<'_> {
                 let pause = failure.retry_after.unwrap_or_default().max(RETRY.after(written.failures).mul_f64(1.0 + rand::random::<f64>() / 2.0));
                 written.failures += 1;
                 written.retry = Some(boot_time() + pause);
-                (Some((failure.reason, false)), written.retry)
+                (Some((failure.trouble.into(), false)), written.retry)
             }
         }
     }
@@ -303,7 +308,7 @@ impl Holding<'_> {
             };
             let told = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
             held.untold = (!told).then(|| {
-                let what = format!("the other nodes do not know yet that this one is at {}", attrs.public_text());
+                let what = Unpublished(attrs.public_text()).into();
                 before.untold.clone().unwrap_or(Untold { since: boot_time(), what })
             });
             *held != before

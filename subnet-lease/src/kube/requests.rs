@@ -88,10 +88,10 @@ impl Extras {
     fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
         if failure.status == Some(StatusCode::FORBIDDEN) {
             if !told.swap(true, Relaxed) {
-                tracing::info!("{lost}: {}", failure.reason);
+                tracing::info!("{lost}: {}", failure.trouble);
             }
         } else {
-            tracing::debug!("{lost}: {}", failure.reason);
+            tracing::debug!("{lost}: {}", failure.trouble);
         }
     }
 

@@ -5,6 +5,7 @@
 use http::HeaderValue;
 use kube::config::AuthInfo;
 use secrecy::ExposeSecret;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -26,12 +27,78 @@ struct Held {
     read: Option<Instant>,
 }
 
+/// What cannot stand in a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// A control character.
+    Control,
+    /// A space.
+    Space,
+    /// A character outside ASCII.
+    NotAscii,
+}
+
+/// Why a text cannot be sent as a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    /// It cannot be read, as the system says.
+    Unread(String),
+    /// It is not UTF-8.
+    NotUtf8,
+    /// It is empty.
+    Empty,
+    /// It has several lines.
+    SeveralLines,
+    /// It has such a character at this position.
+    Stray(Stray, usize),
+    /// It cannot stand in a header, as the library says.
+    Header(String),
+}
+
+/// Why a token cannot be sent; never quotes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenError {
+    /// The one in the kubeconfig.
+    User(TokenFault),
+    /// The one in a file.
+    File(PathBuf, TokenFault),
+}
+
+impl fmt::Display for TokenFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unread(error) => write!(f, "cannot be read: {error}"),
+            Self::NotUtf8 => f.write_str("is not text in UTF-8: write the token alone into it"),
+            Self::Empty => f.write_str("is empty"),
+            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write the token alone into it"),
+            Self::Stray(stray, position) => {
+                let stray = match stray {
+                    Stray::Control => "a control character",
+                    Stray::Space => "a space",
+                    Stray::NotAscii => "a character outside ASCII",
+                };
+                write!(f, "has {stray} at position {position}: write the token alone into it")
+            }
+            Self::Header(error) => f.write_str(error),
+        }
+    }
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(why) => write!(f, "the user's token {why}"),
+            Self::File(path, why) => write!(f, "the token file {} {why}", path.display()),
+        }
+    }
+}
+
 impl Token {
     /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
     ///
     /// # Errors
     /// Says why the token cannot be sent; never quotes it.
-    pub fn take(auth: &mut AuthInfo) -> Result<Option<Self>, String> {
+    pub fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
@@ -42,7 +109,7 @@ impl Token {
             return Ok(None);
         }
         let header = inline.map(|token| header(token.expose_secret().as_bytes())).transpose();
-        let header = header.map_err(|why| format!("the user's token {why}"))?;
+        let header = header.map_err(TokenError::User)?;
         Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
     }
 
@@ -50,13 +117,13 @@ impl Token {
     ///
     /// # Errors
     /// Names the file, and says why its content is no token.
-    pub async fn header(&self) -> Result<HeaderValue, String> {
+    pub async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
         if let Some(file) = self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH)) {
-            match tokio::fs::read(file).await.map_err(|error| format!("cannot be read: {error}")).and_then(|text| header(&text)) {
+            match tokio::fs::read(file).await.map_err(|error| TokenFault::Unread(error.to_string())).and_then(|text| header(&text)) {
                 Ok(header) => held.header = Some(header),
-                Err(why) => trouble = Some(format!("the token file {} {why}", file.display())),
+                Err(why) => trouble = Some(TokenError::File(file.clone(), why)),
             }
             held.read = Some(Instant::now());
         }
@@ -64,30 +131,30 @@ impl Token {
             // The next request reads the file again.
             held.read = None;
         }
-        held.header.clone().ok_or_else(|| trouble.unwrap_or_default())
+        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
     }
 }
 
 /// The header with a token, without the white space around it.
-fn header(text: &[u8]) -> Result<HeaderValue, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "is not text in UTF-8: write the token alone into it")?.trim();
+fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
+    let text = std::str::from_utf8(text).map_err(|_| TokenFault::NotUtf8)?.trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err("is empty".to_owned());
+        return Err(TokenFault::Empty);
     }
     if line.len() < text.len() {
-        return Err("has several lines, and line 1 is followed by other text: write the token alone into it".to_owned());
+        return Err(TokenFault::SeveralLines);
     }
     for (at, character) in line.chars().enumerate() {
         let kind = match character {
-            c if c.is_control() => "a control character",
-            ' ' => "a space",
-            c if !c.is_ascii() => "a character outside ASCII",
+            c if c.is_control() => Stray::Control,
+            ' ' => Stray::Space,
+            c if !c.is_ascii() => Stray::NotAscii,
             _ => continue,
         };
-        return Err(format!("has {kind} at position {}: write the token alone into it", at + 1));
+        return Err(TokenFault::Stray(kind, at + 1));
     }
-    let mut value = HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| error.to_string())?;
+    let mut value = HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| TokenFault::Header(error.to_string()))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -81,7 +81,7 @@ impl<'a> Watching<'a> {
     /// Nodes that are left out show in /status. Not all of them are logged: there may be thousands.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
-        let news = leases.left_out.iter().filter(|(name, why)| self.counters.unreadable(name, why));
+        let news = leases.left_out.iter().filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
         let news: Vec<_> = news.collect();
         for (name, why) in news.iter().take(LINES) {
             tracing::warn!("the Node {name} is not used: {why}");

@@ -3,18 +3,17 @@
 use super::ask::{ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn};
 use super::coroutine::Io;
 use super::decide::{Decision, Keep, LastSeen, decide};
+use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Request, TTL, Write};
 use super::settle::{Settled, settle, sweep};
 use super::tenure::Tenure;
 use super::view::{Item, View};
-use super::words;
 use crate::alloc::candidates;
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
-use crate::reason::{Kind, Reason};
 use crate::wire;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +28,7 @@ const POOL_LOOK: Duration = Duration::from_millis(1500);
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
 /// What this node published last time, if a key is its own; refuses as [`acquire`] would.
-pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, String> {
+pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, LeaseProblem> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
     loop {
@@ -38,7 +37,7 @@ pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Optio
                 ask_last_seen(&io, &view, key, &mut last_seen).await;
                 continue;
             }
-            Decision::Refuse(text) => Err(text),
+            Decision::Refuse(why) => Err(*why),
             Decision::Keep(Keep { key, ours: true, .. }) | Decision::Reshape(key, _) => Ok(view.get(&key).and_then(|item| item.attrs.clone())),
             Decision::Keep(_) | Decision::Allocate(_) => Ok(None),
         };
@@ -49,7 +48,7 @@ pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Optio
 ///
 /// # Errors
 /// The reason, when another live node uses this node's address or identity.
-pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAttrs) -> Result<Tenure, String> {
+pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAttrs) -> Result<Tenure, LeaseProblem> {
     let mut refused = BTreeSet::new();
     let mut patient = false;
     let mut attempt = 0u32;
@@ -69,16 +68,15 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
         };
         let (tenure, new) = match decision {
             Decision::AskLastSeen(_) => continue,
-            Decision::Refuse(text) => return Err(text),
+            Decision::Refuse(why) => return Err(*why),
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
-                    let text = format!("another instance has written the lease of {} back: waiting to see whether it is still running", item.subnets);
-                    io.show(|held| held.trouble = Some(Reason::new(Kind::Contested, text)));
+                    io.show(|held| held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into()));
                     io.sleep(CONTEST).await;
                     patient = true;
                     if seen_within(&io, item, CONTEST).await {
-                        return Err(words::contested(&claim, item));
+                        return Err(LeaseProblem::contested(&claim, item));
                     }
                     continue;
                 }
@@ -93,7 +91,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                 Allocation::Unsure => (None, false),
                 Allocation::Exhausted => {
                     refused.clear();
-                    io.show(|held| held.trouble = Some(Reason::new(Kind::Exhausted, words::exhausted(&claim, &config))));
+                    io.show(|held| held.trouble = Some(LeaseProblem::out_of_subnets(&claim, &config).into()));
                     io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                     continue;
                 }
@@ -112,7 +110,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
                 return Ok(tenure);
             }
             Settled::Yielded => {}
-            Settled::Refused(text) => return Err(text),
+            Settled::Refused(why) => return Err(*why),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
+use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Entry, Listing, Request, Unanswered, Write};
 use super::view::{Item, View};
 use crate::backoff::Backoff;
@@ -53,7 +54,7 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
 pub(super) async fn txn(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str) -> Result<(bool, i64, Option<Entry>), Unanswered> {
     match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
         Answer::Txn { done, revision, present } => Ok((done, revision, present)),
-        other => Err(Unanswered(format!("the store answered a transaction with {other:?}").into())),
+        other => Err(Unanswered(LeaseProblem::OddAnswer(Box::new(other)).into())),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The code in the coroutine can await two things only: the answer to one request ([`Io::ask`]) and the next notice or
 //! point in time ([`Io::wait`]). [`Coroutine::step`] runs it until it needs either, and says which.
 
+use super::news::News;
 use super::registry::{Answer, Notice, Request, Unanswered};
 use crate::manager::Held;
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ pub struct LogLine {
     /// Whether somebody should look at it.
     pub warning: bool,
     /// What happened, and what was done about it.
-    pub text: String,
+    pub news: News,
 }
 
 #[derive(Default)]
@@ -101,13 +102,13 @@ impl Io {
     }
 
     /// Tells once what happened and should not have.
-    pub fn warn(&self, text: String) {
-        self.mailbox().told.push(LogLine { warning: true, text });
+    pub fn warn(&self, news: News) {
+        self.mailbox().told.push(LogLine { warning: true, news });
     }
 
     /// Tells once what happened.
-    pub fn inform(&self, text: String) {
-        self.mailbox().told.push(LogLine { warning: false, text });
+    pub fn inform(&self, news: News) {
+        self.mailbox().told.push(LogLine { warning: false, news });
     }
 
     /// Shows how the lease stands.

@@ -1,7 +1,7 @@
 //! Which lease is ours: the decision at the start, from a list and what this host knows.
 
+use super::problem::LeaseProblem;
 use super::view::{Item, View};
-use super::words;
 use crate::config::NetworkConfig;
 use crate::dual::{Dual, Subnets};
 use crate::manager::Claim;
@@ -27,7 +27,7 @@ pub enum Decision {
     /// Nothing is ours: take a new subnet, one of these first.
     Allocate(Vec<Subnets>),
     /// Another node holds what would be ours.
-    Refuse(String),
+    Refuse(Box<LeaseProblem>),
 }
 
 /// A key that is ours.
@@ -45,7 +45,7 @@ pub struct Keep {
 pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &LastSeen) -> Decision {
     match owner(claim, view, last_seen) {
         Owner::AskLastSeen(key) => Decision::AskLastSeen(key),
-        Owner::Refuse(text) => Decision::Refuse(text),
+        Owner::Refuse(why) => Decision::Refuse(why),
         Owner::Nobody => Decision::Allocate(wishes(claim, config, view)),
         Owner::Ours(item, ours) => fate(claim, config, view, item, ours),
     }
@@ -54,7 +54,7 @@ pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &La
 enum Owner<'a> {
     Ours(&'a Item, bool),
     AskLastSeen(String),
-    Refuse(String),
+    Refuse(Box<LeaseProblem>),
     Nobody,
 }
 
@@ -67,7 +67,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         return match seen_lately(item, last_seen) {
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
-            Some(true) => Owner::Refuse(words::clone(claim, item)),
+            Some(true) => Owner::Refuse(Box::new(LeaseProblem::identity_in_use(claim, item))),
         };
     }
     if let Some(item) = named_but_unreadable(claim, view) {
@@ -84,7 +84,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         return match seen_lately(item, last_seen) {
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
-            Some(true) => Owner::Refuse(words::trap(claim, item)),
+            Some(true) => Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))),
         };
     }
     // Go flannel or an operator wrote it: it is ours if nodes really reach each other at this address.
@@ -100,7 +100,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .flatten()
                 .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
-    if reached() { Owner::Ours(item, true) } else { Owner::Refuse(words::trap(claim, item)) }
+    if reached() { Owner::Ours(item, true) } else { Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))) }
 }
 
 /// The lease of which this host shows signs, where an address identifies nobody: its key, or subnet.env and its address. One of Go flannel's has
@@ -175,7 +175,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     // In a directory no lease expires; only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
-        return Decision::Refuse(words::reservation_outside(config, item));
+        return Decision::Refuse(Box::new(LeaseProblem::reserved_outside(config, item)));
     }
     Decision::Allocate(wishes(claim, config, view))
 }

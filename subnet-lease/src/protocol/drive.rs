@@ -42,9 +42,9 @@ pub async fn drive<T>(
         let step = coroutine.step(boot_time());
         for told in coroutine.told() {
             if told.warning {
-                tracing::warn!("{}", told.text);
+                tracing::warn!("{}", told.news);
             } else {
-                tracing::info!("{}", told.text);
+                tracing::info!("{}", told.news);
             }
         }
         if let Some(state) = state {

@@ -75,7 +75,7 @@ impl Following {
             self.ready.push_back(LeaseEvent::Interrupted);
         }
         if let Some(why) = why {
-            self.counters.following(Some(&why.to_string()));
+            self.counters.following(Some(why.problem.clone()));
         }
         if let Some(why) = why
             && self.told.news(Some(why))

@@ -6,17 +6,17 @@ mod restore;
 use super::ask::{complain, grant, list, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
+use super::news::News;
+use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Entry, Notice, Request, TTL};
 use super::settle::sweep;
 use super::tenure::Tenure;
 use super::verdict::{Verdict, verdict};
 use super::view::Item;
-use super::words;
 use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttrs;
 use crate::manager::{Claim, Lost, Untold};
-use crate::reason::{Kind, Reason};
 use crate::wire;
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ impl Holder {
         let untold = self
             .untold
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
-            .map(|since| Untold { since, what: words::untold(&self.tenure.attrs, &self.wanted) });
+            .map(|since| Untold { since, what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into() });
         self.io.show(|held| {
             held.until = renewed.map(|renewed| renewed + TTL);
             held.renewed = renewed;
@@ -146,7 +146,7 @@ impl Holder {
                 held.lease = Some(lease);
             }
             if distrusted {
-                held.trouble = Some(Reason::new(Kind::Overwritten, words::overwritten(&self.tenure.key)));
+                held.trouble = Some(LeaseProblem::Overwritten(self.tenure.key.clone()).into());
             } else if !failing {
                 held.trouble = None;
             }
@@ -239,7 +239,7 @@ impl Holder {
             }
             Verdict::Reserve => {
                 if self.tenure.lease != 0 {
-                    self.io.warn(words::reserved(&self.tenure.key));
+                    self.io.warn(News::Reserved(self.tenure.key.clone()));
                 }
                 self.tenure.lease = 0;
                 self.write(&item, false, None).await.map(drop)
@@ -249,10 +249,10 @@ impl Holder {
                 if item.reserved() {
                     self.tenure.lease = 0;
                 }
-                self.defend(&item, true, Some(words::contested_key(&self.tenure.key, &item))).await
+                self.defend(&item, true, Some(News::contested(&self.tenure.key, &item))).await
             }
             Verdict::WriteBack { contested: false } => {
-                let news = words::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
+                let news = News::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
                 self.correct(&item, news).await
             }
             Verdict::Overwritten => {
@@ -263,8 +263,8 @@ impl Holder {
                 self.proof = self.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(words::displaced(&self.tenure.key, &item))),
-            Verdict::Taken => Err(Lost::Taken(words::taken(&self.tenure.key, Some(&item)))),
+            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(LeaseProblem::displaced(&self.tenure.key, &item).into())),
+            Verdict::Taken => Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, Some(&item)).into())),
         }
     }
 }

@@ -4,13 +4,15 @@ use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
 use super::drive::{Registry, drive, forward};
 use super::hold::hold;
+use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
 use super::tenure::Tenure;
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Claim, Counters, Error, Held, Lost, NodeState, SubnetManager};
+use crate::manager::{Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped, SubnetManager};
+use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use crate::wire;
 use async_trait::async_trait;
@@ -45,6 +47,17 @@ pub trait KeyStore: Registry {
     fn renew(&self) -> bool {
         false
     }
+
+    /// See [`LeaseStore::place`].
+    fn place(&self) -> String;
+
+    /// See [`LeaseStore::nature`].
+    fn nature(&self) -> Nature {
+        Nature::default()
+    }
+
+    /// See [`LeaseStore::liveness`].
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered>;
 }
 
 /// Keeps leases in a store of keys.
@@ -105,7 +118,7 @@ impl<S: KeyStore> KeyManager<S> {
     /// Runs a part of the protocol; `first` serves as its first list, and the last one is kept for the next reader.
     async fn run<T, F>(&self, first: Option<Listing>, state: Option<&watch::Sender<Held>>, part: impl FnOnce(Io) -> F) -> Result<T, Error>
     where
-        F: Future<Output = Result<T, String>> + Send + 'static,
+        F: Future<Output = Result<T, LeaseProblem>> + Send + 'static,
     {
         let reuse = Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
         let (_keep, mut notices) = mpsc::unbounded_channel();
@@ -113,7 +126,7 @@ impl<S: KeyStore> KeyManager<S> {
         if let Some(last) = reuse.last.into_inner() {
             self.recent.keep(last).await;
         }
-        done.map_err(Error::Refused)
+        done.map_err(Error::refused)
     }
 }
 
@@ -143,15 +156,15 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
     }
 
     async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken("no lease was acquired".to_owned()) };
+        let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken(Stopped::NoLease.into()) };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
         let (claim, config) = (claim.clone(), config.clone());
         let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
         tokio::select! {
             lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
-            () = self.store.watch_key(&key, modified, &notices) => Lost::Taken("the watch of this node's lease ended".to_owned()),
-            () = forward(node.attrs, &notices) => Lost::Taken("publication ended".to_owned()),
+            () = self.store.watch_key(&key, modified, &notices) => Lost::Taken(Stopped::Watch.into()),
+            () = forward(node.attrs, &notices) => Lost::Taken(Stopped::Publication.into()),
         }
     }
 
@@ -180,6 +193,38 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
 
     fn renew(&self) -> bool {
         self.store.renew()
+    }
+}
+
+#[async_trait]
+impl<S: KeyStore> LeaseStore for KeyManager<S> {
+    fn place(&self) -> String {
+        self.store.place()
+    }
+
+    fn nature(&self) -> Nature {
+        self.store.nature()
+    }
+
+    async fn config(&self) -> Result<NetworkConfig, Error> {
+        self.store.network_config().await
+    }
+
+    async fn list(&self) -> Result<Listing, Reason> {
+        KeyManager::list(self).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
+        let Some(item) = Item::of(entry.clone()) else { return Ok(Liveness::default()) };
+        self.store.liveness(&item).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+        KeyManager::release(self, entry).await.map_err(|Unanswered(why)| why)
+    }
+
+    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
+        KeyManager::reserve(self, subnets, value, present).await.map_err(|Unanswered(why)| why)
     }
 }
 

@@ -8,13 +8,14 @@ use crate::lease::Lease;
 use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
+use std::fmt;
+use types::{Coded, Problem};
 
 /// Reads an entry into a lease; one that cannot be read is counted, and logged once.
 pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
-    let why = |why: String| tell(counters, &key, &why);
     let Some(subnets) = entry.subnets() else {
-        why("the key names no subnet in canonical form (such as 10.5.34.0-24)".to_owned());
+        tell(counters, &key, Unreadable::Key.into());
         return None;
     };
     match wire::parse_value(&entry.value) {
@@ -23,7 +24,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
             Item::of(entry).and_then(|item| item.lease()).map(Ok)
         }
         Err(reason) => {
-            why(reason);
+            tell(counters, &key, reason.into());
             Some(Err(subnets))
         }
     }
@@ -31,13 +32,36 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
 
 /// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
 #[cfg(feature = "dir")]
-pub fn unreadable(counters: &Counters, key: &str, why: &str) -> Option<Subnets> {
+pub fn unreadable(counters: &Counters, key: &str, why: Problem) -> Option<Subnets> {
     tell(counters, key, why);
     wire::parse_key(key)
 }
 
-fn tell(counters: &Counters, key: &str, why: &str) {
-    if counters.unreadable(key, why) {
+/// Why no lease can be read at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// By its key.
+    Key,
+}
+
+impl Coded for Unreadable {
+    fn code(&self) -> &'static str {
+        match self {
+            Unreadable::Key => "lease-key-unreadable",
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Unreadable::Key => f.write_str("the key names no subnet in canonical form (such as 10.5.34.0-24)"),
+        })
+    }
+}
+
+fn tell(counters: &Counters, key: &str, why: Problem) {
+    if counters.unreadable(key, why.clone()) {
         tracing::warn!(key = %excerpt(key), "a lease in the store cannot be read and is skipped: {why}");
     }
 }

@@ -1,36 +1,12 @@
 //! The requests of the protocol to a store, and the answers.
 
-use crate::dual::Subnets;
-use crate::reason::Reason;
-use crate::wire;
+use crate::reason::{Lasting, Reason};
 use std::time::Duration;
+
+pub use crate::entry::{Entry, Listing};
 
 /// Seconds for which a lease is granted; the same as Go flannel's.
 pub const TTL: Duration = Duration::from_secs(86_400);
-
-/// One key under `subnets/` as the store has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The part of the key after `subnets/`.
-    pub key: String,
-    /// The bytes of the value.
-    pub value: Vec<u8>,
-    /// The revision at which the key was created.
-    pub created: i64,
-    /// The revision at which the key was last written: what a compare-and-swap compares.
-    pub modified: i64,
-    /// The store's lease that the key hangs on; 0 for none.
-    pub lease: i64,
-}
-
-/// Every key at one revision.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Listing {
-    /// The revision of the store at which the list was taken.
-    pub revision: i64,
-    /// The keys in order.
-    pub entries: Vec<Entry>,
-}
 
 /// One request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,9 +122,22 @@ pub enum Answer {
 }
 
 /// A request that got no answer: it may or may not have been carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub Reason);
+
+impl<E: Lasting> From<E> for Unanswered {
+    fn from(problem: E) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unanswered {}
 
 /// What the protocol is told unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,11 +158,4 @@ pub enum Notice {
 pub fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();
     chunks.flat_map(|chunk| [chunk.valid().to_owned(), chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect()]).collect()
-}
-
-impl Entry {
-    /// The subnets that the key names, when it is a lease's key.
-    pub fn subnets(&self) -> Option<Subnets> {
-        wire::parse_key(&self.key)
-    }
 }

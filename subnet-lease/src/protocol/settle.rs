@@ -3,17 +3,17 @@
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
+use super::problem::LeaseProblem;
 use super::registry::{Compare, Write};
 use super::tenure::Tenure;
 use super::view::{Item, View};
-use super::words;
 use crate::config::NetworkConfig;
 use crate::manager::Claim;
 
 pub(super) enum Settled {
     Ours(View),
     Yielded,
-    Refused(String),
+    Refused(Box<LeaseProblem>),
 }
 
 /// Lists once more after a write. An overlapping lease that is older wins, a new lease that contains an older node's address is given up, and of
@@ -39,7 +39,7 @@ pub(super) async fn settle(io: &Io, claim: &Claim, config: &NetworkConfig, tenur
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
             if seen_within(io, item, SILENCE).await {
                 give_up(io, tenure).await;
-                return Settled::Refused(words::trap(claim, item));
+                return Settled::Refused(Box::new(LeaseProblem::address_in_use(claim, item)));
             }
         }
     }

@@ -29,7 +29,7 @@ cases! {
 async fn configuration_is_waited_for(bed: Bed) {
     let manager = bed.node("one").await;
     let Err(Error::Unavailable(text)) = manager.network_config().await else { panic!("there is no configuration") };
-    assert!(text.contains("config") && ["Network", "ConfigMap"].iter().any(|part| text.contains(part)), "{text}");
+    assert!(text.to_string().contains("config") && ["Network", "ConfigMap"].iter().any(|part| text.to_string().contains(part)), "{text}");
     for bad in ["{", r#"{"Network":"10.5.0.0/33"}"#, "", "null"] {
         bed.configure(if bad.is_empty() { " " } else { bad });
         assert!(matches!(manager.network_config().await, Err(Error::Unavailable(_))), "{bad}");
@@ -115,7 +115,7 @@ async fn a_full_pool_is_waited_for(bed: Bed) {
         let three = claim("three", 103);
         manager.acquire(&three, &config, &attrs(&three), &state).await
     });
-    eventually("the reason is told", || held.borrow().trouble.as_ref().is_some_and(|text| text.contains("out of subnets"))).await;
+    eventually("the reason is told", || held.borrow().trouble.as_ref().is_some_and(|text| text.to_string().contains("out of subnets"))).await;
     bed.delete(&key(&second));
     let third = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(third.subnets, second.subnets);
@@ -128,7 +128,7 @@ async fn a_go_lease_is_adopted_when_the_underlay_was_named(bed: Bed) {
         r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"aa:bb:cc:dd:ee:ff"}}"#,
     );
     let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 101)).await else { panic!("nothing says that it is ours") };
-    assert!(text.contains("Go flannel"), "{text}");
+    assert!(text.to_string().contains("Go flannel"), "{text}");
     let mut named = claim("one", 101);
     named.host.named = true;
     let manager = bed.manager();

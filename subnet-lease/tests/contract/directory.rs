@@ -38,7 +38,10 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
             let mut changed = attrs(&one);
             changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
             holding.attrs.send_replace(changed);
-            eventually("the holder knows", || holding.held.borrow().trouble.as_ref().is_some_and(|why| why.contains("directory of leases"))).await;
+            eventually("the holder knows", || {
+                holding.held.borrow().trouble.as_ref().is_some_and(|why| why.to_string().contains("directory of leases"))
+            })
+            .await;
         }
         assert_eq!(follower.len(), 1, "what is not seen is not gone");
         assert!(!root.join("subnets").exists(), "written into what stands in its place");
@@ -69,8 +72,10 @@ async fn a_link_is_no_lease(bed: Bed) {
         std::os::unix::fs::symlink("/etc/passwd", leases.join(".link")).unwrap();
         std::fs::rename(leases.join(".link"), leases.join(name)).unwrap();
     }
-    eventually("it is told", || manager.counters().unreadable_keys().iter().any(|(key, why)| key == "10.5.7.0-24" && why.contains("symbolic link")))
-        .await;
+    eventually("it is told", || {
+        manager.counters().unreadable_keys().iter().any(|(key, why)| key == "10.5.7.0-24" && why.to_string().contains("symbolic link"))
+    })
+    .await;
     eventually("our own is put back", || leases.join(key(&lease)).symlink_metadata().is_ok_and(|meta| meta.is_file())).await;
     assert_eq!(follower.len(), 2, "unreadable is never absent");
     std::fs::remove_file(leases.join("10.5.7.0-24")).unwrap();

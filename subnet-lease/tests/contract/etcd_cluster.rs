@@ -49,7 +49,12 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
         changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
         holding.attrs.send_replace(changed);
         eventually("why it is not used is told", || {
-            holding.held.borrow().trouble.as_ref().is_some_and(|why| why.contains("another etcd cluster") && why.contains("--etcd-endpoints"))
+            holding
+                .held
+                .borrow()
+                .trouble
+                .as_ref()
+                .is_some_and(|why| why.to_string().contains("another etcd cluster") && why.to_string().contains("--etcd-endpoints"))
         })
         .await;
     }

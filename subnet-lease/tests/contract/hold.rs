@@ -85,7 +85,7 @@ async fn a_taken_key_is_lost(bed: Bed) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     bed.put(&key(&lease), r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#);
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
-    assert!(matches!(&lost, Lost::Taken(text) if text.contains("192.168.56.222")), "{lost}");
+    assert!(matches!(&lost, Lost::Taken(text) if text.to_string().contains("192.168.56.222")), "{lost}");
     assert!(bed.get(&key(&lease)).unwrap().contains("192.168.56.222"), "the other's key is left alone");
 }
 

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
+use subnet_lease::manager::{Choice, Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire};
 use tokio::sync::watch;
 
@@ -23,7 +23,14 @@ pub fn claim(name: &str, last: u8) -> Claim {
             ..NodeId::default()
         },
         public: Dual::V4(Ipv4Addr::new(192, 168, 56, last)),
-        host: HostFacts { advice: "use --iface=enp0s8".to_owned(), ..HostFacts::default() },
+        host: HostFacts {
+            choice: Some(Choice {
+                interface: "enp0s3".to_owned(),
+                why: "it has the default route".to_owned(),
+                interfaces: "  enp0s8 192.168.56.101  <- reaches the store: --iface=enp0s8\n".to_owned(),
+            }),
+            ..HostFacts::default()
+        },
     }
 }
 

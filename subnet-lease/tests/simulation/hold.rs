@@ -1,6 +1,6 @@
 //! One holder on the model store, step by step: lost answers and hands at its key.
 
-use super::store::Store;
+use super::store::{NoAnswer, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use subnet_lease::manager::{Claim, HostFacts, Lost};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Notice, Request, Unanswered, Write};
+use subnet_lease::protocol::registry::{Notice, Request, Write};
 use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{Dual, LeaseAttrs, NodeId, wire};
 
@@ -94,7 +94,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(Unanswered("no answer".into()))
+                            Err(NoAnswer.into())
                         }
                     });
                 }
@@ -132,7 +132,7 @@ impl Bench {
     }
 
     fn warnings(&self, words: &str) -> usize {
-        self.told.iter().filter(|told| told.warning && told.text.contains(words)).count()
+        self.told.iter().filter(|told| told.warning && told.news.to_string().contains(words)).count()
     }
 }
 
@@ -153,7 +153,7 @@ fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
             }
             assert_ne!(bench.lease(), 0);
         }
-        assert_eq!(bench.told.iter().filter(|told| told.text.contains("instead of")).count(), 10, "{:?}", bench.told);
+        assert_eq!(bench.told.iter().filter(|told| told.news.to_string().contains("instead of")).count(), 10, "{:?}", bench.told);
         assert_eq!(bench.warnings(""), 0, "{:?}", bench.told);
     }
 }
@@ -167,7 +167,7 @@ fn what_is_not_told_yet_is_shown() {
     bench.run(Duration::from_millis(1));
     let untold = bench.coroutine.held().untold.unwrap();
     assert_eq!(untold.since, begun);
-    assert!(untold.what.contains("192.168.56.222") && untold.what.contains("192.168.56.101"), "{}", untold.what);
+    assert!(untold.what.to_string().contains("192.168.56.222") && untold.what.to_string().contains("192.168.56.101"), "{}", untold.what);
     assert!(bench.coroutine.held().trouble.is_some());
     bench.run(Duration::from_secs(30));
     assert_eq!((bench.coroutine.held().untold, bench.coroutine.held().trouble, bench.public()), (None, None, Some(FOREIGN)));

@@ -1,6 +1,6 @@
 //! One node: its machine, its process (a protocol coroutine), and the network between it and the store.
 
-use super::store::Store;
+use super::store::{NoAnswer, Store};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::net::Ipv4Addr;
@@ -152,9 +152,9 @@ impl Node {
                 match travel {
                     Travel::Out(request) => {
                         let answer = if rng.random_bool(0.02) && self.healthy(now) {
-                            Err(Unanswered("connection reset".into()))
+                            Err(NoAnswer.into())
                         } else if self.cut > now {
-                            Err(Unanswered("deadline exceeded".into()))
+                            Err(NoAnswer.into())
                         } else {
                             store.carry_out(&request, now)
                         };
@@ -162,7 +162,7 @@ impl Node {
                             println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(Unanswered("connection reset".into())) } else { answer };
+                        let answer = if lost { Err(NoAnswer.into()) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((now + Duration::from_millis(rng.random_range(1..40)), Travel::Back(answer)));
                         }
@@ -221,7 +221,7 @@ impl Node {
                 Process::Off { .. } => return None,
                 Process::Acquiring(coroutine) => match coroutine.step(now) {
                     Step::Done(Ok(tenure)) => Ok(tenure),
-                    Step::Done(Err(text)) => Err((text, 1)),
+                    Step::Done(Err(why)) => Err((why.to_string(), 1)),
                     Step::Ask(request) => return self.send(request, now, rng),
                     Step::Wait(until) => {
                         self.wait = until;
@@ -229,8 +229,8 @@ impl Node {
                     }
                 },
                 Process::Holding(coroutine, _) => match coroutine.step(now) {
-                    Step::Done(Lost::Taken(text) | Lost::Moved(text)) => Err((text, 5)),
-                    Step::Done(Lost::Displaced(text)) => Err((text, 1)),
+                    Step::Done(Lost::Taken(why) | Lost::Moved(why)) => Err((why.text, 5)),
+                    Step::Done(Lost::Displaced(why)) => Err((why.text, 1)),
                     Step::Ask(request) => return self.send(request, now, rng),
                     Step::Wait(until) => {
                         self.wait = until;

@@ -3,6 +3,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 use subnet_lease::protocol::registry::{Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write};
+use subnet_lease::reason::Lasting;
+use types::Coded;
+
+/// A request that got no answer.
+pub struct NoAnswer;
+
+impl Coded for NoAnswer {
+    fn code(&self) -> &'static str {
+        "no-answer"
+    }
+}
+
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no answer")
+    }
+}
+
+impl Lasting for NoAnswer {}
 
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -69,7 +88,7 @@ impl Store {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
-                    return Err(Unanswered("etcdserver: requested lease not found".into()));
+                    return Err(NoAnswer.into());
                 }
                 self.revision += 1;
                 self.writes += 1;

@@ -147,6 +147,9 @@ pub enum Detail {
         address: Option<IpAddr>,
         /// The other node, as its lease names it.
         holder: String,
+        /// The interface that this node chose, where it chose one.
+        #[serde(default)]
+        interface: Option<String>,
     },
     /// Another machine has the identity of this one.
     IdentityInUse {
@@ -248,6 +251,8 @@ pub enum ConfigPlace {
     Key(String),
     /// In a file.
     File(PathBuf),
+    /// In a file that Kubernetes mounts from a ConfigMap.
+    Mounted(PathBuf),
 }
 
 /// A detail of a later version, or one that was tampered with, is no reason to lose the text.

@@ -176,9 +176,11 @@ fn config(facts: &Facts) -> Vec<Finding> {
 fn put(facts: &Facts, problem: &Problem) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else { return None };
-        Some(match place {
-            ConfigPlace::Key(key) => format!("{} put {} {}", etcdctl(facts).0, word(key), word(example)),
-            ConfigPlace::File(file) => format!("printf '%s\\n' {} > {}", word(example), word(&file.display().to_string())),
-        })
+        match place {
+            ConfigPlace::Key(key) => Some(format!("{} put {} {}", etcdctl(facts).0, word(key), word(example))),
+            // It is the ConfigMap's to change.
+            ConfigPlace::Mounted(_) => None,
+            ConfigPlace::File(file) => Some(format!("printf '%s\\n' {} > {}", word(example), word(&file.display().to_string()))),
+        }
     })
 }

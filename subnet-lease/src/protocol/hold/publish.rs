@@ -5,8 +5,8 @@ use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
 use crate::manager::Lost;
 use crate::protocol::ask::{complain, jitter, put, signed, txn};
+use crate::protocol::news::News;
 use crate::protocol::registry::Unanswered;
-use crate::protocol::words;
 
 impl Holder {
     /// Publishes other attributes.
@@ -64,7 +64,7 @@ impl Holder {
         // Earlier writes compare with an older revision and cannot succeed any more.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
-            self.io.inform(words::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
+            self.io.inform(News::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
         }
         if self.publication() == self.tenure.attrs {
             self.untold = None;

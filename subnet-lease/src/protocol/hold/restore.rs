@@ -3,16 +3,17 @@
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
 use crate::manager::Lost;
 use crate::protocol::ask::{grant, list, pause, put, revoke, signed, txn};
+use crate::protocol::news::News;
+use crate::protocol::problem::LeaseProblem;
 use crate::protocol::registry::{Answer, Compare, Entry, Request, TTL};
 use crate::protocol::settle::{Settled, settle};
 use crate::protocol::view::Item;
-use crate::protocol::words;
 use crate::wire;
 use std::time::Duration;
 
 impl Holder {
     /// Writes the key back at once, then at most once a minute: the other writer may do the same.
-    pub(super) async fn defend(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<(), Lost> {
+    pub(super) async fn defend(&mut self, item: &Item, contested: bool, news: Option<News>) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
             self.proof = self.proof.min(self.may_defend);
@@ -25,7 +26,7 @@ impl Holder {
     }
 
     /// Undoes an edit by hand: at once, and with growing pauses while the edits go on.
-    pub(super) async fn correct(&mut self, item: &Item, news: String) -> Result<(), Lost> {
+    pub(super) async fn correct(&mut self, item: &Item, news: News) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
             self.proof = self.proof.min(self.may_defend);
@@ -42,7 +43,7 @@ impl Holder {
     }
 
     /// Overwrites the present value of our key by compare-and-swap; whether that succeeded. `news` is logged if it did.
-    pub(super) async fn write(&mut self, item: &Item, contested: bool, news: Option<String>) -> Result<bool, Lost> {
+    pub(super) async fn write(&mut self, item: &Item, contested: bool, news: Option<News>) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
             let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
             if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
@@ -85,7 +86,7 @@ impl Holder {
             }
             if view.items.iter().any(|item| self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)) {
                 let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
-                return Err(Lost::Taken(words::taken(&self.tenure.key, item)));
+                return Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into()));
             }
             let keepalive = self.keepalive().await;
             let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
@@ -97,13 +98,13 @@ impl Holder {
                 Ok((true, revision, _)) => {
                     let now = self.io.now();
                     let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
-                    self.io.warn(words::put_back(&self.tenure.key, expired));
+                    self.io.warn(News::put_back(&self.tenure.key, expired));
                     (self.tenure.created, self.tenure.lease, self.tenure.keepalive, self.tenure.renewed) = (revision, lease, keepalive, now);
                     self.stands(attrs, revision);
                     return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
                         Settled::Ours(_) => Ok(()),
-                        Settled::Yielded => Err(Lost::Taken(words::taken(&self.tenure.key, None))),
-                        Settled::Refused(text) => Err(Lost::Taken(text)),
+                        Settled::Yielded => Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, None).into())),
+                        Settled::Refused(why) => Err(Lost::Taken((*why).into())),
                     };
                 }
                 Ok((false, ..)) => {
@@ -112,7 +113,7 @@ impl Holder {
                     // Refused although the list shows no lease: another key has our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
-                        return Err(Lost::Taken(words::taken(&self.tenure.key, None)));
+                        return Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, None).into()));
                     }
                 }
                 Err(failure) => {

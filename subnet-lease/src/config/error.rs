@@ -1,0 +1,231 @@
+//! Why a network configuration cannot be used.
+
+use crate::json::MemberError;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use types::{Coded, Detail};
+
+/// Why a network configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// It is not valid JSON.
+    Json {
+        /// What the JSON parser says.
+        fault: String,
+        /// How it begins.
+        beginning: String,
+    },
+    /// A member has an unusable value.
+    Value(ValueFault),
+    /// This member is missing.
+    Missing(&'static str),
+    /// No family is enabled.
+    NoFamily,
+    /// No network is defined.
+    NoNetwork,
+    /// A subnet would have too few addresses.
+    LenTooLong {
+        /// The member.
+        member: &'static str,
+        /// The first prefix length that is too long.
+        limit: u8,
+        /// What it says.
+        given: u64,
+    },
+    /// There would be too few subnets.
+    LenTooShort {
+        /// The network, by its member.
+        network: (&'static str, IpNet),
+        /// The member.
+        member: &'static str,
+        /// The shortest prefix length.
+        least: u8,
+        /// What it says.
+        given: u64,
+    },
+    /// The network has too few addresses.
+    NetworkTooSmall {
+        /// The network, by its member.
+        network: (&'static str, IpNet),
+        /// The longest prefix length.
+        longest: u8,
+    },
+    /// A bound lies outside the network.
+    OutOfRange {
+        /// The member.
+        member: &'static str,
+        /// The network.
+        network: IpNet,
+        /// What it says.
+        address: IpAddr,
+    },
+    /// A bound is not the beginning of a subnet.
+    OffBoundary {
+        /// The member.
+        member: &'static str,
+        /// What it says.
+        address: IpAddr,
+        /// Prefix length of the subnets.
+        len: u8,
+    },
+    /// The first subnet lies behind the last.
+    Empty {
+        /// The lower bound, by its member.
+        min: (&'static str, IpAddr),
+        /// The upper bound, by its member.
+        max: (&'static str, IpAddr),
+    },
+}
+
+/// What is wrong with the value of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueFault {
+    /// It is of another type.
+    Type(MemberError),
+    /// It is no network that its family can have.
+    Network {
+        /// The member.
+        member: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with that.
+        why: NetworkFault,
+    },
+    /// An item of a list is no network.
+    NoNetwork {
+        /// The member.
+        member: String,
+        /// The item.
+        value: String,
+    },
+    /// It is no address of its family.
+    Address {
+        /// The member.
+        member: String,
+        /// What it says.
+        value: String,
+        /// What is wrong with that.
+        why: AddressFault,
+    },
+    /// The backend is no object, as the JSON parser says.
+    Backend(String),
+    /// The backend's type is no text.
+    BackendType,
+}
+
+/// What is wrong with a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkFault {
+    /// It is none.
+    Form,
+    /// It is not one of IPv4.
+    NotIpv4,
+    /// It is not one of IPv6.
+    NotIpv6,
+}
+
+/// What is wrong with an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFault {
+    /// It is none.
+    NoAddress,
+    /// It is not one of IPv4.
+    NotIpv4,
+    /// It is not one of IPv6.
+    NotIpv6,
+}
+
+impl From<ValueFault> for ConfigError {
+    fn from(fault: ValueFault) -> Self {
+        Self::Value(fault)
+    }
+}
+
+impl From<MemberError> for ConfigError {
+    fn from(error: MemberError) -> Self {
+        Self::Value(ValueFault::Type(error))
+    }
+}
+
+impl Coded for ConfigError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Json { .. } => "config-not-json",
+            Self::Value(_) => "config-bad-value",
+            Self::Missing(_) => "config-no-network",
+            Self::NoFamily => "config-no-family",
+            Self::NoNetwork => "config-no-network",
+            Self::LenTooLong { .. } => "config-subnet-too-small",
+            Self::LenTooShort { .. } => "config-too-few-subnets",
+            Self::NetworkTooSmall { .. } => "config-network-too-small",
+            Self::OutOfRange { .. } => "config-bound-outside-network",
+            Self::OffBoundary { .. } => "config-bound-inside-subnet",
+            Self::Empty { .. } => "config-no-subnet",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        Detail::ConfigInvalid { place: None }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Json { fault, beginning } => write!(f, "the network configuration is not valid JSON: {fault}; it begins with {beginning}"),
+            Self::Value(fault) => write!(f, "the network configuration has a bad value: {fault}"),
+            Self::Missing(member) => write!(f, "please define a correct {member} parameter in the flannel config"),
+            Self::NoFamily => f.write_str("EnableIPv4 and EnableIPv6 are both false: a network needs at least one address family"),
+            Self::NoNetwork => f.write_str("no network is defined"),
+            Self::LenTooLong { member, limit, given } => write!(f, "{member} must be less than /{limit}, not {given}"),
+            Self::LenTooShort { network: (name, network), member, least, given } => write!(
+                f,
+                "{name} {network}: network must be able to accommodate at least four subnets, so {member} must be at least {least}, not {given}"
+            ),
+            Self::NetworkTooSmall { network: (name, network), longest } => {
+                write!(f, "{name} {network}: network is too small. Minimum useful network prefix is /{longest}")
+            }
+            Self::OutOfRange { member, network, address } => write!(f, "{member} is not in the range of the Network {network}: {address}"),
+            Self::OffBoundary { member, address, len } => {
+                write!(f, "{member} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}")
+            }
+            Self::Empty { min: (min, first), max: (max, last) } => {
+                write!(f, "{min} {first} lies behind {max} {last}: there is no subnet to lease")
+            }
+        })
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ValueFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(error) => error.fmt(f),
+            Self::Network { member, value, why } => {
+                let why = match why {
+                    NetworkFault::Form => "it should look like 10.244.0.0/16 or fd10:244::/48",
+                    NetworkFault::NotIpv4 => "invalid IPv4 CIDR format, an IPv4 network is needed",
+                    NetworkFault::NotIpv6 => "invalid IPv6 CIDR format, an IPv6 network is needed",
+                };
+                write!(f, "{member}: invalid CIDR address: {value}: {why}")
+            }
+            Self::NoNetwork { member, value } => write!(f, "{member}: {value} is not a network such as 10.0.0.0/8"),
+            Self::Address { member, value, why } => {
+                let why = match why {
+                    AddressFault::NoAddress => "not an IP address",
+                    AddressFault::NotIpv4 => "not an IPv4 address",
+                    AddressFault::NotIpv6 => "not an IPv6 address",
+                };
+                write!(f, "{member}: {value} is {why}")
+            }
+            Self::Backend(fault) => {
+                write!(f, "error decoding Backend property of config: {fault}; it should be an object such as {{\"Type\":\"vxlan\"}}")
+            }
+            Self::BackendType => {
+                f.write_str("error decoding Backend property of config: Type is another type of value than a text such as \"vxlan\"")
+            }
+        }
+    }
+}

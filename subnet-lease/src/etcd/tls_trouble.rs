@@ -1,0 +1,321 @@
+//! What can go wrong with TLS between this node and etcd.
+
+use crate::foreign::Certificate;
+use crate::reason::Lasting;
+use std::fmt;
+use std::path::PathBuf;
+use types::problem::StoreCause;
+use types::{Coded, Detail};
+
+/// Which certificate a file should hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileOf {
+    /// That of the authority.
+    Authority,
+    /// That of this node.
+    Client,
+}
+
+impl FileOf {
+    fn what(self) -> &'static str {
+        match self {
+            FileOf::Authority => "certificate authority",
+            FileOf::Client => "client certificate",
+        }
+    }
+
+    fn flag(self) -> &'static str {
+        match self {
+            FileOf::Authority => "--etcd-cafile",
+            FileOf::Client => "--etcd-certfile",
+        }
+    }
+}
+
+/// Why etcd refuses this node's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has expired.
+    Expired,
+    /// It was revoked.
+    Revoked,
+    /// Its authority is not known.
+    Authority,
+    /// For another cause.
+    Invalid,
+}
+
+/// Why etcd aborts a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortCause {
+    /// No parameters in common.
+    Parameters,
+    /// No version in common.
+    Version,
+    /// It serves no such name.
+    Name,
+    /// It does not speak HTTP/2.
+    Http2,
+    /// An error inside etcd.
+    Internal,
+    /// Another cause.
+    Other,
+}
+
+/// Why TLS fails, or cannot be begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsTrouble {
+    /// A file cannot be read, as the system says.
+    Unread(PathBuf, String),
+    /// A file is not in PEM form.
+    NotPem(FileOf, PathBuf),
+    /// A file holds no certificate.
+    NoCertificate(FileOf, PathBuf),
+    /// A file holds no key.
+    NoKey(PathBuf),
+    /// A file holds no authority that can be used.
+    NoAuthority(PathBuf),
+    /// The system has no authorities.
+    NoSystemAuthorities,
+    /// The key is another certificate's.
+    OtherKey {
+        /// The key.
+        key: PathBuf,
+        /// The certificate.
+        certificate: PathBuf,
+    },
+    /// Certificate and key cannot be used, as the library says.
+    Identity {
+        /// The key.
+        key: PathBuf,
+        /// The certificate.
+        certificate: PathBuf,
+        /// What the library says.
+        fault: String,
+    },
+    /// The authorities cannot be used, as the library says.
+    Authorities(String),
+    /// The library cannot be set up, as it says.
+    Setup(String),
+    /// This node refuses etcd's certificate.
+    ServerCertificate {
+        /// That certificate.
+        seen: Option<String>,
+        /// Why.
+        why: Certificate,
+        /// The time on this node.
+        clock: String,
+        /// The file of the authority.
+        ca: Option<PathBuf>,
+        /// The names in the certificate.
+        names: Vec<String>,
+        /// The library's words.
+        words: String,
+    },
+    /// etcd refuses this node's certificate.
+    ClientCertificate {
+        /// Its file.
+        path: PathBuf,
+        /// What it says of itself.
+        own: String,
+        /// Why.
+        why: Refusal,
+    },
+    /// etcd wants a certificate and this node has none.
+    NoClientCertificate,
+    /// etcd closes the connection without a word; this node has a certificate.
+    MostLikelyRefused {
+        /// Its file.
+        path: PathBuf,
+        /// What it says of itself.
+        own: String,
+    },
+    /// etcd closes the connection without a word; this node has no certificate.
+    MostLikelyNoClient,
+    /// etcd aborts the handshake, with this alert.
+    Aborted {
+        /// Why.
+        cause: AbortCause,
+        /// The number of the alert.
+        alert: u8,
+    },
+    /// The handshake failed, as the library says.
+    Handshake(String),
+    /// Another failure, as the library says.
+    Failed(String),
+    /// etcd does not speak TLS.
+    ServerIsPlain,
+    /// etcd speaks TLS, and this node does not.
+    ServerWantsTls,
+}
+
+impl Coded for TlsTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unread(..) => "tls-file-unreadable",
+            Self::NotPem(..) => "tls-file-not-pem",
+            Self::NoCertificate(..) => "tls-file-without-certificate",
+            Self::NoKey(_) => "tls-file-without-key",
+            Self::NoAuthority(_) => "tls-file-without-authority",
+            Self::NoSystemAuthorities => "tls-no-system-authorities",
+            Self::OtherKey { .. } => "tls-key-of-another-certificate",
+            Self::Identity { .. } => "tls-identity-unusable",
+            Self::Authorities(_) => "tls-authorities-unusable",
+            Self::Setup(_) => "tls-setup",
+            Self::ServerCertificate { why, .. } => match why {
+                Certificate::Expired => "etcd-certificate-expired",
+                Certificate::NotYetValid => "etcd-certificate-not-yet-valid",
+                Certificate::Authority => "etcd-certificate-unknown-authority",
+                Certificate::Name => "etcd-certificate-other-name",
+                Certificate::Revoked => "etcd-certificate-revoked",
+                Certificate::Purpose => "etcd-certificate-purpose",
+                Certificate::Encoding => "etcd-certificate-encoding",
+                Certificate::Other => "etcd-certificate-refused",
+            },
+            Self::ClientCertificate { .. } | Self::MostLikelyRefused { .. } => "etcd-refuses-client-certificate",
+            Self::NoClientCertificate | Self::MostLikelyNoClient => "etcd-wants-client-certificate",
+            Self::Aborted { .. } | Self::Handshake(_) | Self::Failed(_) => "etcd-tls-failed",
+            Self::ServerIsPlain => "etcd-speaks-no-tls",
+            Self::ServerWantsTls => "etcd-speaks-tls",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        Detail::Store { cause: self.cause(), status: None, server: None }
+    }
+}
+
+impl TlsTrouble {
+    /// What it means for the store.
+    pub fn cause(&self) -> StoreCause {
+        match self {
+            Self::ServerCertificate { why, .. } => why.cause(),
+            Self::ClientCertificate { why, .. } => match why {
+                Refusal::Expired => StoreCause::CertificateExpired,
+                Refusal::Authority | Refusal::Invalid => StoreCause::CertificateAuthority,
+                Refusal::Revoked => StoreCause::Tls,
+            },
+            Self::NoClientCertificate | Self::MostLikelyNoClient => StoreCause::User,
+            _ => StoreCause::Tls,
+        }
+    }
+}
+
+impl fmt::Display for TlsTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Unread(path, error) => write!(f, "cannot read the TLS file {}: {error}", path.display()),
+            Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form ({})", of.what(), path.display(), of.flag()),
+            Self::NoCertificate(of, path) => {
+                write!(f, "the file {} holds no certificate; {} names a {} in PEM form", path.display(), of.flag(), of.what())
+            }
+            Self::NoKey(path) => write!(f, "the file {} holds no private key in PEM form; --etcd-keyfile names it", path.display()),
+            Self::NoAuthority(path) => write!(f, "no certificate in {} can be used as an authority (--etcd-cafile)", path.display()),
+            Self::NoSystemAuthorities => {
+                f.write_str("this system has no certificate authorities: name etcd's with --etcd-cafile, or install ca-certificates")
+            }
+            Self::OtherKey { key, certificate } => write!(
+                f,
+                "the key {} does not belong to the certificate {}: name a key and certificate that belong together",
+                key.display(),
+                certificate.display()
+            ),
+            Self::Identity { key, certificate, fault } => {
+                write!(f, "the client certificate {} with the key {} cannot be used: {fault}", certificate.display(), key.display())
+            }
+            Self::Authorities(error) => write!(f, "the certificate authorities cannot be used: {error}"),
+            Self::Setup(error) => write!(f, "TLS cannot be set up: {error}"),
+            Self::ServerCertificate { seen, .. } => {
+                f.write_str("this node refuses etcd's certificate")?;
+                if let Some(seen) = seen {
+                    write!(f, " ({seen})")?;
+                }
+                f.write_str(": ")?;
+                self.remedy(f)
+            }
+            Self::ClientCertificate { path, own, why } => {
+                let why = match why {
+                    Refusal::Expired => "it has expired: renew it",
+                    Refusal::Revoked => "it was revoked: renew it",
+                    Refusal::Authority => "etcd does not know its authority (etcd's --trusted-ca-file): use a certificate of that authority",
+                    Refusal::Invalid => "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file",
+                };
+                write!(f, "etcd refuses this node's certificate {} ({own}): {why}", path.display())
+            }
+            Self::NoClientCertificate => {
+                f.write_str("etcd wants a client certificate and this node has none: give --etcd-certfile and --etcd-keyfile")
+            }
+            Self::MostLikelyRefused { path, own } => write!(
+                f,
+                "etcd closes the connection after the TLS handshake; most likely it refuses this node's certificate {} ({own})",
+                path.display()
+            ),
+            Self::MostLikelyNoClient => f.write_str(
+                "etcd closes the connection after the TLS handshake; most likely it wants a client certificate: give --etcd-certfile and \
+                 --etcd-keyfile",
+            ),
+            Self::Aborted { cause, alert } => {
+                let what = match cause {
+                    AbortCause::Parameters => "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common",
+                    AbortCause::Version => "the two sides have no TLS version in common",
+                    AbortCause::Name => "it serves no such name",
+                    AbortCause::Http2 => "it does not speak HTTP/2",
+                    AbortCause::Internal => "an error inside etcd",
+                    AbortCause::Other => "for another reason",
+                };
+                write!(f, "etcd aborts the TLS handshake: {what} (alert {alert})")
+            }
+            Self::Handshake(error) => write!(f, "the TLS handshake failed: {error}"),
+            Self::Failed(error) => write!(f, "TLS to etcd failed: {error}"),
+            Self::ServerIsPlain => {
+                f.write_str("etcd does not speak TLS there: write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)")
+            }
+            Self::ServerWantsTls => {
+                f.write_str("etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile")
+            }
+        })
+    }
+}
+
+impl TlsTrouble {
+    /// What is wrong with etcd's certificate, and what to do.
+    fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::ServerCertificate { why, clock, ca, names, words, .. } = self else { return Ok(()) };
+        match why {
+            Certificate::Expired => write!(f, "it has expired (this node's clock: {clock}): renew it on etcd's side, or set the clock"),
+            Certificate::NotYetValid => write!(f, "it is not valid yet (this node's clock: {clock}): set the clock"),
+            Certificate::Authority => {
+                match ca {
+                    Some(ca) => write!(f, "an authority in {}", ca.display())?,
+                    None => f.write_str("the authorities of this system")?,
+                }
+                f.write_str(" did not sign it: name the one that did with --etcd-cafile")
+            }
+            Certificate::Name => {
+                let names = if names.is_empty() { "another name".to_owned() } else { names.join(", ") };
+                write!(f, "it is issued for {names}: use one of those names in --etcd-endpoints, or reissue the certificate for this one")
+            }
+            Certificate::Revoked => f.write_str("it was revoked: renew it on etcd's side"),
+            Certificate::Purpose => f.write_str("it may not be used by servers (extended key usage serverAuth): reissue it on etcd's side"),
+            Certificate::Encoding => f.write_str("it cannot be read: reissue it on etcd's side"),
+            Certificate::Other => f.write_str(words),
+        }
+    }
+}
+
+impl Lasting for TlsTrouble {
+    fn topic(&self) -> String {
+        match self {
+            // Their texts have the time, or what etcd says in more than one way.
+            Self::ServerCertificate { .. }
+            | Self::ClientCertificate { .. }
+            | Self::MostLikelyRefused { .. }
+            | Self::NoClientCertificate
+            | Self::MostLikelyNoClient
+            | Self::Aborted { .. }
+            | Self::Handshake(_)
+            | Self::Failed(_) => self.code().to_owned(),
+            _ => self.to_string(),
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! What can go wrong with etcd: with one endpoint, and with all of them.
+
+use super::errors::{Kind, Refusal};
+use super::tls_trouble::TlsTrouble;
+use crate::config::ConfigError;
+use crate::foreign::Way;
+use crate::reason::Lasting;
+use std::fmt;
+use std::time::Duration;
+use types::problem::{ConfigPlace, StoreCause};
+use types::{Coded, Detail, Problem};
+
+/// What an endpoint did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A first question.
+    Anything,
+    /// The TLS handshake.
+    Handshake,
+    /// The log-in of this user.
+    LogIn(String),
+}
+
+/// What a refused user lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Nothing that is known.
+    Nothing,
+    /// This right, below this prefix.
+    Right {
+        /// The user; none: the client certificate's.
+        user: Option<String>,
+        /// The root of all keys.
+        prefix: String,
+    },
+    /// A name and a password.
+    LogIn,
+    /// Space.
+    Space,
+}
+
+/// Why one endpoint cannot be used, or did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointTrouble {
+    /// This host's addresses changed while it was asked.
+    Readdressed,
+    /// It did not answer in time.
+    NoAnswer(Asked, Duration),
+    /// It could not be connected to in time.
+    NoConnection(Duration),
+    /// It could not be connected to, as the system says.
+    Unreachable(Way, String),
+    /// It is no address, as the parser says.
+    NoAddress(String),
+    /// TLS fails.
+    Tls(TlsTrouble),
+    /// A call failed.
+    Call(Refusal),
+    /// A log-in failed.
+    LogIn(String, Refusal),
+    /// It refuses a key.
+    Key {
+        /// The key.
+        key: String,
+        /// Why.
+        refusal: Refusal,
+        /// What is missing.
+        lack: Lack,
+    },
+    /// It belongs to another cluster than the one in use.
+    ForeignCluster {
+        /// Its cluster.
+        cluster: u64,
+        /// The one in use.
+        known: u64,
+    },
+}
+
+impl From<TlsTrouble> for EndpointTrouble {
+    fn from(trouble: TlsTrouble) -> Self {
+        Self::Tls(trouble)
+    }
+}
+
+impl From<Refusal> for EndpointTrouble {
+    fn from(refusal: Refusal) -> Self {
+        Self::Call(refusal)
+    }
+}
+
+impl EndpointTrouble {
+    /// What a refusal is about, where it is one.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => Some(refusal.kind),
+            _ => None,
+        }
+    }
+
+    fn cause(&self) -> StoreCause {
+        match self {
+            Self::NoAnswer(..) | Self::NoConnection(_) => StoreCause::Silent,
+            Self::Unreachable(way, _) => way.cause(),
+            Self::Tls(trouble) => trouble.cause(),
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => refusal.kind.cause(),
+            Self::Readdressed | Self::NoAddress(_) | Self::ForeignCluster { .. } => StoreCause::Other,
+        }
+    }
+}
+
+impl Coded for EndpointTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Readdressed => "etcd-readdressed",
+            Self::NoAnswer(..) => "etcd-no-answer",
+            Self::NoConnection(_) => "etcd-no-connection",
+            Self::Unreachable(..) => "etcd-unreachable",
+            Self::NoAddress(_) => "etcd-no-address",
+            Self::Tls(trouble) => trouble.code(),
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => refusal.kind.code(),
+            Self::ForeignCluster { .. } => "etcd-foreign-cluster",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        Detail::Store { cause: self.cause(), status: None, server: None }
+    }
+}
+
+impl fmt::Display for EndpointTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Readdressed => f.write_str("this host's addresses changed meanwhile"),
+            Self::NoAnswer(Asked::Anything, within) => write!(f, "no answer within {within:?}"),
+            Self::NoAnswer(Asked::Handshake, within) => write!(f, "no answer to the TLS handshake within {within:?}"),
+            Self::NoAnswer(Asked::LogIn(user), within) => write!(f, "no answer to the log-in as user {user} within {within:?}"),
+            Self::NoConnection(within) => write!(f, "no connection within {within:?}"),
+            Self::Unreachable(_, words) => f.write_str(words),
+            Self::NoAddress(fault) => write!(f, "not a usable address: {fault}"),
+            Self::Tls(trouble) => trouble.fmt(f),
+            Self::Call(refusal) => f.write_str(&refusal.words),
+            Self::LogIn(user, refusal) => write!(f, "log-in as user {user} failed: {}", refusal.words),
+            Self::Key { key, refusal, lack } => {
+                write!(f, "refused {key}: {}", refusal.words)?;
+                match lack {
+                    Lack::Nothing => Ok(()),
+                    Lack::Right { user, prefix } => {
+                        let user = user.as_deref().unwrap_or("the client certificate's user");
+                        write!(f, " ({user} needs read on {prefix}/config and readwrite on {prefix}/subnets/)")
+                    }
+                    Lack::LogIn => f.write_str(" (this etcd wants a user: --etcd-username and --etcd-password)"),
+                    Lack::Space => f.write_str(" (etcd's NOSPACE alarm: compact, defragment and disarm it)"),
+                }
+            }
+            Self::ForeignCluster { cluster, known } => write!(
+                f,
+                "it belongs to another etcd cluster ({cluster:x}) than the one in use ({known:x}) and is not used: correct --etcd-endpoints; if etcd was \
+                 rebuilt and an endpoint never answers, restart flanneld"
+            ),
+        })
+    }
+}
+
+/// What etcd that is away for a while does in turn: refuse, and not answer.
+const UNREACHABLE: &str = "etcd-unreachable";
+
+impl Lasting for EndpointTrouble {
+    fn topic(&self) -> String {
+        match self {
+            Self::Readdressed | Self::NoAnswer(..) | Self::NoConnection(_) | Self::Unreachable(..) => UNREACHABLE.to_owned(),
+            Self::Tls(trouble) => trouble.topic(),
+            Self::NoAddress(_) => self.to_string(),
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => match refusal.kind {
+                Kind::Client => self.to_string(),
+                Kind::Refused(code) => format!("{} {code}", self.code()),
+                kind if kind.is_unavailable() => Kind::Unavailable.code().to_owned(),
+                _ => self.code().to_owned(),
+            },
+            Self::ForeignCluster { .. } => self.code().to_owned(),
+        }
+    }
+}
+
+/// Why etcd did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EtcdTrouble {
+    /// No endpoint can be used; each, in the configured order.
+    Endpoints(Vec<(String, EndpointTrouble)>),
+    /// An endpoint turned out to be of another cluster.
+    Foreign(String, EndpointTrouble),
+    /// An endpoint refused.
+    Refused(String, EndpointTrouble),
+    /// This host lost the local address of the connection to an endpoint.
+    Cut(String),
+    /// An endpoint did not answer in time.
+    NoAnswer(String, Duration),
+    /// An endpoint did not tell the state of a lease.
+    LeaseState(String, Refusal),
+    /// A watch ended.
+    WatchClosed,
+    /// A watch was not opened in time.
+    WatchNotOpened(Duration),
+    /// A watch tells nothing, not even that it stands.
+    WatchSilent,
+    /// A watch asked and got no answer.
+    WatchUnanswered,
+    /// A watch failed.
+    Watch(Refusal),
+    /// etcd cancelled a watch.
+    WatchCancelled(Refusal),
+    /// There is no network configuration below this prefix.
+    NoConfig(String),
+    /// The network configuration below this prefix cannot be used.
+    Config(String, ConfigError),
+}
+
+/// A configuration that works.
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// Of several causes, the one that tells most of what to do comes first.
+fn rank(cause: StoreCause) -> usize {
+    const ORDER: [StoreCause; 13] = [
+        StoreCause::NoSpace,
+        StoreCause::Role,
+        StoreCause::User,
+        StoreCause::CertificateNotYetValid,
+        StoreCause::CertificateExpired,
+        StoreCause::CertificateAuthority,
+        StoreCause::CertificateName,
+        StoreCause::Tls,
+        StoreCause::NoQuorum,
+        StoreCause::Name,
+        StoreCause::Refused,
+        StoreCause::NoRoute,
+        StoreCause::Silent,
+    ];
+    ORDER.iter().position(|known| *known == cause).unwrap_or(ORDER.len())
+}
+
+impl EtcdTrouble {
+    /// Whether a refusal of this kind is a part of it.
+    pub fn has(&self, wanted: impl Fn(Kind) -> bool) -> bool {
+        match self {
+            Self::Endpoints(all) => all.iter().any(|(_, trouble)| trouble.kind().is_some_and(&wanted)),
+            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.kind().is_some_and(wanted),
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => wanted(refusal.kind),
+            _ => false,
+        }
+    }
+
+    fn store(cause: StoreCause, server: Option<&String>) -> Detail {
+        Detail::Store { cause, status: None, server: server.cloned() }
+    }
+}
+
+impl Coded for EtcdTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Endpoints(_) => "etcd-unreachable",
+            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.code(),
+            Self::Cut(_) => "etcd-connection-cut",
+            Self::NoAnswer(..) | Self::WatchUnanswered => "etcd-no-answer",
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => refusal.kind.code(),
+            Self::WatchClosed => "etcd-watch-closed",
+            Self::WatchNotOpened(_) => "etcd-watch-not-opened",
+            Self::WatchSilent => "etcd-watch-silent",
+            Self::NoConfig(_) => "config-missing",
+            Self::Config(_, error) => error.code(),
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        let place = |prefix: &String| ConfigPlace::Key(format!("{prefix}/config"));
+        match self {
+            Self::Endpoints(all) => match all.iter().min_by_key(|(_, trouble)| rank(trouble.cause())) {
+                Some((endpoint, trouble)) => Self::store(trouble.cause(), Some(endpoint)),
+                None => Self::store(StoreCause::Other, None),
+            },
+            Self::Foreign(endpoint, trouble) | Self::Refused(endpoint, trouble) => Self::store(trouble.cause(), Some(endpoint)),
+            Self::Cut(endpoint) => Self::store(StoreCause::Other, Some(endpoint)),
+            Self::NoAnswer(endpoint, _) => Self::store(StoreCause::Silent, Some(endpoint)),
+            Self::LeaseState(endpoint, refusal) => Self::store(refusal.kind.cause(), Some(endpoint)),
+            Self::Watch(refusal) | Self::WatchCancelled(refusal) => Self::store(refusal.kind.cause(), None),
+            Self::WatchUnanswered | Self::WatchNotOpened(_) | Self::WatchSilent => Self::store(StoreCause::Silent, None),
+            Self::WatchClosed => Self::store(StoreCause::Other, None),
+            Self::NoConfig(prefix) => Detail::ConfigMissing { place: place(prefix), example: EXAMPLE.to_owned() },
+            Self::Config(prefix, _) => Detail::ConfigInvalid { place: Some(place(prefix)) },
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Self::Endpoints(all) => all.iter().map(|(_, trouble)| Problem::of(trouble)).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for EtcdTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Endpoints(all) => {
+                let texts: Vec<String> = all.iter().map(|(endpoint, why)| format!("{endpoint}: {why}")).collect();
+                write!(f, "cannot reach etcd at {}", texts.join("; "))
+            }
+            Self::Foreign(endpoint, why) => write!(f, "the endpoint {endpoint}: {why}"),
+            Self::Refused(endpoint, why) => write!(f, "etcd at {endpoint} {why}"),
+            Self::Cut(endpoint) => {
+                write!(f, "the connection to etcd at {endpoint} was closed: this host no longer has its local address")
+            }
+            Self::NoAnswer(endpoint, within) => write!(f, "etcd at {endpoint} did not answer within {within:?}"),
+            Self::LeaseState(endpoint, refusal) => write!(f, "etcd at {endpoint} did not report the state of a lease: {}", refusal.words),
+            Self::WatchClosed => f.write_str("etcd closed the watch"),
+            Self::WatchNotOpened(within) => write!(f, "etcd did not open the watch within {within:?}"),
+            Self::WatchSilent => f.write_str("the watch is silent"),
+            Self::WatchUnanswered => f.write_str("no answer"),
+            Self::Watch(refusal) => f.write_str(&refusal.words),
+            Self::WatchCancelled(refusal) => write!(f, "etcd cancelled the watch: {}", refusal.words),
+            Self::NoConfig(prefix) => write!(
+                f,
+                "the network configuration {prefix}/config is not in etcd (v3): put it there with `etcdctl put {prefix}/config '{EXAMPLE}'` \
+                 (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
+            ),
+            Self::Config(prefix, error) => write!(f, "{prefix}/config: {error}"),
+        })
+    }
+}
+
+impl Lasting for EtcdTrouble {
+    fn topic(&self) -> String {
+        match self {
+            Self::Endpoints(all) => {
+                let mut topics: Vec<String> = all.iter().map(|(_, trouble)| trouble.topic()).collect();
+                // Where all endpoints have the same trouble, it is that of etcd.
+                if topics.windows(2).all(|pair| pair.first() == pair.last()) {
+                    topics.truncate(1);
+                }
+                topics.join("; ")
+            }
+            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.topic(),
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => EndpointTrouble::Call(refusal.clone()).topic(),
+            Self::Cut(_) | Self::NoAnswer(..) | Self::WatchClosed | Self::WatchNotOpened(_) | Self::WatchSilent | Self::WatchUnanswered => {
+                UNREACHABLE.to_owned()
+            }
+            Self::NoConfig(_) | Self::Config(..) => self.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reason::{Reason, Told};
+
+    fn refused(kind: Kind) -> EndpointTrouble {
+        EndpointTrouble::Call(Refusal { kind, words: "no".to_owned() })
+    }
+
+    #[test]
+    fn endpoints_are_compared_one_by_one() {
+        let endpoints = |all: &[EndpointTrouble]| EtcdTrouble::Endpoints(all.iter().map(|one| ("http://a:1".to_owned(), one.clone())).collect());
+        let away = |words: &str| EndpointTrouble::Unreachable(Way::Refused, words.to_owned());
+        let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
+        let down = |first: EndpointTrouble| endpoints(&[first, refused(Kind::Credentials)]);
+        let mut told = Told::default();
+        let mut news = |trouble: EtcdTrouble| told.news(Some(&Reason::from(trouble)));
+        assert!(news(down(away("refused"))) && !news(down(silent.clone())));
+        assert!(news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent));
+        assert!(down(silent.clone()).has(|kind| kind == Kind::Credentials) && !down(silent).has(|kind| kind == Kind::NoUser));
+    }
+
+    #[test]
+    fn cause_of_several_endpoints_is_the_one_that_tells_what_to_do() {
+        let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
+        let all = [("http://a:1", silent), ("http://b:1", refused(Kind::Permission))];
+        let trouble = EtcdTrouble::Endpoints(all.into_iter().map(|(endpoint, trouble)| (endpoint.to_owned(), trouble)).collect());
+        let want = Detail::Store { cause: StoreCause::Role, status: None, server: Some("http://b:1".to_owned()) };
+        assert_eq!(trouble.detail(), want);
+        assert!(Problem::from(trouble).has("etcd-no-connection"));
+    }
+}

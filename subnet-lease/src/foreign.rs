@@ -1,0 +1,170 @@
+//! Classifies errors of the system, of the resolver and of TLS on the way to a server: by errno and variant; those of the resolver by words,
+//! since they have nothing else.
+
+use rustls::{AlertDescription, CertificateError, InvalidMessage};
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use types::problem::StoreCause;
+
+/// Why the other side's certificate is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// It has expired.
+    Expired,
+    /// It is not valid yet.
+    NotYetValid,
+    /// Its authority is not known.
+    Authority,
+    /// It is for another name.
+    Name,
+    /// It was revoked.
+    Revoked,
+    /// It may not be used by servers.
+    Purpose,
+    /// It cannot be read.
+    Encoding,
+    /// For another cause.
+    Other,
+}
+
+impl Certificate {
+    /// What a verifier says.
+    pub fn of(error: &CertificateError) -> Self {
+        use CertificateError as Cause;
+        match error {
+            Cause::Expired | Cause::ExpiredContext { .. } => Self::Expired,
+            Cause::NotValidYet | Cause::NotValidYetContext { .. } => Self::NotYetValid,
+            Cause::UnknownIssuer | Cause::BadSignature => Self::Authority,
+            Cause::NotValidForName | Cause::NotValidForNameContext { .. } => Self::Name,
+            Cause::Revoked => Self::Revoked,
+            Cause::InvalidPurpose | Cause::InvalidPurposeContext { .. } => Self::Purpose,
+            Cause::BadEncoding => Self::Encoding,
+            _ => Self::Other,
+        }
+    }
+
+    /// The same for a store.
+    pub fn cause(self) -> StoreCause {
+        match self {
+            Self::Expired => StoreCause::CertificateExpired,
+            Self::NotYetValid => StoreCause::CertificateNotYetValid,
+            Self::Authority => StoreCause::CertificateAuthority,
+            Self::Name => StoreCause::CertificateName,
+            Self::Revoked | Self::Purpose | Self::Encoding | Self::Other => StoreCause::Tls,
+        }
+    }
+}
+
+/// What an error on the way to a server means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nobody listens there.
+    Refused,
+    /// There is no route to it.
+    NoRoute,
+    /// There was no answer in time.
+    Silent,
+    /// Its name cannot be resolved.
+    Name,
+    /// Its certificate is refused.
+    Certificate(Certificate),
+    /// It refuses this node's certificate, which has expired.
+    OwnExpired,
+    /// It does not speak TLS.
+    Plain,
+    /// Another failure of TLS.
+    Tls,
+    /// Anything else.
+    Other,
+}
+
+impl Way {
+    /// The first cause of an error, with the errors that it wraps.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let way = match (error.downcast_ref::<io::Error>(), error.downcast_ref::<rustls::Error>()) {
+                (Some(error), _) => system(error),
+                (_, Some(error)) => tls(error),
+                _ => None,
+            };
+            if let Some(way) = way {
+                return way;
+            }
+            next = error.source();
+        }
+        Self::Other
+    }
+
+    /// The same for a store.
+    pub fn cause(self) -> StoreCause {
+        match self {
+            Self::Refused => StoreCause::Refused,
+            Self::NoRoute => StoreCause::NoRoute,
+            Self::Silent => StoreCause::Silent,
+            Self::Name => StoreCause::Name,
+            Self::Certificate(why) => why.cause(),
+            Self::OwnExpired => StoreCause::CertificateExpired,
+            Self::Plain | Self::Tls => StoreCause::Tls,
+            Self::Other => StoreCause::Other,
+        }
+    }
+}
+
+fn system(error: &io::Error) -> Option<Way> {
+    // What an error of ours or of a library holds is not among its sources.
+    if let Some(inner) = error.get_ref() {
+        let way = Way::of(inner);
+        if way != Way::Other {
+            return Some(way);
+        }
+    }
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Some(Way::Refused),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(Way::NoRoute),
+        ErrorKind::TimedOut => Some(Way::Silent),
+        _ if error.raw_os_error().is_none() && error.to_string().starts_with("failed to lookup address information") => Some(Way::Name),
+        _ => None,
+    }
+}
+
+fn tls(error: &rustls::Error) -> Option<Way> {
+    Some(match error {
+        rustls::Error::InvalidCertificate(why) => Way::Certificate(Certificate::of(why)),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Way::Plain,
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Way::OwnExpired,
+        _ => Way::Tls,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_classified_by_errno_and_variant() {
+        let system = |code: i32| io::Error::from_raw_os_error(code);
+        let tls = |error: rustls::Error| io::Error::other(io::Error::other(error));
+        let expired = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        for (error, want) in [
+            (system(nix::libc::ECONNREFUSED), StoreCause::Refused),
+            (system(nix::libc::ENETUNREACH), StoreCause::NoRoute),
+            (system(nix::libc::EHOSTUNREACH), StoreCause::NoRoute),
+            (system(nix::libc::ETIMEDOUT), StoreCause::Silent),
+            (system(nix::libc::ECONNRESET), StoreCause::Other),
+            (tls(expired), StoreCause::CertificateExpired),
+            (tls(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)), StoreCause::CertificateAuthority),
+            (tls(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)), StoreCause::CertificateExpired),
+            (tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)), StoreCause::Tls),
+            (tls(rustls::Error::DecryptError), StoreCause::Tls),
+        ] {
+            assert_eq!(Way::of(&error).cause(), want, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn name_that_cannot_be_resolved_is_recognised() {
+        let error = std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
+        assert_eq!(Way::of(&error), Way::Name, "{error:?}");
+    }
+}

@@ -1,0 +1,176 @@
+//! What can be wrong with a Node, with an annotation of one, and with what the API sends of them.
+
+use crate::dual::Subnets;
+use crate::json::MemberError;
+use std::fmt;
+use types::Coded;
+use types::problem::text;
+
+/// A text that should be a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeError {
+    /// It is no JSON object, as the parser says.
+    Json(String),
+    /// It has no metadata.
+    NoMetadata,
+    /// It has no name.
+    NoName,
+}
+
+impl Coded for NodeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Json(_) => "node-not-json",
+            Self::NoMetadata => "node-without-metadata",
+            Self::NoName => "node-without-name",
+        }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Json(fault) => f.write_str(fault),
+            Self::NoMetadata => f.write_str("it has no metadata"),
+            Self::NoName => f.write_str("it has no name"),
+        })
+    }
+}
+
+/// podCIDRs that are no subnets of a node. The texts are the beginnings of what stands there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodCidrError {
+    /// One is no network.
+    NoNetwork(String),
+    /// Several are of one family.
+    OneFamily(String),
+}
+
+impl fmt::Display for PodCidrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNetwork(value) => write!(f, "its podCIDR {value} is no network"),
+            Self::OneFamily(values) => write!(f, "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"),
+        }
+    }
+}
+
+/// What an annotation should hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// An IPv4 address.
+    V4,
+    /// An IPv6 address.
+    V6,
+    /// JSON.
+    Json,
+}
+
+/// Why a Node is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeFault {
+    /// Its podCIDRs are no subnets.
+    PodCidr(PodCidrError),
+    /// An annotation is not what it should be.
+    Annotation(&'static str, Wanted),
+    /// Its podCIDR is not inside the network.
+    Outside(Subnets),
+    /// Its podCIDR overlaps that of an older Node.
+    Overlaps(Subnets, String),
+}
+
+impl Coded for NodeFault {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::PodCidr(_) => "node-podcidr-unusable",
+            Self::Annotation(..) => "node-annotation-unreadable",
+            Self::Outside(_) => "node-podcidr-outside-network",
+            Self::Overlaps(..) => "node-podcidr-overlaps",
+        }
+    }
+}
+
+impl fmt::Display for NodeFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::PodCidr(error) => error.fmt(f),
+            Self::Annotation(name, wanted) => {
+                let wanted = match wanted {
+                    Wanted::V4 => "an IPv4 address",
+                    Wanted::V6 => "an IPv6 address",
+                    Wanted::Json => "JSON",
+                };
+                write!(f, "its annotation {name} is not {wanted}")
+            }
+            Self::Outside(subnets) => write!(f, "its podCIDR {subnets} is not inside the network"),
+            Self::Overlaps(subnets, holder) => write!(f, "its podCIDR {subnets} overlaps that of the older Node {holder}"),
+        })
+    }
+}
+
+/// A prefix that cannot begin the name of an annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrefixError {
+    /// It has several slashes.
+    Slashes,
+    /// It has another form.
+    Form(String),
+}
+
+impl Coded for PrefixError {
+    fn code(&self) -> &'static str {
+        "annotation-prefix"
+    }
+}
+
+impl fmt::Display for PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Slashes => f.write_str("prefix can contain at most single slash"),
+            Self::Form(given) => write!(f, "{given:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"),
+        })
+    }
+}
+
+impl std::error::Error for PrefixError {}
+
+/// An answer that is not the Kubernetes API's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nonsense {
+    /// It is no JSON, as the parser says.
+    Json(String),
+    /// An event has no type.
+    NoType,
+    /// An event has no object.
+    NoObject,
+    /// A bookmark has no metadata.
+    BookmarkWithoutMetadata,
+    /// A bookmark has no version.
+    BookmarkWithoutVersion,
+    /// An event has this type.
+    EventType(String),
+    /// A list has no metadata.
+    ListWithoutMetadata,
+    /// A list has no version.
+    ListWithoutVersion,
+    /// The items of a list are none.
+    Items(MemberError),
+    /// The request cannot be made for this server, as the library says.
+    Request(String),
+}
+
+impl fmt::Display for Nonsense {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(fault) | Self::Request(fault) => f.write_str(fault),
+            Self::NoType => f.write_str("it has no type"),
+            Self::NoObject => f.write_str("it has no object"),
+            Self::BookmarkWithoutMetadata => f.write_str("a bookmark without metadata"),
+            Self::BookmarkWithoutVersion => f.write_str("a bookmark without a version"),
+            Self::EventType(kind) => write!(f, "an event of type {kind}"),
+            Self::ListWithoutMetadata => f.write_str("a list without metadata"),
+            Self::ListWithoutVersion => f.write_str("a list without a version"),
+            Self::Items(error) => error.fmt(f),
+        }
+    }
+}

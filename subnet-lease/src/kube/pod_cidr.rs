@@ -1,0 +1,180 @@
+//! What can be wrong with this node's podCIDR, before it has a lease and while it holds one.
+
+use super::fault::PodCidrError;
+use crate::dual::Subnets;
+use crate::reason::Lasting;
+use std::fmt;
+use std::path::PathBuf;
+use types::{Coded, Detail};
+
+/// Why the podCIDR of this node's Node cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodCidrTrouble {
+    /// None is assigned.
+    Missing {
+        /// The Node.
+        node: String,
+        /// The network.
+        networks: Subnets,
+    },
+    /// It is no subnet.
+    Unusable {
+        /// The Node.
+        node: String,
+        /// What is wrong.
+        why: PodCidrError,
+    },
+    /// It is of another family than the network.
+    Family {
+        /// The Node.
+        node: String,
+        /// Its podCIDR.
+        subnets: Subnets,
+        /// The network.
+        networks: Subnets,
+        /// Where that is configured.
+        net_conf: PathBuf,
+    },
+    /// It is not inside the network.
+    Outside {
+        /// The Node.
+        node: String,
+        /// Its podCIDR.
+        subnets: Subnets,
+        /// The network.
+        networks: Subnets,
+        /// Where that is configured.
+        net_conf: PathBuf,
+    },
+    /// It overlaps that of an older Node.
+    Overlaps {
+        /// The Node.
+        node: String,
+        /// Its podCIDR.
+        subnets: Subnets,
+        /// The older Node.
+        other: String,
+    },
+}
+
+fn list(networks: &Subnets) -> String {
+    networks.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",")
+}
+
+impl Coded for PodCidrTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "podcidr-missing",
+            Self::Unusable { .. } => "podcidr-unusable",
+            Self::Family { .. } => "podcidr-other-family",
+            Self::Outside { .. } => "podcidr-outside-network",
+            Self::Overlaps { .. } => "podcidr-overlaps",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            Self::Missing { networks, .. } => Detail::PodCidrMissing { cluster_cidr: Some(list(networks)) },
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for PodCidrTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Missing { node, networks } => write!(
+                f,
+                "node \"{node}\" pod cidr not assigned: waiting for the controller manager (kube-controller-manager needs \
+                 --allocate-node-cidrs=true and --cluster-cidr={networks}; with kubeadm: kubeadm init --pod-network-cidr={networks})",
+                networks = list(networks),
+            ),
+            Self::Unusable { node, why } => write!(f, "the podCIDRs of node \"{node}\" cannot be used: {why}"),
+            Self::Family { node, subnets, networks, net_conf } => write!(
+                f,
+                "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {}: change the ConfigMap \
+                 kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
+                net_conf.display()
+            ),
+            Self::Outside { node, subnets, networks, net_conf } => write!(
+                f,
+                "node \"{node}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
+                 kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
+                 kube-flannel edit configmap kube-flannel-cfg. The change is seen within two minutes, without a restart",
+                net_conf.display()
+            ),
+            Self::Overlaps { node, subnets, other } => write!(
+                f,
+                "node \"{node}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
+                 the two Nodes (kubectl delete node {node}) and restart its kubelet, which registers it again"
+            ),
+        })
+    }
+}
+
+impl Lasting for PodCidrTrouble {}
+
+/// Why this node's subnet is no longer its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Its Node was deleted, and another has the podCIDR.
+    Deleted {
+        /// The Node.
+        node: String,
+        /// Its podCIDR.
+        subnets: Subnets,
+        /// The other Node.
+        other: String,
+    },
+    /// Its Node was created again, and another has the podCIDR.
+    Recreated {
+        /// The Node.
+        node: String,
+        /// Its podCIDR.
+        subnets: Subnets,
+        /// The other Node.
+        other: String,
+    },
+    /// Its Node has another podCIDR.
+    Subnet {
+        /// The present one.
+        now: Subnets,
+        /// The former one.
+        before: Subnets,
+    },
+    /// Its podCIDR can no longer be used.
+    PodCidr(PodCidrTrouble),
+}
+
+impl Coded for Moved {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Deleted { .. } => "node-deleted-podcidr-given-away",
+            Self::Recreated { .. } => "node-recreated-podcidr-given-away",
+            Self::Subnet { .. } => "podcidr-changed",
+            Self::PodCidr(trouble) => trouble.code(),
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            Self::PodCidr(trouble) => trouble.detail(),
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Deleted { node, subnets, other } => {
+                write!(f, "the Node {node} was deleted, and its podCIDR {subnets} is that of the Node {other} now")
+            }
+            Self::Recreated { node, subnets, other } => {
+                write!(f, "the Node {node} was created again, and its podCIDR {subnets} is that of the Node {other} now")
+            }
+            Self::Subnet { now, before } => write!(f, "this node's podCIDR is {now} now and was {before}"),
+            Self::PodCidr(trouble) => trouble.fmt(f),
+        })
+    }
+}

@@ -1,0 +1,441 @@
+//! What can go wrong with the Kubernetes API, with the way to it, and with what flannel needs of it.
+
+pub use super::fault::Nonsense;
+use super::pod_cidr::PodCidrTrouble;
+use super::status::{self, Said};
+use super::token::TokenError;
+use crate::config::ConfigError;
+use crate::dual::Subnets;
+use crate::foreign::{Certificate, Way};
+use crate::json::excerpt;
+use crate::manager::Stopped;
+use crate::reason::{Lasting, with_causes};
+use http::StatusCode;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+use types::problem::{ConfigPlace, StoreCause};
+use types::{Coded, Detail};
+
+/// Why a server did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// The connection failed, in the system's or the library's words.
+    Way(Way, String),
+    /// It did not begin to answer in time.
+    NoAnswer(Duration),
+    /// It did not end its answer in time.
+    Unfinished(Duration),
+    /// It ended a watch before its time.
+    EndedEarly,
+}
+
+impl Silence {
+    /// The connection failed.
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::Way(Way::of(error), with_causes(error))
+    }
+
+    fn cause(&self) -> StoreCause {
+        match self {
+            Self::Way(way, _) => way.cause(),
+            Self::NoAnswer(_) | Self::Unfinished(_) => StoreCause::Silent,
+            Self::EndedEarly => StoreCause::Other,
+        }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Way(way, words) => {
+                let remedy = match way {
+                    Way::Certificate(Certificate::Authority) => {
+                        "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account"
+                    }
+                    Way::Certificate(Certificate::Name) => "its certificate is for another name; use a name or an address that it contains",
+                    Way::Certificate(Certificate::Expired) | Way::OwnExpired => "its certificate has expired, or this host's clock is wrong",
+                    Way::Certificate(Certificate::NotYetValid) => "its certificate is not valid yet: is this host's clock right?",
+                    Way::Plain => "it does not speak TLS; write http:// for a plain port",
+                    _ => return f.write_str(&status::words(words)),
+                };
+                write!(f, "{}: {remedy}", excerpt(words))
+            }
+            Self::NoAnswer(within) => write!(f, "no answer within {within:?}"),
+            Self::Unfinished(within) => write!(f, "the answer did not end within {within:?}"),
+            Self::EndedEarly => f.write_str("it ended the watch early, as a server does that stops"),
+        }
+    }
+}
+
+/// A mistake in a kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// It names a proxy.
+    Proxy,
+    /// It cannot be read, as the parser says.
+    Unread(String),
+    /// Its token cannot be sent.
+    Token(TokenError),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy => f.write_str(
+                "the cluster has a proxy-url, and flannel connects to the API server directly; remove proxy-url, and name an address that this \
+                 node reaches as the cluster's server or with --kube-api-url",
+            ),
+            Self::Unread(fault) => f.write_str(fault),
+            Self::Token(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Why the configuration of the network cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetConfFault {
+    /// As the system says.
+    System(String),
+    /// It has more bytes than this.
+    TooLong(usize),
+}
+
+/// What is not as it has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubeTrouble {
+    /// No answer came from a server.
+    Unreachable {
+        /// The server.
+        server: String,
+        /// What was asked.
+        what: String,
+        /// Why.
+        why: Silence,
+    },
+    /// The server refuses.
+    Refused {
+        /// The server.
+        server: String,
+        /// What was asked.
+        what: String,
+        /// Its status.
+        status: StatusCode,
+        /// What it says.
+        said: Box<Said>,
+    },
+    /// The answer is too large.
+    TooLarge {
+        /// The server.
+        server: String,
+        /// What was asked.
+        what: String,
+        /// The most that is read.
+        limit: usize,
+    },
+    /// The answer makes no sense.
+    Nonsense {
+        /// The server.
+        server: String,
+        /// What was asked.
+        what: String,
+        /// Why.
+        why: Nonsense,
+    },
+    /// The token for a server cannot be sent.
+    Token(String, TokenError),
+    /// A connection to a server cannot be set up, as the library says.
+    Connection(String, String),
+    /// A mistake in the kubeconfig.
+    Kubeconfig(PathBuf, Mistake),
+    /// A mistake in the token of the service account.
+    AccountToken(TokenError),
+    /// There is neither a kubeconfig nor a service account.
+    NoPod,
+    /// The service account in this folder cannot be read, as the library says.
+    Account(&'static str, String),
+    /// The authority of the service account cannot be read, as the library says.
+    Authority(PathBuf, String),
+    /// There is no Node to serve.
+    Nobody,
+    /// The pod of this daemon has no Node.
+    PodWithoutNode {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The pod of this daemon cannot be read.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        why: Box<KubeTrouble>,
+    },
+    /// There is no Node of this name, but perhaps one of nearly the same.
+    NoNode(String, Option<String>),
+    /// This node's Node was deleted.
+    NodeDeleted(String, Subnets),
+    /// The API has not answered yet.
+    NotAnswered,
+    /// The API has not listed all Nodes yet.
+    NotListed,
+    /// A task has ended.
+    Stopped(Stopped),
+    /// The podCIDR cannot be used.
+    PodCidr(PodCidrTrouble),
+    /// An operator mistyped an annotation.
+    Typo {
+        /// The Node.
+        node: String,
+        /// The annotation.
+        key: String,
+        /// The beginning of its value.
+        value: String,
+        /// The family of which it should be an address.
+        family: &'static str,
+    },
+    /// The configuration of the network cannot be read.
+    NetConf(PathBuf, NetConfFault),
+    /// The configuration of the network cannot be used.
+    Config(PathBuf, ConfigError),
+    /// The API does not continue where it stopped.
+    Discontinuity {
+        /// The server.
+        server: String,
+        /// The Node that tells.
+        node: String,
+        /// Whether that is gone; else it is an older one.
+        gone: bool,
+    },
+    /// A file that a tool reads cannot be read, as the system says.
+    File(PathBuf, String),
+    /// The configuration at a place cannot be used.
+    ConfigAt(String, ConfigError),
+    /// There is no ConfigMap.
+    NoConfigMap,
+    /// Several ConfigMaps differ.
+    ConfigMapsDiffer(Vec<String>),
+    /// An answer cannot be read, as the parser says.
+    Answer(String),
+    /// A listed lease names no Node.
+    NoNodeNamed(String),
+    /// A lease cannot be reserved.
+    NothingReserved,
+}
+
+impl From<Stopped> for KubeTrouble {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
+impl From<PodCidrTrouble> for KubeTrouble {
+    fn from(trouble: PodCidrTrouble) -> Self {
+        Self::PodCidr(trouble)
+    }
+}
+
+impl KubeTrouble {
+    /// Whether a retry cannot help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody)
+    }
+}
+
+impl Coded for KubeTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } => "kubernetes-unreachable",
+            Self::Refused { status, .. } => match *status {
+                StatusCode::UNAUTHORIZED => "kubernetes-credentials",
+                StatusCode::FORBIDDEN => "kubernetes-forbidden",
+                StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::INTERNAL_SERVER_ERROR => "kubernetes-unavailable",
+                _ => "kubernetes-refused",
+            },
+            Self::TooLarge { .. } => "kubernetes-too-large",
+            Self::Nonsense { .. } => "kubernetes-nonsense",
+            Self::Token(..) | Self::AccountToken(_) => "kubernetes-token",
+            Self::Connection(..) => "kubernetes-connection",
+            Self::Kubeconfig(..) => "kubeconfig",
+            Self::NoPod => "kubernetes-no-pod",
+            Self::Account(..) | Self::Authority(..) => "kubernetes-service-account",
+            Self::Nobody => "kubernetes-nobody",
+            Self::PodWithoutNode { .. } => "pod-without-node",
+            Self::Pod { why, .. } => why.code(),
+            Self::NoNode(..) => "no-node",
+            Self::NodeDeleted(..) => "node-deleted",
+            Self::NotAnswered => "kubernetes-not-answered",
+            Self::NotListed => "kubernetes-not-listed",
+            Self::Stopped(stopped) => stopped.code(),
+            Self::PodCidr(trouble) => trouble.code(),
+            Self::Typo { .. } => "annotation-mistyped",
+            Self::NetConf(..) => "net-conf-unreadable",
+            Self::Config(_, error) | Self::ConfigAt(_, error) => error.code(),
+            Self::Discontinuity { .. } => "kubernetes-discontinuity",
+            Self::File(..) => "file-unreadable",
+            Self::NoConfigMap => "no-configmap",
+            Self::ConfigMapsDiffer(_) => "configmaps-differ",
+            Self::Answer(_) => "kubernetes-answer",
+            Self::NoNodeNamed(_) => "lease-without-node",
+            Self::NothingReserved => "kubernetes-nothing-reserved",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        let store = |cause, status: Option<StatusCode>, server: &str| Detail::Store {
+            cause,
+            status: status.map(|status| status.as_u16()),
+            server: Some(server.to_owned()).filter(|server| !server.is_empty()),
+        };
+        match self {
+            Self::Unreachable { server, why, .. } => store(why.cause(), None, server),
+            Self::Refused { server, status, said, .. } => match &said.forbidden {
+                Some(missing) => {
+                    let status::Forbidden { user, verb, resource } = missing.clone();
+                    Detail::Forbidden { user, verb, resource }
+                }
+                None => store(status::cause(*status), Some(*status), server),
+            },
+            Self::TooLarge { server, .. } | Self::Nonsense { server, .. } => store(StoreCause::Other, None, server),
+            Self::Token(server, _) => store(StoreCause::User, None, server),
+            Self::Connection(server, _) => store(StoreCause::Tls, None, server),
+            Self::NotAnswered => store(StoreCause::Silent, None, ""),
+            Self::Pod { why, .. } => why.detail(),
+            Self::PodCidr(trouble) => trouble.detail(),
+            Self::NetConf(path, _) | Self::Config(path, _) => Detail::ConfigInvalid { place: Some(ConfigPlace::Mounted(path.clone())) },
+            Self::ConfigAt(..) => Detail::ConfigInvalid { place: None },
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for KubeTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Unreachable { server, what, why } => {
+                write!(f, "the Kubernetes API at {server} did not answer a request to {what}: {why}")
+            }
+            Self::Refused { server, what, status, said } => {
+                let remedy = match *status {
+                    StatusCode::UNAUTHORIZED => {
+                        "; the token or the certificate is not accepted: has it expired, is this host's clock right, was the service account deleted?"
+                    }
+                    StatusCode::FORBIDDEN => "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml",
+                    _ => "",
+                };
+                let number = status.as_u16();
+                write!(f, "the Kubernetes API at {server} refused a request to {what} ({number}): {}{remedy}", said.words)
+            }
+            Self::TooLarge { server, what, limit } => {
+                write!(f, "the answer of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes")
+            }
+            Self::Nonsense { server, what, why } => write!(
+                f,
+                "the answer of {server} to a request to {what} is not the Kubernetes API's: {why}; does --kube-api-url, or the kubeconfig, name an API \
+                 server?"
+            ),
+            Self::Token(server, why) => write!(f, "cannot log in to the Kubernetes API at {server}: {why}"),
+            Self::Connection(server, fault) => write!(f, "cannot connect to the Kubernetes API at {server}: {fault}"),
+            Self::Kubeconfig(path, why) => write!(f, "fail to create kubernetes config: {}: {why}", path.display()),
+            Self::AccountToken(why) => why.fmt(f),
+            Self::NoPod => f.write_str(
+                "fail to create kubernetes config: this is no pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
+                 or the API server with --kube-api-url",
+            ),
+            Self::Account(folder, fault) => write!(f, "cannot read the pod's service account in {folder}: {fault}"),
+            Self::Authority(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
+            Self::Nobody => f.write_str("no Node to serve"),
+            Self::PodWithoutNode { namespace, name } => write!(f, "node name not present in pod spec '{namespace}/{name}'"),
+            Self::Pod { namespace, name, why } => {
+                write!(f, "error retrieving pod spec for '{namespace}/{name}': {why}; or set NODE_NAME")
+            }
+            Self::NoNode(name, Some(other)) => {
+                write!(f, "there is no Node {name}, but one named {other}: set NODE_NAME to it (in the pod, from spec.nodeName)")
+            }
+            Self::NoNode(name, None) => {
+                write!(f, "there is no Node {name}: waiting for its kubelet to register it (NODE_NAME, or the pod's spec.nodeName, says {name})")
+            }
+            Self::NodeDeleted(name, subnets) => write!(
+                f,
+                "the Node {name} was deleted: this node keeps its subnet {subnets} until another Node gets it. Restart the kubelet, which registers \
+                 the Node again, or take the machine out of the cluster"
+            ),
+            Self::NotAnswered => f.write_str("the Kubernetes API has not answered yet"),
+            Self::NotListed => f.write_str("the Kubernetes API has not listed all Nodes yet"),
+            Self::Stopped(stopped) => stopped.fmt(f),
+            Self::PodCidr(trouble) => trouble.fmt(f),
+            Self::Typo { node, key, value, family } => write!(
+                f,
+                "the annotation {key} of Node {node} is {value}, which is no {family} address: correct it (kubectl annotate node {node} --overwrite \
+                 {key}=ADDRESS) or remove it (kubectl annotate node {node} {key}-)"
+            ),
+            Self::NetConf(path, fault) => {
+                write!(f, "failed to read net conf: {}: ", path.display())?;
+                match fault {
+                    NetConfFault::System(words) => f.write_str(words)?,
+                    NetConfFault::TooLong(limit) => write!(f, "it has more than {limit} bytes")?,
+                }
+                f.write_str(
+                    "; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts (another path: --net-config-path)",
+                )
+            }
+            Self::Config(path, error) => write!(f, "error parsing subnet config: {}: {error}", path.display()),
+            Self::Discontinuity { server, node, gone } => {
+                let why = if *gone { "is gone" } else { "is an older one than before" };
+                write!(f, "the Kubernetes API at {server} does not continue where it stopped (the Node {node} {why}): listing all Nodes")
+            }
+            Self::File(path, fault) => write!(f, "cannot read {}: {fault}", path.display()),
+            Self::ConfigAt(place, error) => write!(f, "{place}: {error}"),
+            Self::NoConfigMap => {
+                f.write_str("there is no ConfigMap kube-flannel-cfg with a net-conf.json; name a copy of the file with --net-config-path")
+            }
+            Self::ConfigMapsDiffer(names) => {
+                write!(f, "{} differ; delete those that no daemon uses, or name a copy of the file with --net-config-path", names.join(" and "))
+            }
+            Self::Answer(fault) => f.write_str(fault),
+            Self::NoNodeNamed(key) => write!(f, "{key} names no Node"),
+            Self::NothingReserved => f.write_str("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
+        })
+    }
+}
+
+impl Lasting for KubeTrouble {
+    fn topic(&self) -> String {
+        match self {
+            Self::Refused { status, .. } if self.code() == "kubernetes-refused" => format!("{} {}", self.code(), status.as_u16()),
+            Self::Pod { why, .. } => why.topic(),
+            Self::NotAnswered => "kubernetes-unreachable".to_owned(),
+            Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::TooLarge { .. }
+            | Self::Nonsense { .. }
+            | Self::Account(..)
+            | Self::NoNode(..)
+            | Self::NodeDeleted(..)
+            | Self::NetConf(..)
+            | Self::Discontinuity { .. } => self.code().to_owned(),
+            _ => self.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_tls_have_remedies() {
+        let silence = |way, words: &str| Silence::Way(way, words.to_owned()).to_string();
+        let unknown = silence(Way::Certificate(Certificate::Authority), "invalid peer certificate: UnknownIssuer");
+        assert!(unknown.starts_with("invalid peer certificate: UnknownIssuer: its certificate is signed by"), "{unknown}");
+        assert_eq!(silence(Way::Refused, "tcp connect error"), "tcp connect error");
+        assert_eq!(silence(Way::Other, ""), "no reason was given");
+    }
+}

@@ -1,0 +1,122 @@
+//! What happened to a held lease, and what was done about it: lines for the log.
+
+use super::problem::Holder;
+use super::view::Item;
+use crate::lease::LeaseAttrs;
+use crate::manager::Claim;
+use std::fmt;
+use types::Coded;
+
+/// What happened to the key of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// An operator wrote it again without a lease, which reserves it.
+    Reserved(String),
+    /// It was deleted.
+    PutBack(String),
+    /// It ran out while this machine was not running.
+    PutBackAfterExpiry(String),
+    /// Somebody wrote a value that cannot be read.
+    Unreadable(String),
+    /// Somebody wrote another address.
+    AddressEdited {
+        /// The key.
+        key: String,
+        /// That address.
+        address: String,
+    },
+    /// Somebody edited it otherwise.
+    Edited(String),
+    /// Another instance wrote over it, and this one has precedence.
+    Contested {
+        /// The key.
+        key: String,
+        /// The other one.
+        holder: Holder,
+        /// Its address.
+        address: String,
+    },
+    /// A new address is published.
+    Readdressed {
+        /// The key.
+        key: String,
+        /// The new address.
+        now: String,
+        /// The former one.
+        before: String,
+    },
+}
+
+impl News {
+    /// The key is there again.
+    pub fn put_back(key: &str, expired: bool) -> Self {
+        if expired { Self::PutBackAfterExpiry(key.to_owned()) } else { Self::PutBack(key.to_owned()) }
+    }
+
+    /// Somebody edited the key, and the edit was undone.
+    pub fn undone(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> Self {
+        let key = key.to_owned();
+        match &item.attrs {
+            None => Self::Unreadable(key),
+            Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => Self::AddressEdited { key, address: attrs.public_text() },
+            Some(_) => Self::Edited(key),
+        }
+    }
+
+    /// Another instance wrote over the key.
+    pub fn contested(key: &str, item: &Item) -> Self {
+        let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
+        Self::Contested { key: key.to_owned(), holder: Holder::of(item), address }
+    }
+
+    /// A new address is published.
+    pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {
+        Self::Readdressed { key: key.to_owned(), now: now.public_text(), before: before.public_text() }
+    }
+}
+
+impl Coded for News {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Reserved(_) => "lease-reserved",
+            Self::PutBack(_) => "lease-put-back",
+            Self::PutBackAfterExpiry(_) => "lease-put-back-after-expiry",
+            Self::Unreadable(_) => "lease-unreadable-undone",
+            Self::AddressEdited { .. } => "lease-address-edit-undone",
+            Self::Edited(_) => "lease-edit-undone",
+            Self::Contested { .. } => "lease-overwrite-undone",
+            Self::Readdressed { .. } => "lease-readdressed",
+        }
+    }
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Reserved(key) => write!(
+                f,
+                "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and \
+                 which flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force '{key}'` and start it again"
+            ),
+            Self::PutBack(key) => write!(f, "the lease subnets/{key} was deleted from the store: it was put back with the same subnet"),
+            Self::PutBackAfterExpiry(key) => write!(f, "the lease subnets/{key} had expired: it was put back with the same subnet"),
+            Self::Unreadable(key) => {
+                write!(f, "the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was")
+            }
+            Self::AddressEdited { key, address } => write!(
+                f,
+                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: it was put back as it was; for another \
+                 address start flanneld with --public-ip"
+            ),
+            Self::Edited(key) => {
+                write!(f, "the lease subnets/{key} was edited: it was put back as it was; only flanneld writes it while flanneld runs")
+            }
+            Self::Contested { key, holder, address } => write!(
+                f,
+                "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: it was put \
+                 back. Stop one of the two, or give each its own --node-id and address."
+            ),
+            Self::Readdressed { key, now, before } => write!(f, "the lease subnets/{key} publishes {now} instead of {before}"),
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! Why a lease cannot be acquired or kept: what happened to which key, why, and what to do.
+
+use super::registry::Answer;
+use super::view::Item;
+use crate::config::{NetworkConfig, Pool};
+use crate::dual::{Addresses, Subnets, nets_overlap};
+use crate::lease::{LeaseAttrs, NodeId};
+use crate::manager::{Choice, Claim};
+use crate::reason::Lasting;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use types::{Coded, Detail};
+
+/// Who holds a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A node that says who it is.
+    Node {
+        /// Its name.
+        name: String,
+        /// Its identity.
+        id: String,
+    },
+    /// Go flannel, or an operator.
+    Unknown,
+}
+
+impl Holder {
+    /// Who holds this key.
+    pub fn of(item: &Item) -> Self {
+        item.node().map_or(Holder::Unknown, |node| Holder::Node { name: node.name.clone(), id: node.id.clone() })
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Node { name, id } => write!(f, "node {name} (id {id})"),
+            Holder::Unknown => f.write_str("another node (written by Go flannel or by hand)"),
+        }
+    }
+}
+
+/// A node, and where its peers reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The node.
+    pub node: NodeId,
+    /// Its address.
+    pub public: Addresses,
+}
+
+impl Place {
+    fn of(claim: &Claim) -> Self {
+        Self { node: claim.node.clone(), public: claim.public }
+    }
+}
+
+/// Why a node has no lease, or not the one that it had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseProblem {
+    /// The Vagrant trap: the address of this node is another live node's.
+    AddressInUse {
+        /// This node.
+        own: Box<Place>,
+        /// The other one.
+        holder: Holder,
+        /// What that holds.
+        subnets: Subnets,
+        /// Its key.
+        key: String,
+        /// The interface that this node chose.
+        choice: Option<Box<Choice>>,
+    },
+    /// A clone: another machine runs under this node's identity.
+    IdentityInUse {
+        /// This node.
+        own: Box<Place>,
+        /// The other one's name.
+        name: String,
+        /// The other one's address.
+        address: String,
+        /// What the other one holds.
+        subnets: Subnets,
+    },
+    /// Another instance of this node keeps the contested lease alive.
+    Contested {
+        /// This node.
+        own: Box<Place>,
+        /// The other one's name.
+        name: String,
+        /// The lease.
+        subnets: Subnets,
+    },
+    /// Another instance of this node has written the lease back: it may be alive.
+    MayBeContested(Subnets),
+    /// A reservation outside the configured network.
+    ReservedOutside {
+        /// What is reserved.
+        subnets: Subnets,
+        /// Its key.
+        key: String,
+        /// The network.
+        networks: Subnets,
+    },
+    /// Another node has our key.
+    Taken {
+        /// The key.
+        key: String,
+        /// The other node.
+        holder: Holder,
+        /// Its address.
+        address: String,
+    },
+    /// Our key was deleted, and somebody else has the subnet.
+    Deleted(String),
+    /// Another instance of this node holds the key with precedence.
+    Displaced {
+        /// The key.
+        key: String,
+        /// The other instance.
+        holder: Holder,
+        /// Its address.
+        address: String,
+    },
+    /// A Go flannel writes to our key.
+    Overwritten(String),
+    /// The pool is exhausted.
+    OutOfSubnets {
+        /// The pools.
+        pools: Vec<Pool>,
+        /// Networks of the nodes that lie in them.
+        closed: Vec<IpNet>,
+    },
+    /// Attributes of this node are not in the store yet.
+    Unpublished(Unpublished),
+    /// The store answered something else than it was asked.
+    OddAnswer(Box<Answer>),
+}
+
+/// What the peers do not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unpublished {
+    /// This node's address.
+    Address {
+        /// The new one.
+        now: String,
+        /// The one that they know.
+        before: String,
+    },
+    /// Something else.
+    Other,
+}
+
+fn address(item: &Item) -> String {
+    item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
+}
+
+fn name(item: &Item) -> String {
+    item.node().map(|node| node.name.clone()).unwrap_or_default()
+}
+
+impl LeaseProblem {
+    /// The address of this node is another live node's.
+    pub fn address_in_use(claim: &Claim, item: &Item) -> Self {
+        let choice = claim.host.choice.clone().map(Box::new);
+        let (holder, key) = (Holder::of(item), item.entry.key.clone());
+        Self::AddressInUse { own: Box::new(Place::of(claim)), holder, subnets: item.subnets, key, choice }
+    }
+
+    /// Another machine runs under this node's identity.
+    pub fn identity_in_use(claim: &Claim, item: &Item) -> Self {
+        Self::IdentityInUse { own: Box::new(Place::of(claim)), name: name(item), address: address(item), subnets: item.subnets }
+    }
+
+    /// Another instance of this node keeps the lease alive.
+    pub fn contested(claim: &Claim, item: &Item) -> Self {
+        Self::Contested { own: Box::new(Place::of(claim)), name: name(item), subnets: item.subnets }
+    }
+
+    /// What is reserved for this node lies outside the network.
+    pub fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
+        Self::ReservedOutside { subnets: item.subnets, key: item.entry.key.clone(), networks: config.networks }
+    }
+
+    /// Another node has our key, if it is there.
+    pub fn taken(key: &str, item: Option<&Item>) -> Self {
+        match item {
+            Some(item) => Self::Taken { key: key.to_owned(), holder: Holder::of(item), address: address(item) },
+            None => Self::Deleted(key.to_owned()),
+        }
+    }
+
+    /// Another instance of this node has precedence.
+    pub fn displaced(key: &str, item: &Item) -> Self {
+        Self::Displaced { key: key.to_owned(), holder: Holder::of(item), address: address(item) }
+    }
+
+    /// All subnets are taken.
+    pub fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
+        let pools: Vec<Pool> = config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| **pool).collect();
+        let overlaps = |net: &&IpNet| pools.iter().any(|pool| nets_overlap(&pool.network, net));
+        let closed = claim.host.underlay.iter().filter(overlaps).copied().collect();
+        Self::OutOfSubnets { pools, closed }
+    }
+
+    /// A change that is not published yet.
+    pub fn unpublished(told: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
+        Self::Unpublished(if told.same_public(wanted) {
+            Unpublished::Other
+        } else {
+            Unpublished::Address { now: wanted.public_text(), before: told.public_text() }
+        })
+    }
+}
+
+impl Coded for LeaseProblem {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::AddressInUse { .. } => "address-in-use",
+            Self::IdentityInUse { .. } => "identity-in-use",
+            Self::Contested { .. } => "lease-contested",
+            Self::MayBeContested(_) => "lease-may-be-contested",
+            Self::ReservedOutside { .. } => "reservation-outside-network",
+            Self::Taken { .. } => "lease-taken",
+            Self::Deleted(_) => "lease-deleted",
+            Self::Displaced { .. } => "lease-displaced",
+            Self::Overwritten(_) => "lease-overwritten",
+            Self::OutOfSubnets { .. } => "out-of-subnets",
+            Self::Unpublished(_) => "lease-unpublished",
+            Self::OddAnswer(_) => "store-odd-answer",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            Self::AddressInUse { own, holder, choice, .. } => Detail::AddressInUse {
+                address: own.public.v4().copied().map(IpAddr::V4).or(own.public.v6().copied().map(IpAddr::V6)),
+                holder: holder.to_string(),
+                interface: choice.as_ref().map(|choice| choice.interface.clone()),
+            },
+            Self::IdentityInUse { name, .. } => Detail::IdentityInUse { holder: name.clone() },
+            Self::OutOfSubnets { .. } => Detail::OutOfSubnets,
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for LeaseProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::AddressInUse { own, holder, subnets, key, choice } => {
+                write!(
+                    f,
+                    "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Nodes that \
+                     share an address cannot be reached separately. This is usual where every machine has the same address on its NAT interface \
+                     (Vagrant's 10.0.2.15): name the interface that connects the nodes. ",
+                    own.public, own.node.name, own.node.id,
+                )?;
+                if let Some(choice) = choice {
+                    let Choice { interface, why, interfaces } = &**choice;
+                    write!(
+                        f,
+                        "This node chose {interface}: {why}. Its interfaces:\n{interfaces}Start it with --iface=NAME of the one that reaches the other nodes."
+                    )?;
+                }
+                write!(
+                    f,
+                    " If the other node is gone for good, its lease can be taken over \
+                     3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {key}` frees it at once."
+                )
+            }
+            Self::IdentityInUse { own, name, address, subnets } => write!(
+                f,
+                "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last \
+                 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
+                 /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
+                own.node.id, own.node.name, own.public,
+            ),
+            Self::Contested { own, name, subnets } => write!(
+                f,
+                "the lease {subnets} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, \
+                 named {name}. Stop one of the two, or give each its own --node-id and address.",
+                own.node.id, own.public,
+            ),
+            Self::MayBeContested(subnets) => {
+                write!(f, "another instance has written the lease of {subnets} back: waiting to see whether it is still running")
+            }
+            Self::ReservedOutside { subnets, key, networks } => write!(
+                f,
+                "the subnet {subnets} is reserved for this node (key subnets/{key}, without a lease), but lies outside the configured network {networks}. \
+                 flanneld never removes a reservation: delete the key, or correct Network in the configuration."
+            ),
+            Self::Taken { key, holder, address } => {
+                write!(f, "this node's lease subnets/{key} now belongs to {holder} at {address}; this node starts over and takes another subnet")
+            }
+            Self::Deleted(key) => write!(
+                f,
+                "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node starts over and takes another subnet"
+            ),
+            Self::Displaced { key, holder, address } => write!(
+                f,
+                "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons \
+                 on one lease would overwrite each other for ever, so this one stops. Give each node its own address (--iface) and identity (--node-id)."
+            ),
+            Self::Overwritten(key) => write!(
+                f,
+                "the lease subnets/{key} of this node was rewritten by a Go flannel (or by hand) with this node's address: another machine may have the \
+                 same address. The data plane is left alone, and the lease is written back once a minute; look for a second machine with this address."
+            ),
+            Self::OutOfSubnets { pools, closed } => {
+                let sizes: Vec<String> = pools.iter().map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
+                let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
+                let closed =
+                    if closed.is_empty() { String::new() } else { format!(", or overlaps {}, the network of the nodes", closed.join(" and ")) };
+                write!(
+                    f,
+                    "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a \
+                     longer SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
+                    sizes.join(", ")
+                )
+            }
+            Self::Unpublished(Unpublished::Other) => f.write_str("the peers do not know yet that this node's lease has changed"),
+            Self::Unpublished(Unpublished::Address { now, before }) => {
+                write!(f, "the peers do not know yet that this node is at {now} and no longer at {before}")
+            }
+            Self::OddAnswer(answer) => write!(f, "the store answered a transaction with {answer:?}"),
+        })
+    }
+}
+
+impl Lasting for LeaseProblem {
+    fn topic(&self) -> String {
+        self.code().to_owned()
+    }
+}
