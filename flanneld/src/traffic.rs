@@ -306,7 +306,7 @@ impl Keeper {
                     unserved.extend(applied.unserved);
                     unknown_senders = applied.unknown_senders.map(|more| more.saturating_add(unknown_senders.unwrap_or(0))).or(unknown_senders);
                 }
-                Err(why) => complaints.push(why),
+                Err(error) => complaints.push(error.to_string()),
             }
         }
         let writes = self.writes;
