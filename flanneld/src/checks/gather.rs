@@ -36,7 +36,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
     let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
     let reasons: BTreeMap<String, String> = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
-    let kernel = serving.map(|serving| serving.observer.status().kernel.trouble).unwrap_or_default();
+    let kernel = serving.map(|serving| serving.observer.status().kernel.trouble_text().to_owned()).unwrap_or_default();
     let notices = health.document().notices.into_iter().flat_map(|notice| look::taken_ports(&notice.text));
     let tunnel = look::taken_ports(&kernel);
     let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());

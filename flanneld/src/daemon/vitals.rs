@@ -88,7 +88,7 @@ impl Vitals {
                 in_sync_at = Instant::now();
             }
             let late = in_sync_at.elapsed() > OUT_OF_SYNC;
-            self.health.condition(Condition::Kernel, late.then_some(kernel.trouble.as_str()));
+            self.health.condition(Condition::Kernel, late.then_some(kernel.trouble_text()));
             let reading = self.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
             let stale =
