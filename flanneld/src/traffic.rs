@@ -18,10 +18,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::error::RulesErrors;
 use traffic_rules::notices::{Notices, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::Carrier;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
+use types::Problem;
 
 /// How long the start waits for the rules: a delay here must not delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -106,7 +108,7 @@ pub struct Keeper {
     health: Health,
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
-    trouble: String,
+    trouble: Option<Problem>,
     /// Number of failed passes in a row.
     failures: u32,
     contended: bool,
@@ -139,7 +141,7 @@ impl Keeper {
             health,
             appliers,
             repairs: Vec::new(),
-            trouble: String::new(),
+            trouble: None,
             failures: 0,
             contended: false,
             writes: 0,
@@ -193,7 +195,7 @@ impl Keeper {
                     () = tokio::time::sleep_until(next) => (true, false),
                 };
                 let before = self.writes;
-                let was_well = self.trouble.is_empty();
+                let was_well = self.trouble.is_none();
                 let wrote = self.pass().await;
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
@@ -206,7 +208,7 @@ impl Keeper {
 
     /// Time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
-        if !self.trouble.is_empty() {
+        if self.trouble.is_some() {
             let pause = RETRY.after(self.failures);
             self.failures += 1;
             return pause;
@@ -306,7 +308,7 @@ impl Keeper {
                     unserved.extend(applied.unserved);
                     unknown_senders = applied.unknown_senders.map(|more| more.saturating_add(unknown_senders.unwrap_or(0))).or(unknown_senders);
                 }
-                Err(error) => complaints.push(error.to_string()),
+                Err(error) => complaints.push(error),
             }
         }
         let writes = self.writes;
@@ -315,18 +317,16 @@ impl Keeper {
             figures.rule_writes = writes;
             figures.unknown_senders = unknown_senders;
         });
-        complaints.dedup();
-        let text = complaints.join("; ");
-        if text != self.trouble {
-            if text.is_empty() {
-                info!("the traffic rules are in place");
-            } else {
-                warn!("cannot apply the traffic rules, retrying: {text}");
+        let trouble = RulesErrors::problem(complaints);
+        if trouble != self.trouble {
+            match &trouble {
+                None => info!("the traffic rules are in place"),
+                Some(problem) => warn!("cannot apply the traffic rules, retrying: {problem}"),
             }
-            self.trouble.clone_from(&text);
+            self.trouble = trouble;
         }
         self.describe();
-        self.health.condition(Condition::Rules, (!text.is_empty()).then_some(text.as_str()));
+        self.health.condition(Condition::Rules, self.trouble.as_ref().map(|problem| problem.text.as_str()));
         unserved
     }
 
@@ -355,7 +355,7 @@ impl Keeper {
                 None => ActiveRules::Nothing,
             }
         };
-        self.trouble.is_empty().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
+        self.trouble.is_none().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
     }
 }
 

@@ -117,7 +117,7 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
             sh(breaks);
             until("the node is not in sync", || !node.status().kernel.in_step).await;
             let kernel = node.status().kernel;
-            assert!(kernel.failed_peers.is_empty() && !kernel.trouble.is_none(), "{kernel:?}");
+            assert!(kernel.failed_peers.is_empty() && kernel.trouble.is_some(), "{kernel:?}");
             sh(mends);
             until("all is well again", || node.status().kernel.in_step).await;
         }

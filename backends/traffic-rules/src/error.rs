@@ -179,3 +179,62 @@ impl std::error::Error for RulesError {
         Some(self.error())
     }
 }
+
+/// Why the rules of several families are not in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulesErrors(Vec<RulesError>);
+
+impl RulesErrors {
+    /// The failures as one problem: none, the only one, or several.
+    pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
+        errors.dedup();
+        match errors.as_slice() {
+            [] => None,
+            [error] => Some(Problem::of(error)),
+            _ => Some(Problem::from(RulesErrors(errors))),
+        }
+    }
+}
+
+impl Coded for RulesErrors {
+    fn code(&self) -> &'static str {
+        "rules-not-in-place"
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        self.0.iter().map(Problem::of).collect()
+    }
+}
+
+impl fmt::Display for RulesErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            let parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+            f.write_str(&parts.join("; "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(program: &str, nftables: bool) -> RulesError {
+        RulesError::Program { error: ProgramError::Missing { program: program.to_owned(), errno: Some(Errno(libc::ENOENT)) }, nftables }
+    }
+
+    #[test]
+    fn failures_of_both_families_are_one_problem() {
+        assert_eq!(RulesErrors::problem(Vec::new()), None);
+        let one = RulesErrors::problem(vec![missing("nft", true), missing("nft", true)]).unwrap();
+        assert_eq!((one.code.as_ref(), one.detail.clone()), ("program-missing", Detail::ProgramMissing { program: "nft".to_owned() }));
+        let locked = RulesError::Program { error: ProgramError::Locked { program: "iptables-legacy-restore".to_owned() }, nftables: false };
+        let both = RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
+        let lock = Detail::RulesLocked { file: "/run/xtables.lock".into() };
+        assert_eq!(both.details().cloned().collect::<Vec<_>>(), [Detail::ProgramMissing { program: "iptables-save".to_owned() }, lock]);
+        if !types::problem::MUTE {
+            let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables, or set \"EnableNFTables\": true in the network configuration";
+            assert_eq!(both.text, format!("{first}; {locked}"));
+        }
+    }
+}
