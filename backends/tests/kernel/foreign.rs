@@ -1,6 +1,7 @@
 //! Foreign objects stay, and objects that Go flannel left are adopted without a gap.
 
 use crate::bed::*;
+use backends::error::UnderlayError;
 use backends::{Error, create};
 
 #[test]
@@ -323,7 +324,7 @@ fn host_gw_behind_nat_is_refused() {
         under.public = subnet_lease::Addresses::V4("203.0.113.7".parse().unwrap());
         let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
         assert!(
-            matches!(error, Error::Config(_))
+            matches!(error, Error::Underlay(UnderlayError::Translated { .. }))
                 && error.to_string().starts_with("your PublicIP differs from interface IP, meaning that probably you're on a NAT"),
             "{error}"
         );
