@@ -1,9 +1,10 @@
 //! The interface between the daemon and the backends: announce, join, run.
 
+pub use crate::error::Error;
 use crate::handover::Files;
+pub use crate::refusal::Refusal;
 use crate::status::Observer;
 use async_trait::async_trait;
-use netstate::kernel::KernelError;
 use netstate::names::LinkName;
 use netstate::plan::Announced;
 use netstate::reconcile::questions::Inspector;
@@ -14,11 +15,6 @@ use packet_engine::features::Features;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::{Notify, watch};
-
-/// Why the backend cannot use a peer's lease, for the log.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
 
 /// Decides whether the backend can use a lease. Pure.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Refusal> + Send + Sync>;
@@ -44,28 +40,6 @@ pub struct Setup {
     pub refuse_insecure: bool,
     /// How packets are read and sent in user space.
     pub features: Features,
-}
-
-/// An error of a backend.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The configuration is invalid for this backend, or the underlay does not suit it.
-    #[error("{0}")]
-    Config(String),
-    /// The host lacks something or refuses an operation.
-    #[error("{what}: {why}")]
-    Host {
-        /// The attempted operation and its object.
-        what: String,
-        /// The host's error, and the remedy.
-        why: String,
-    },
-}
-
-impl From<KernelError> for Error {
-    fn from(error: KernelError) -> Self {
-        Error::Host { what: error.what, why: error.why }
-    }
 }
 
 impl Setup {

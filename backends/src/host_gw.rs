@@ -1,6 +1,7 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
 use crate::backend::{Accepts, Backend, Error, Network, Overlay, Setup};
+use crate::error::UnderlayError;
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
@@ -37,10 +38,8 @@ impl Backend for HostGw {
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
         let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(true) != Some((*ip).into()));
         if v4 || v6 {
-            return Err(Error::Config(format!(
-                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {}, {} has {}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend",
-                underlay.public, underlay.name, underlay.addresses
-            )));
+            let Underlay { public, addresses, .. } = *underlay;
+            return Err(UnderlayError::Translated { public, interface: underlay.name.clone(), addresses }.into());
         }
         Ok(announced(underlay))
     }

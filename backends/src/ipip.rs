@@ -1,6 +1,8 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
 use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::config_error::{ConfigError, Fault};
+use crate::error::UnderlayError;
 use crate::network;
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -18,6 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use types::Family;
 
 /// The wire name.
 pub const KIND: &str = "ipip";
@@ -41,17 +44,17 @@ impl Ipip {
     /// # Errors
     /// The key that is invalid, or a network without IPv4.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let bad = |why: String| Error::Config(format!("error decoding IPIP backend config: {why}"));
-        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(error.to_string()))?;
-        let direct_routing = object.read::<bool>("DirectRouting").map_err(|why| bad(why.to_string()))?.unwrap_or_default();
+        let bad = |fault| ConfigError::Key { backend: "IPIP", fault };
+        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let direct_routing = object.read::<bool>("DirectRouting").map_err(|error| bad(Fault::member(error)))?.unwrap_or_default();
         let networks = setup.config.networks;
         if networks.v4().is_none() {
-            return Err(Error::Config(format!("ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend")));
+            return Err(ConfigError::IpipWithoutV4 { networks }.into());
         }
         if networks.v6().is_some() {
             tracing::warn!("ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive (vxlan and host-gw carry both)");
         }
-        let device = LinkName::parse(DEVICE).ok_or_else(|| Error::Config(format!("{DEVICE} is not an interface name")))?;
+        let device = LinkName::parse(DEVICE).ok_or(Error::DeviceName { name: DEVICE })?;
         Ok(Self { setup: setup.clone(), direct_routing, device })
     }
 }
@@ -73,23 +76,19 @@ impl Backend for Ipip {
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         if underlay.public.v4().is_none() || underlay.addresses.v4().is_none() {
-            return Err(Error::Config(format!(
-                "ipip needs an IPv4 address on the interface {0}, which has {1}: choose another interface with --iface",
-                underlay.name, underlay.addresses
-            )));
+            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
+            return Err(UnderlayError::NoAddress { backend: KIND, family: Family::V4, interface, addresses }.into());
         }
         if device_mtu(underlay.mtu) < LEAST_MTU {
-            return Err(Error::Config(format!(
-                "MTU {} of iface {} is too small for ipip mode to work: it takes {OVERHEAD} bytes of it, and IPv4 needs {LEAST_MTU}",
-                underlay.mtu, underlay.name
-            )));
+            let (interface, mtu) = (underlay.name.clone(), underlay.mtu);
+            return Err(UnderlayError::MtuForIpip { interface, mtu, overhead: OVERHEAD, least: LEAST_MTU }.into());
         }
         Ok(announced(underlay.mtu))
     }
 
     fn accepts(&self) -> Accepts {
         Arc::new(|lease| match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
-            (true, None) => Err(Refusal("it has no public IPv4 address, which ipip needs".to_owned())),
+            (true, None) => Err(Refusal::NoAddress { family: Family::V4, backend: KIND }),
             _ => Ok(()),
         })
     }

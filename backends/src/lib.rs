@@ -4,10 +4,13 @@
 
 pub mod alloc;
 pub mod backend;
+pub mod config_error;
+pub mod error;
 pub mod handover;
 pub mod host_gw;
 pub mod ipip;
 mod network;
+pub mod refusal;
 pub mod registry;
 pub mod status;
 pub mod udp;
@@ -15,10 +18,12 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Renewal, Setup, Takes};
+pub use backend::{Accepts, Backend, Guarded, Network, Overlay, Renewal, Setup, Takes};
+pub use error::Error;
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
+pub use refusal::Refusal;
 pub use registry::{create, identity_of};
 pub use status::Status;

@@ -1,6 +1,7 @@
 //! The backends by name, one line for each.
 
 use crate::backend::{Backend, Error, Setup};
+use crate::config_error::ConfigError;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use subnet_lease::LeaseAttrs;
 
@@ -36,13 +37,8 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     if let Some(kind) = BACKENDS.iter().find(|kind| kind.name == name) {
         return (kind.make)(setup);
     }
-    let built: Vec<&str> = BACKENDS.iter().map(|kind| kind.name).collect();
-    let built = built.join(", ");
-    Err(Error::Config(if MISSING.contains(&name) {
-        format!("backend type {name} is not supported yet; set Backend.Type in the network configuration to one of {built}")
-    } else {
-        format!("unknown backend type: {name}; set Backend.Type in the network configuration to one of {built}")
-    }))
+    let known = BACKENDS.iter().map(|kind| kind.name).collect();
+    Err(ConfigError::UnknownType { name: name.to_owned(), of_go: MISSING.contains(&name), known }.into())
 }
 
 /// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
@@ -68,6 +64,7 @@ fn wireguard_key(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
 mod tests {
     use super::*;
     use crate::backend::{Guarded, Takes};
+    use netstate::failure::{Failure, KernelError, Request};
     use netstate::reconcile::Options;
     use subnet_lease::RawJson;
 
@@ -180,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_refuses_is_the_hosts_fault() {
-        let error = netstate::kernel::KernelError { what: "add link flannel.1".to_owned(), why: "no module".to_owned() };
-        assert!(matches!(Error::from(error), Error::Host { what, why } if what == "add link flannel.1" && why == "no module"));
+        let error = KernelError { what: Request::FindVxlan, why: Failure::Silent };
+        assert_eq!(Error::from(error.clone()), Error::Kernel(error));
     }
 }

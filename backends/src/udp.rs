@@ -3,6 +3,7 @@
 mod config;
 
 use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::error::UnderlayError;
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -26,6 +27,7 @@ use packet_engine::table::TableSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
+use types::Family;
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "udp";
@@ -48,7 +50,7 @@ impl Udp {
     /// # Errors
     /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let config = Config::parse(setup.config.backend_config.as_str()).map_err(Error::Config)?;
+        let config = Config::parse(setup.config.backend_config.as_str())?;
         Ok(Self { setup: setup.clone(), config })
     }
 
@@ -78,12 +80,8 @@ impl Backend for Udp {
         let ipv6 = self.outer_ipv6();
         let public = if ipv6 { underlay.public.v6().is_some() } else { underlay.public.v4().is_some() };
         if !public || underlay.tunnel_source(ipv6).is_none() {
-            return Err(Error::Config(format!(
-                "udp needs an IPv{1} address on the interface {0}, which has {2}: choose another interface with --iface",
-                underlay.name,
-                if ipv6 { 6 } else { 4 },
-                underlay.addresses
-            )));
+            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
+            return Err(UnderlayError::NoAddress { backend: KIND, family: family(ipv6), interface, addresses }.into());
         }
         Ok(announced(underlay.mtu, ipv6))
     }
@@ -96,12 +94,12 @@ impl Backend for Udp {
         let ipv6 = self.outer_ipv6();
         Arc::new(move |lease| match lease.attrs.public_for(ipv6) {
             Some(_) => Ok(()),
-            None => Err(Refusal(format!("it has no public IPv{} address, which udp needs", if ipv6 { 6 } else { 4 }))),
+            None => Err(Refusal::NoAddress { family: family(ipv6), backend: KIND }),
         })
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::Config(format!("{DEVICE} is not an interface name"))) };
+        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::DeviceName { name: DEVICE }) };
         let kernel = NetlinkKernel::open()?;
         let plan =
             UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
@@ -122,6 +120,10 @@ impl Backend for Udp {
 
 fn announced(underlay_mtu: u32, outer_ipv6: bool) -> Announced {
     Announced { backend: String::new(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu, outer_ipv6) }
+}
+
+fn family(ipv6: bool) -> Family {
+    if ipv6 { Family::V6 } else { Family::V4 }
 }
 
 fn device_mtu(underlay: u32, outer_ipv6: bool) -> u32 {

@@ -5,8 +5,10 @@ pub(crate) mod checks;
 #[cfg(feature = "wireguard")]
 pub mod wireguard;
 
+use crate::error::UnderlayError;
 use crate::handover::Files;
 use async_trait::async_trait;
+use netstate::failure::Failure;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
@@ -18,6 +20,7 @@ use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};
+use packet_engine::error::EngineError;
 use packet_engine::socket::Socket;
 use packet_engine::table::{Networks, Peer, Table, TableSettings};
 use packet_engine::tun::Tun;
@@ -44,7 +47,7 @@ struct Device {
     /// Whether the adopted device still waits for its table.
     awaits_table: bool,
     /// Why it could not be started or bound, while that lasts.
-    problem: Option<String>,
+    problem: Option<EngineError>,
     /// Its files in the store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
@@ -72,7 +75,7 @@ impl<T: AsFd> StoredFiles<T> {
 
 impl Device {
     /// Sets the current problem and logs a new one.
-    fn set_problem(&mut self, problem: Option<String>) {
+    fn set_problem(&mut self, problem: Option<EngineError>) {
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!("{}: {why}", self.name);
         }
@@ -138,10 +141,11 @@ impl<K: Kernel> UserspaceKernel<K> {
         match op {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
-                    let why = "the underlay has no address of the tunnel's family; add one, or choose another interface with --iface".to_owned();
+                    let why = Failure::userspace(UnderlayError::NoTunnelSource);
                     return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }];
                 };
-                if let Err(why) = device.engine.open(address) {
+                if let Err(error) = device.engine.open(address) {
+                    let why = Failure::userspace(error);
                     return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Conflict, why }];
                 }
                 store(&self.files, device);

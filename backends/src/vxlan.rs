@@ -3,6 +3,7 @@
 mod config;
 
 use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::error::UnderlayError;
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -49,7 +50,7 @@ impl Vxlan {
     /// # Errors
     /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
+        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!("GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them");
@@ -87,7 +88,7 @@ impl Vxlan {
     /// The plan for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
-            return Err(Error::Config(format!("the address families of the lease {own} and the network {} differ", self.setup.config.networks)));
+            return Err(Error::Families { lease: own, networks: self.setup.config.networks });
         }
         // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
@@ -130,10 +131,8 @@ impl Backend for Vxlan {
         let lacks_v4 = networks.v4().is_some() && (underlay.public.v4().is_none() || underlay.tunnel_source(false).is_none());
         let lacks_v6 = networks.v6().is_some() && (underlay.public.v6().is_none() || underlay.tunnel_source(true).is_none());
         if lacks_v4 || lacks_v6 {
-            return Err(Error::Config(format!(
-                "vxlan over {} needs an address for each family of the network {networks} on the interface {}, which has {}",
-                underlay.name, underlay.name, underlay.addresses
-            )));
+            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
+            return Err(UnderlayError::NoAddresses { networks, interface, addresses }.into());
         }
         let mut kernel = NetlinkKernel::open()?;
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
@@ -154,7 +153,7 @@ impl Backend for Vxlan {
             Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.v6_data.as_ref()), true).await?),
             None => None,
         };
-        let macs = Dual::from_options(v4, v6).ok_or_else(|| Error::Config("the network has no address family".to_owned()))?;
+        let macs = Dual::from_options(v4, v6).ok_or(Error::NoFamily)?;
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
             tracing::warn!(
@@ -177,7 +176,7 @@ impl Backend for Vxlan {
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let macs = self.macs.ok_or_else(|| Error::Config("vxlan: join comes after announce".to_owned()))?;
+        let macs = self.macs.ok_or(Error::NotAnnounced { backend: KIND })?;
         let plan = self.plan(own.subnets, macs)?;
         let kernel = NetlinkKernel::open()?;
         if !self.userspace {
@@ -209,13 +208,15 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
     Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
 }
 
+/// The key of the MAC in the data of a lease.
+const VTEP_MAC: &str = "VtepMAC";
+
 /// The MAC in the data of a lease.
-fn mac_in(data: &RawJson) -> Result<Mac, String> {
-    let object =
-        Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {}", subnet_lease::json::fault(&error)))?;
-    let text = object.read::<String>("VtepMAC").map_err(|_| "its VtepMAC is not a string")?.ok_or("its backend data has no VtepMAC")?;
-    let mac = Mac::parse(&text).ok_or("its VtepMAC is not a MAC address")?;
-    if mac.is_station() { Ok(mac) } else { Err(format!("its VtepMAC {mac} is not a valid device address")) }
+fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
+    let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject { words: subnet_lease::json::fault(&error) })?;
+    let text = object.read::<String>(VTEP_MAC).map_err(|_| Refusal::NotAString { key: VTEP_MAC })?.ok_or(Refusal::Absent { key: VTEP_MAC })?;
+    let mac = Mac::parse(&text).ok_or(Refusal::NotAMac)?;
+    if mac.is_station() { Ok(mac) } else { Err(Refusal::NotAStation(mac)) }
 }
 
 /// The part of the data that must be unique: the MAC, in one spelling.
@@ -240,10 +241,10 @@ fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     let v6 = networks.v6().and(lease.subnets.v6()).and(lease.attrs.v6_data.as_ref());
     let mut usable = false;
     for data in [v4, v6].into_iter().flatten().filter(|data| data.as_str() != "null") {
-        mac_in(data).map_err(Refusal)?;
+        mac_in(data)?;
         usable = true;
     }
-    if usable { Ok(()) } else { Err(Refusal("its backend data has no VtepMAC".to_owned())) }
+    if usable { Ok(()) } else { Err(Refusal::Absent { key: VTEP_MAC }) }
 }
 
 /// A MAC derived from the node's id: locally administered and not multicast.

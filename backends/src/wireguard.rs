@@ -2,6 +2,7 @@
 
 mod config;
 mod keys;
+mod secret_error;
 mod secrets;
 #[cfg(test)]
 mod tests;
@@ -9,10 +10,13 @@ mod tests;
 mod userspace;
 
 use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
+use crate::config_error::ConfigError;
+use crate::error::UnderlayError;
 use crate::network;
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
+pub use keys::PRESHARED_VARIABLE;
 use netstate::blackhole;
 use netstate::kernel::Facts;
 use netstate::link::wireguard::WireguardSpec;
@@ -24,12 +28,14 @@ use netstate::route::{LINK, RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
+pub use secret_error::{Exposed, FileError, SecretError, SecretKind};
 use secrets::{Files, Secrets};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+use types::Family;
 
 /// The wire name.
 pub const KIND: &str = "wireguard";
@@ -54,15 +60,15 @@ impl Wireguard {
     /// # Errors
     /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks).map_err(Error::Config)?;
+        let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup.refuse_insecure);
         if config.preshared.is_some() {
-            let seen = "PSK is in the network configuration: whoever reads that knows it";
-            let remedy = format!("PSKFile in the Backend, or {}, names a file on each node instead", keys::PRESHARED_VARIABLE);
             if setup.refuse_insecure {
-                return Err(Error::Config(format!("{seen}, and --refuse-insecure was given: {remedy}")));
+                return Err(ConfigError::PskExposed.into());
             }
-            tracing::warn!("{seen}; {remedy}");
+            tracing::warn!(
+                "PSK is in the network configuration: whoever reads that knows it; PSKFile in the Backend, or {PRESHARED_VARIABLE}, names a file on each node instead"
+            );
         }
         let userspace = config.implementation == Implementation::Userspace;
         Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default(), userspace })
@@ -78,19 +84,12 @@ impl Wireguard {
         };
         let lacks = [underlay.public.v4().is_none(), underlay.public.v6().is_none()];
         if outer.iter().zip(lacks).any(|(needed, lacking)| *needed && lacking) {
-            return Err(Error::Config(format!(
-                "wireguard over {0} needs an address for each family that carries packets between nodes, and {0} has {1}: choose another \
-                 interface with --iface, or another Mode in the Backend",
-                underlay.name, underlay.addresses
-            )));
+            return Err(UnderlayError::NoCarrier { interface: underlay.name.clone(), addresses: underlay.addresses }.into());
         }
         let least = if networks.v6().is_some() { LEAST_MTU.1 } else { LEAST_MTU.0 };
         let mtu = self.config.device_mtu(underlay.mtu);
         if mtu < least {
-            return Err(Error::Config(format!(
-                "MTU {} of {} is too small for wireguard: {mtu} bytes would be left, and pods need {least}",
-                underlay.mtu, underlay.name
-            )));
+            return Err(UnderlayError::MtuForWireguard { interface: underlay.name.clone(), mtu: underlay.mtu, left: mtu, least }.into());
         }
         Ok(())
     }
@@ -146,10 +145,7 @@ impl Backend for Wireguard {
             self.userspace = true;
         }
         if self.userspace && !has_engine {
-            return Err(Error::Config(
-                "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's"
-                    .to_owned(),
-            ));
+            return Err(ConfigError::NoUserspaceWireguard.into());
         }
         let secrets = match &self.secrets {
             Some(secrets) => secrets.clone(),
@@ -170,12 +166,9 @@ impl Backend for Wireguard {
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         if !own.subnets.same_families(&self.setup.config.networks) {
-            return Err(Error::Config(format!(
-                "the address families of the lease {} and the network {} differ",
-                own.subnets, self.setup.config.networks
-            )));
+            return Err(Error::Families { lease: own.subnets, networks: self.setup.config.networks });
         }
-        let secrets = self.secrets.clone().ok_or_else(|| Error::Config("wireguard: join comes after announce".to_owned()))?;
+        let secrets = self.secrets.clone().ok_or(Error::NotAnnounced { backend: KIND })?;
         let scope = self.setup.scope(self.config.devices());
         let kernel = NetlinkKernel::open()?;
         #[cfg(feature = "wireguard")]
@@ -217,6 +210,9 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
     }
 }
 
+/// The key of the public key in the data of a lease.
+const PUBLIC_KEY: &str = "PublicKey";
+
 /// What a lease says of its node's device.
 struct Told {
     key: PublicKey,
@@ -224,22 +220,22 @@ struct Told {
 }
 
 impl Told {
-    fn read(data: &RawJson) -> Result<Told, String> {
-        let object =
-            Object::parse(data.as_str()).map_err(|error| format!("its backend data is not a JSON object: {}", subnet_lease::json::fault(&error)))?;
-        let text = object.read::<String>("PublicKey").map_err(|_| "its PublicKey is not a string")?.ok_or("its backend data has no PublicKey")?;
-        let key = PublicKey::parse(&text).ok_or("its PublicKey is not 32 bytes in base64")?;
+    fn read(data: &RawJson) -> Result<Told, Refusal> {
+        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject { words: subnet_lease::json::fault(&error) })?;
+        let text =
+            object.read::<String>(PUBLIC_KEY).map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?.ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
+        let key = PublicKey::parse(&text).ok_or(Refusal::NotAKey)?;
         if !key.is_usable() {
-            return Err(format!("its PublicKey {key} shares no secret with anybody"));
+            return Err(Refusal::WeakKey(key));
         }
-        let port = object.read::<i64>("Port").map_err(|_| "its Port is not a number")?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| format!("its Port is {port}"))?;
+        let port = object.read::<i64>("Port").map_err(|_| Refusal::NotANumber)?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| Refusal::NotAPort(port))?;
         Ok(Told { key, port: Some(port).filter(|port| *port != 0) })
     }
 
     /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
     /// port on which nothing listens.
-    fn of(config: &Config, attrs: &LeaseAttrs, ipv6: bool) -> Result<Told, String> {
+    fn of(config: &Config, attrs: &LeaseAttrs, ipv6: bool) -> Result<Told, Refusal> {
         let written = |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
         let data = match (config.mode, ipv6) {
@@ -247,7 +243,7 @@ impl Told {
             (Mode::Separate, true) => v6,
             _ => v4.or(v6),
         };
-        Self::read(&data.ok_or("it has no backend data of its family")?)
+        Self::read(&data.ok_or(Refusal::NoData)?)
     }
 }
 
@@ -268,23 +264,21 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
     }
     let used = [lease.subnets.v4().is_some() && networks.v4().is_some(), lease.subnets.v6().is_some() && networks.v6().is_some()];
     let families = || [false, true].into_iter().zip(used).filter(|(_, used)| *used).map(|(ipv6, _)| ipv6);
-    let mut usable = Err("its families are not those of the network".to_owned());
+    let mut usable = Err(Refusal::OtherFamilies);
     for ipv6 in families() {
-        let told = Told::of(config, &lease.attrs, ipv6);
-        match (&told, config.mode) {
+        match (Told::of(config, &lease.attrs, ipv6), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. What cannot be read is no absence.
-            (Err(why), Mode::Separate) if why.starts_with("it has no") => usable = usable.map_err(|_| why.clone()),
-            (Err(why), _) => return Err(Refusal(why.clone())),
+            (Err(absent @ Refusal::NoData), Mode::Separate) => usable = usable.map_err(|_| absent),
+            (Err(refusal), _) => return Err(refusal),
         }
     }
     if let (Some(ipv6), false) = (config.outer_ipv6(), config.mode == Mode::Auto)
         && lease.attrs.public_for(ipv6).is_none()
     {
-        let family = if ipv6 { "IPv6" } else { "IPv4" };
-        return Err(Refusal(format!("it has no public {family} address, over which this network's Mode sends all packets")));
+        return Err(Refusal::NoCarrier { family: if ipv6 { Family::V6 } else { Family::V4 } });
     }
-    usable.map_err(Refusal)
+    usable
 }
 
 /// The plan of wireguard.

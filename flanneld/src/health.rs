@@ -364,7 +364,7 @@ impl Health {
             let wanted = now.wanted;
             Kernel {
                 in_sync: now.in_step,
-                trouble: now.trouble,
+                trouble: now.trouble_text().to_owned(),
                 failed_peers: now.failed_peers.iter().map(figures::failed_peer).collect(),
                 routes: wanted.routes,
                 neighbours: wanted.neighbours,

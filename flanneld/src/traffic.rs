@@ -19,10 +19,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use traffic_rules::error::RulesErrors;
 use traffic_rules::notices::{Notices, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::Carrier;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
+use types::Problem;
 
 /// How long the start waits for the rules: a delay here must not delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -107,7 +109,7 @@ pub struct Keeper {
     health: Health,
     appliers: Vec<Applier>,
     repairs: Vec<Instant>,
-    trouble: String,
+    trouble: Option<Problem>,
     /// Number of failed passes in a row.
     failures: u32,
     contended: bool,
@@ -140,7 +142,7 @@ impl Keeper {
             health,
             appliers,
             repairs: Vec::new(),
-            trouble: String::new(),
+            trouble: None,
             failures: 0,
             contended: false,
             writes: 0,
@@ -194,7 +196,7 @@ impl Keeper {
                     () = tokio::time::sleep_until(next) => (true, false),
                 };
                 let before = self.writes;
-                let was_well = self.trouble.is_empty();
+                let was_well = self.trouble.is_none();
                 let wrote = self.pass().await;
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
@@ -207,7 +209,7 @@ impl Keeper {
 
     /// Time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
-        if !self.trouble.is_empty() {
+        if self.trouble.is_some() {
             let pause = RETRY.after(self.failures);
             self.failures += 1;
             return pause;
@@ -307,7 +309,7 @@ impl Keeper {
                     unserved.extend(applied.unserved);
                     unknown_senders = applied.unknown_senders.map(|more| more.saturating_add(unknown_senders.unwrap_or(0))).or(unknown_senders);
                 }
-                Err(why) => complaints.push(why),
+                Err(error) => complaints.push(error),
             }
         }
         let writes = self.writes;
@@ -316,18 +318,16 @@ impl Keeper {
             figures.rule_writes = writes;
             figures.unknown_senders = unknown_senders;
         });
-        complaints.dedup();
-        let text = complaints.join("; ");
-        if text != self.trouble {
-            if text.is_empty() {
-                info!("the traffic rules are in place");
-            } else {
-                warn!("cannot apply the traffic rules, retrying: {text}");
+        let trouble = RulesErrors::problem(complaints);
+        if trouble != self.trouble {
+            match &trouble {
+                None => info!("the traffic rules are in place"),
+                Some(problem) => warn!("cannot apply the traffic rules, retrying: {problem}"),
             }
-            self.trouble.clone_from(&text);
+            self.trouble = trouble;
         }
         self.describe();
-        self.health.condition(Condition::Rules, (!text.is_empty()).then(|| types::Problem::in_words(text)));
+        self.health.condition(Condition::Rules, self.trouble.clone());
         unserved
     }
 
@@ -356,7 +356,7 @@ impl Keeper {
                 None => ActiveRules::Nothing,
             }
         };
-        self.trouble.is_empty().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
+        self.trouble.is_none().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A fake kernel for tests. It follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects faults.
 
+use crate::failure::{Failure, Listed, Request};
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use types::Errno;
 
 /// The contents of the fake, which tests read and modify.
 #[derive(Debug, Default)]
@@ -52,6 +54,10 @@ pub struct FakeKernel {
     noise: Arc<Notify>,
 }
 
+fn refused(code: i32) -> Failure {
+    Failure::refused(Errno(code))
+}
+
 impl World {
     fn fault(&mut self) -> bool {
         self.faults.pop_front().unwrap_or(false)
@@ -61,9 +67,9 @@ impl World {
     ///
     /// # Errors
     /// The error that a kernel would return.
-    pub fn apply(&mut self, op: &Op) -> Result<(), String> {
+    pub fn apply(&mut self, op: &Op) -> Result<(), Failure> {
         let (key, value) = match op {
-            Op::Refuse(..) => return Err("not ours".to_owned()),
+            Op::Refuse(..) => return Err(refused(libc::EPERM)),
             Op::Delete(key, _) => {
                 self.state.0.remove(key);
                 self.leftovers.remove(key);
@@ -80,15 +86,15 @@ impl World {
         let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link().filter(|_| !matches!(key, Key::Link(_))) };
         let ours = |name: &LinkName| name.as_str().starts_with("flannel");
         if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up)) {
-            return Err("no such device, or it is down".to_owned());
+            return Err(refused(libc::ENODEV));
         }
         // FDB entries and neighbours may overwrite learned ones. All other additions are exclusive.
         let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..));
         if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
-            return Err("file exists".to_owned());
+            return Err(refused(libc::EEXIST));
         }
         if matches!(op, Op::Replace(..)) && !self.state.0.contains_key(key) {
-            return Err("no such object".to_owned());
+            return Err(refused(libc::ENOENT));
         }
         if let (Key::Link(name), Value::Link(spec)) = (key, value)
             && let Some(old) = self.state.link(*name)
@@ -137,16 +143,16 @@ impl FakeKernel {
         self.noise.notify_one();
     }
 
-    fn answer(&self, what: &str) -> Result<MutexGuard<'_, World>, KernelError> {
+    fn answer(&self, what: Request) -> Result<MutexGuard<'_, World>, KernelError> {
         let mut world = self.world();
-        if world.fault() { Err(KernelError { what: what.to_owned(), why: "injected".to_owned() }) } else { Ok(world) }
+        if world.fault() { Err(KernelError { what, why: refused(libc::EIO) }) } else { Ok(world) }
     }
 }
 
 #[async_trait]
 impl Kernel for FakeKernel {
     async fn read(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut world = self.answer("read")?;
+        let mut world = self.answer(Request::List(Listed::Links))?;
         world.reads += 1;
         Ok(ExistingState {
             ours: world.state.clone(),
@@ -157,20 +163,20 @@ impl Kernel for FakeKernel {
     }
 
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        let world = self.answer("read peers")?;
+        let world = self.answer(Request::List(Listed::WireguardPeers))?;
         let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
         let ours = world.state.0.iter().filter(of_peers).map(|(key, value)| (*key, value.clone())).collect();
         Ok(ExistingState { ours: KernelState(ours), sessions: world.sessions.clone(), ..ExistingState::default() })
     }
 
     async fn survey(&mut self, _scope: &Scope) -> Result<Survey, KernelError> {
-        let world = self.answer("survey")?;
+        let world = self.answer(Request::List(Listed::Entries))?;
         let seen = |(key, value): (&Key, &Value)| Seen { key: *key, value: value.clone(), made: Made::Set };
         Ok(Survey { links: Vec::new(), objects: world.state.0.iter().map(seen).collect() })
     }
 
     async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
-        let world = self.answer("read the underlay")?;
+        let world = self.answer(Request::List(Listed::Addresses))?;
         let on_link = queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
         Ok(Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() })
     }
@@ -179,7 +185,7 @@ impl Kernel for FakeKernel {
         let mut world = self.world();
         let mut errors = Vec::new();
         for op in ops {
-            let result = if world.fault() { Err("injected".to_owned()) } else { world.apply(op) };
+            let result = if world.fault() { Err(refused(libc::EIO)) } else { world.apply(op) };
             match result {
                 // The kernel reports our own changes too.
                 Ok(()) => {

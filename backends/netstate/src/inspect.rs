@@ -140,7 +140,7 @@ impl Judge<'_> {
         let found = self.found(key);
         let (state, found) = match (found, self.errors.get(key)) {
             (Some((found, _)), _) if fits(wanted, found) => (State::AsWanted, None),
-            (found, Some(error)) => (State::Refused(error.why.clone()), found),
+            (found, Some(error)) => (State::Refused(error.why.to_string()), found),
             (Some(found), None) => (State::Different, Some(found)),
             (None, None) => (State::Missing, None),
         };

@@ -1,5 +1,6 @@
 //! The kernel interface that the reconciler uses: read our objects, gather facts, apply operations, wait for changes.
 
+pub use crate::failure::{FailureKind, KernelError, OpError};
 use crate::forwarding::Forwarding;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Op};
@@ -38,41 +39,6 @@ pub struct ExistingState {
 
 /// The sessions of WireGuard's peers, by interface and peer.
 pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
-
-/// The kind of a failure, as far as callers act on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The kernel refuses this object only: a foreign object is in its place, or the kernel cannot use its address.
-    Conflict,
-    /// The kernel does not support the operation.
-    Unsupported,
-    /// Any other failure. The operation is retried.
-    Other,
-}
-
-/// An operation that failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("cannot {verb} {key}: {why}")]
-pub struct OpError {
-    /// The attempted operation.
-    pub verb: &'static str,
-    /// Its object.
-    pub key: Key,
-    /// The kind of failure.
-    pub kind: FailureKind,
-    /// The kernel's error, and the remedy.
-    pub why: String,
-}
-
-/// A failed read of or query to the kernel.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {why}")]
-pub struct KernelError {
-    /// The attempted request.
-    pub what: String,
-    /// The error.
-    pub why: String,
-}
 
 /// A kernel, real or fake.
 #[async_trait]

@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod desired;
 pub mod diff;
 mod encrypted;
+pub mod failure;
 #[cfg(test)]
 mod fake;
 pub mod fit;

@@ -26,6 +26,7 @@ pub use vxlan::default_port as default_vxlan_port;
 
 use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
+use crate::failure::{Failure, Request};
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
@@ -96,9 +97,7 @@ impl NetlinkKernel {
         match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
             Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
             Some(socket::Answer::Done) => Ok(true),
-            Some(socket::Answer::Lost) | None => {
-                Err(KernelError { what: "check for vxlan support".to_owned(), why: "the kernel does not answer".to_owned() })
-            }
+            Some(socket::Answer::Lost) | None => Err(KernelError { what: Request::FindVxlan, why: Failure::Silent }),
         }
     }
 

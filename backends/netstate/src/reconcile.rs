@@ -10,12 +10,14 @@ pub mod progress;
 pub mod questions;
 mod repairs;
 mod report;
+mod trouble;
 pub mod tunnels;
 
 use crate::blackhole;
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::diff::{diff, preserve};
 use crate::encrypted::Encrypted;
+use crate::failure::{Failure, Request};
 use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::link::LinkKind;
 use crate::object::{KernelState, Key, Op, Value};
@@ -197,7 +199,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             tries += 1;
             // An unsupported operation will not work a second later. Other failures may be temporary.
             if tries == FIRST_TRIES || error.kind == FailureKind::Unsupported {
-                return Err(KernelError { what: format!("cannot {} {}", error.verb, error.key), why: error.why });
+                return Err(error.into());
             }
             sleep(backoff(tries)).await;
         }
@@ -522,7 +524,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// What follows from the leases and the facts of the last pass, and what is there now.
     async fn look(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.facts else {
-            return Err(KernelError { what: "compare with the kernel".to_owned(), why: "it could not be read so far".to_owned() });
+            return Err(KernelError { what: Request::Compare, why: Failure::Unread });
         };
         let mut want = self.desired(leases, facts).state;
         let (holders, owners) = holders(&self.plan, leases, facts);

@@ -21,6 +21,7 @@ use super::features::Features;
 use super::socket::Socket;
 use super::table::Table;
 use super::tun::Tun;
+use crate::error::EngineError;
 use crate::framing::Framing;
 use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
@@ -30,6 +31,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use types::Errno;
 use wake::Wake;
 
 /// The number of sending sockets. Their different source ports let the underlay spread flows.
@@ -158,7 +160,7 @@ impl Engine {
     ///
     /// # Errors
     /// The failed step, and the remedy.
-    pub fn open(&mut self, listen: impl Into<Listen>) -> Result<(), String> {
+    pub fn open(&mut self, listen: impl Into<Listen>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
         if self.index().is_none() {
@@ -184,7 +186,7 @@ impl Engine {
     ///
     /// # Errors
     /// The failed step, and the remedy. The old sockets are kept.
-    pub fn rebind(&mut self, listen: impl Into<Listen>) -> Result<(), String> {
+    pub fn rebind(&mut self, listen: impl Into<Listen>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
             return Ok(());
@@ -195,7 +197,7 @@ impl Engine {
         result.and(started)
     }
 
-    fn bind(&mut self, listen: Listen) -> Result<(), String> {
+    fn bind(&mut self, listen: Listen) -> Result<(), EngineError> {
         let port = self.config.port;
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
             return Ok(());
@@ -218,20 +220,20 @@ impl Engine {
         Ok(())
     }
 
-    fn spread(&self, listen: Listen) -> Result<Vec<Arc<Socket>>, String> {
+    fn spread(&self, listen: Listen) -> Result<Vec<Arc<Socket>>, EngineError> {
         let Some(address) = listen.addresses().next().filter(|_| self.config.spread) else { return Ok(Vec::new()) };
         let bound: Result<Vec<_>, _> = (0..SPREAD).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
-        bound.map_err(|error| format!("cannot bind a UDP socket to {address}: {error}"))
+        bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
     }
 
     /// Starts the threads.
     ///
     /// # Errors
     /// The host provides no more threads or files.
-    pub fn start(&mut self) -> Result<(), String> {
+    pub fn start(&mut self) -> Result<(), EngineError> {
         self.stop();
-        let Some(sockets) = self.sockets.clone() else { return Err("the engine has no socket".to_owned()) };
-        let wake = Arc::new(Wake::new().map_err(|error| format!("cannot create an eventfd: {error}"))?);
+        let Some(sockets) = self.sockets.clone() else { return Err(EngineError::NoSocket) };
+        let wake = Arc::new(Wake::new().map_err(|error| EngineError::Eventfd { errno: Errno(error as i32) })?);
         self.wake = Some(wake.clone());
         self.describe();
         let config = Arc::new(self.config.clone());
@@ -272,7 +274,7 @@ impl Engine {
         Ok(())
     }
 
-    fn thread(&mut self, name: String, prioritized: bool, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    fn thread(&mut self, name: String, prioritized: bool, work: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
         let run = move || {
             if prioritized {
                 priority::raise();
@@ -280,7 +282,7 @@ impl Engine {
             work();
         };
         let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(run);
-        self.threads.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
+        self.threads.push(thread.map_err(|error| EngineError::Thread { errno: error.into() })?);
         Ok(())
     }
 
@@ -325,14 +327,10 @@ impl Engine {
 }
 
 /// Why a socket cannot be bound.
-fn refused(what: SocketAddr, framing: &Framing, error: &std::io::Error) -> String {
-    let (port, rival) = (what.port(), framing.rival());
-    match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => format!(
-            "UDP {what} is taken by another program (`ss -lunp sport = :{port}`), another flanneld, or {}; stop or delete it, or set another {} in the Backend of the network configuration",
-            rival.interface, rival.key
-        ),
-        _ => format!("cannot bind UDP {what}: {error}"),
+fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
+    match Errno::from(error) {
+        Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },
+        errno => EngineError::Bind { address, errno },
     }
 }
 

@@ -8,6 +8,7 @@ pub mod counters;
 pub mod ecn;
 pub mod endpoint;
 pub mod engine;
+pub mod error;
 pub mod features;
 pub mod flow;
 pub mod flow_schedule;

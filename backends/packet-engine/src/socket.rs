@@ -5,6 +5,7 @@
 
 use super::endpoint::Endpoint;
 use super::features::Features;
+use crate::error::EngineError;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
@@ -59,7 +60,7 @@ impl Socket {
     ///
     /// # Errors
     /// It is another socket.
-    pub fn inherit(fd: OwnedFd, address: IpAddr, port: u16, features: &Features) -> Result<Self, String> {
+    pub fn inherit(fd: OwnedFd, address: IpAddr, port: u16, features: &Features) -> Result<Self, EngineError> {
         let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
         match bound {
             Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
@@ -68,8 +69,8 @@ impl Socket {
                 socket.prepare(features, true, address.is_unspecified());
                 Ok(socket)
             }
-            Ok(other) => Err(format!("the inherited socket is bound to {other:?}, not to {}", SocketAddr::new(address, port))),
-            Err(error) => Err(format!("the inherited file is not a UDP socket: {error}")),
+            Ok(found) => Err(EngineError::OtherSocket { wanted: SocketAddr::new(address, port), found }),
+            Err(error) => Err(EngineError::NotSocket { errno: error.into() }),
         }
     }
 

@@ -4,9 +4,11 @@
 
 use super::features::Features;
 use super::virtio;
+use crate::error::EngineError;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use types::Errno;
 
 const IFF_TUN: libc::c_short = 0x0001;
 const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
@@ -49,7 +51,7 @@ impl Tun {
     ///
     /// # Errors
     /// The failed step, and the remedy.
-    pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, String> {
+    pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
         }
@@ -58,7 +60,7 @@ impl Tun {
         (0..features.queues.max(1)).map(|_| Self::queue(name, flags, features)).collect()
     }
 
-    fn queue(name: &str, flags: libc::c_short, features: &Features) -> Result<Self, String> {
+    fn queue(name: &str, flags: libc::c_short, features: &Features) -> Result<Self, EngineError> {
         let file = File::options().read(true).write(true).open("/dev/net/tun").map_err(|error| refused(name, &error))?;
         let mut request = request(name, flags);
         ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong).map_err(|error| refused(name, &error))?;
@@ -66,7 +68,7 @@ impl Tun {
     }
 
     /// Creates the device with the `tun-tap` crate: no offloads, one packet for each call.
-    fn by_tun_tap(name: &str) -> Result<Self, String> {
+    fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun).map_err(|error| refused(name, &error))?;
         // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
@@ -82,15 +84,15 @@ impl Tun {
     ///
     /// # Errors
     /// It is not a TUN queue of that name.
-    pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, String> {
-        let (found, flags) = identity(fd.as_fd()).map_err(|error| format!("the inherited file for {name} is not a TUN device: {error}"))?;
+    pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
+        let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun { device: name.to_owned(), errno: error.into() })?;
         if found != name {
-            return Err(format!("the inherited file for {name} belongs to {found}"));
+            return Err(EngineError::OtherTun { device: name.to_owned(), found });
         }
         Self::adopt(fd, name, features, flags & IFF_VNET_HDR != 0)
     }
 
-    fn adopt(fd: OwnedFd, name: &str, features: &Features, vnet: bool) -> Result<Self, String> {
+    fn adopt(fd: OwnedFd, name: &str, features: &Features, vnet: bool) -> Result<Self, EngineError> {
         let mut tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload { vnet, ..Offload::default() } };
         tun.prepare().map_err(|error| refused(name, &error))?;
         let fd = tun.file.as_fd();
@@ -187,16 +189,13 @@ fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn refused(name: &str, error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            format!("{error} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun")
-        }
-        Some(libc::EPERM | libc::EACCES) => format!("{error}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
-        Some(libc::EBUSY) => {
-            format!("{error}: another process uses {name}, maybe another flanneld; find it with `ip -d link show {name}` and stop it")
-        }
-        Some(libc::EINVAL) => format!("{error}: an interface {name} of another kind exists; check `ip -d link show {name}`"),
-        _ => error.to_string(),
+fn refused(name: &str, error: &io::Error) -> EngineError {
+    let (device, errno) = (name.to_owned(), Errno::from(error));
+    match errno.0 {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => EngineError::TunMissing { errno },
+        libc::EPERM | libc::EACCES => EngineError::TunForbidden { errno },
+        libc::EBUSY => EngineError::TunBusy { device, errno },
+        libc::EINVAL => EngineError::TunNameTaken { device, errno },
+        _ => EngineError::Tun { errno },
     }
 }

@@ -1,5 +1,6 @@
 //! The keys of the `Backend` object for udp.
 
+use crate::config_error::{ConfigError, Fault};
 use crate::userspace::checks::checks;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
@@ -21,11 +22,11 @@ impl Config {
     ///
     /// # Errors
     /// Go flannel's text, the key and the remedy.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = |why: String| format!("error decoding UDP backend config: {why}");
-        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
-        let port = object.read::<i64>("Port").map_err(|why| bad(why.to_string()))?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| bad(format!("Port is {port}: it must be between 1 and 65535")))?;
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let bad = |fault| ConfigError::Key { backend: "UDP", fault };
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let port = object.read::<i64>("Port").map_err(|error| bad(Fault::member(error)))?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| bad(Fault::Range { key: "Port", value: port, least: 1, most: 65535 }))?;
         Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
     }
 }
@@ -44,7 +45,7 @@ mod tests {
             (r#"{"Port":"x"}"#, "Port"),
             (r#"{"Checks":"some"}"#, "Checks"),
         ] {
-            let error = Config::parse(text).unwrap_err();
+            let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.starts_with("error decoding UDP backend config: ") && error.contains(part), "{text}: {error}");
         }
     }

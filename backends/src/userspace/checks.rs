@@ -1,5 +1,6 @@
 //! The key `Checks` of the `Backend` object, for all backends with a packet engine.
 
+use crate::config_error::Fault;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
@@ -7,11 +8,11 @@ use subnet_lease::json::Object;
 ///
 /// # Errors
 /// The key and the remedy.
-pub fn checks(object: &Object) -> Result<Checks, String> {
-    match object.read::<String>("Checks").map_err(|why| why.to_string())?.unwrap_or_default().to_ascii_lowercase().as_str() {
+pub fn checks(object: &Object) -> Result<Checks, Fault> {
+    match object.read::<String>("Checks").map_err(Fault::member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
         "" | "cluster" => Ok(Checks::Cluster),
         "strict" => Ok(Checks::Strict),
         "off" => Ok(Checks::Off),
-        other => Err(format!("Checks is {other:?}: it must be \"cluster\", \"strict\" or \"off\"")),
+        other => Err(Fault::Word { key: "Checks", value: other.to_owned(), words: &["cluster", "strict", "off"] }),
     }
 }

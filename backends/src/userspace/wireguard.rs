@@ -2,8 +2,10 @@
 //! kernel's own: a link with a key and a port, peers, allowed IPs, sessions. Addresses and routes are the kernel's as ever.
 
 use super::{StoredFiles, queue_name, socket_name};
+use crate::error::Error;
 use crate::handover::Files;
 use async_trait::async_trait;
+use netstate::failure::Failure;
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::tun::TunSpec;
 use netstate::link::wireguard::WireguardSpec;
@@ -18,6 +20,7 @@ use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::listen::Listen;
 use packet_engine::engine::{Engine, Inheritance};
+use packet_engine::error::EngineError;
 use packet_engine::features::Features;
 use packet_engine::framing::Framing;
 use packet_engine::socket::Socket;
@@ -28,6 +31,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::SystemTime;
+use types::Problem;
 
 /// An engine and its state.
 struct Tunnel {
@@ -41,7 +45,7 @@ struct Tunnel {
     /// Whether the adopted device waits for its peers.
     waits: bool,
     /// Why it could not be started or bound, while that lasts.
-    problem: Option<String>,
+    problem: Option<EngineError>,
     /// Its files in the store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
@@ -61,7 +65,7 @@ impl Tunnel {
     }
 
     /// Opens the device, or what is missing of it, and starts to move packets.
-    fn open(&mut self, files: &Files) -> Result<(), String> {
+    fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
         let result = self.engine.open(self.listen);
         self.store(files);
@@ -70,7 +74,7 @@ impl Tunnel {
     }
 
     /// Sets key, port and MTU. A device that is open is bound to another port at once.
-    fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), String> {
+    fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), EngineError> {
         let mut change = self.device.change();
         change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
         if let Some(key) = &spec.key {
@@ -89,7 +93,7 @@ impl Tunnel {
     }
 
     /// Notes whether it works, and logs a new problem.
-    fn note(&mut self, result: &Result<(), String>) {
+    fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!("{}: {why}", self.name);
@@ -161,14 +165,14 @@ impl Tunnel {
                 }
                 _ => Ok(()),
             };
-            errors.extend(result.err().map(|why| failed(op, FailureKind::Other, why)));
+            errors.extend(result.err().map(|error| failed(op, FailureKind::Other, error)));
         }
         errors
     }
 }
 
-fn failed(op: &Op, kind: FailureKind, why: String) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), kind, why }
+fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
+    OpError { verb: op.verb(), key: *op.key(), kind, why: Failure::userspace(error) }
 }
 
 /// An interface as the wrapped kernel knows it.
@@ -207,7 +211,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         listen: Listen,
         features: Features,
         sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
         let left = (inherited.queues.len(), inherited.sockets.len());
         let config = EngineConfig { device: name.to_string(), framing: Framing::WireGuard, port, spread: false, features, sources };
@@ -222,7 +226,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             address: None,
         };
         let mut engine = Engine::new(config, Table::build(settings, []), inherited);
-        let device = engine.wireguard().cloned().ok_or("this program was built without WireGuard in user space (feature wireguard)")?;
+        let device = engine.wireguard().cloned().ok_or(Error::NoUserspaceWireguard)?;
         let waits = engine.adopt(listen);
         if waits {
             tracing::info!("{name}: adopted the device and sockets of the previous process");
@@ -267,7 +271,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             _ => Ok(()),
         };
         // The device exists also when its port is taken.
-        let mut errors: Vec<OpError> = result.err().into_iter().map(|why| failed(op, FailureKind::Conflict, why)).collect();
+        let mut errors: Vec<OpError> = result.err().into_iter().map(|error| failed(op, FailureKind::Conflict, error)).collect();
         if errors.is_empty() || tunnel.held() {
             errors.extend(self.kernel.apply(&[as_tun(op)]).await);
         }

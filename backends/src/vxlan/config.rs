@@ -1,5 +1,6 @@
 //! The keys of the `Backend` object for vxlan.
 
+use crate::config_error::{ConfigError, Fault};
 use crate::userspace::checks::checks;
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
@@ -50,40 +51,38 @@ impl Config {
     ///
     /// # Errors
     /// Go flannel's text, the key and the remedy.
-    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, String> {
-        let bad = |why: String| format!("error decoding VXLAN backend config: {why}");
-        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
-        let number = |name: &str, most: u32| -> Result<u32, String> {
-            let value = object.read::<i64>(name).map_err(|why| bad(why.to_string()))?.unwrap_or(0);
-            u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(format!("{name} is {value}: it must be between 0 and {most}")))
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
+        let bad = |fault| ConfigError::Key { backend: "VXLAN", fault };
+        let member = |error| bad(Fault::member(error));
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let number = |key: &'static str, most: u32| -> Result<u32, ConfigError> {
+            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(0);
+            u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(Fault::Range { key, value, least: 0, most }))
         };
-        let switch = |name: &str| object.read::<bool>(name).map_err(|why| bad(why.to_string())).map(Option::unwrap_or_default);
-        let vni = if object.read::<i64>("VNI").map_err(|why| bad(why.to_string()))?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
+        let switch = |name: &str| object.read::<bool>(name).map_err(member).map(Option::unwrap_or_default);
+        let vni = if object.read::<i64>("VNI").map_err(member)?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
         let port = number("Port", 65535)?;
         let mtu = number("MTU", 65535)?;
         let least = if networks.v6().is_some() { 1280 + OVERHEAD_V6 } else { 68 + OVERHEAD_V4 };
         if mtu != 0 && mtu < least {
-            return Err(bad(format!(
-                "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
-            )));
+            return Err(bad(Fault::Mtu { mtu, least }));
         }
-        let checksum_offload =
-            match object.read::<String>("ChecksumOffload").map_err(|why| bad(why.to_string()))?.unwrap_or_default().to_ascii_lowercase().as_str() {
-                "" | "auto" => None,
-                "on" => Some(true),
-                "off" => Some(false),
-                other => return Err(bad(format!("ChecksumOffload is {other:?}: it must be \"auto\", \"on\" or \"off\""))),
-            };
-        let mode = match object.read::<String>("Mode").map_err(|why| bad(why.to_string()))?.unwrap_or_default().to_ascii_lowercase().as_str() {
+        let checksum_offload = match object.read::<String>("ChecksumOffload").map_err(member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+            "" | "auto" => None,
+            "on" => Some(true),
+            "off" => Some(false),
+            other => return Err(bad(Fault::Word { key: "ChecksumOffload", value: other.to_owned(), words: &["auto", "on", "off"] })),
+        };
+        let mode = match object.read::<String>("Mode").map_err(member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
             "" | "kernel" => Mode::Kernel,
             "userspace" => Mode::Userspace,
             "auto" => Mode::Auto,
-            other => return Err(bad(format!("Mode is {other:?}: it must be \"kernel\", \"userspace\" or \"auto\""))),
+            other => return Err(bad(Fault::Word { key: "Mode", value: other.to_owned(), words: &["kernel", "userspace", "auto"] })),
         };
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
-            None => Err(bad(format!("VNI is {vni}: the interface name {text} exceeds the kernel's limit of 15 characters; use a smaller VNI"))),
+            None => Err(bad(Fault::LongName { vni, name: text })),
         };
         let v4 = name(format!("flannel.{vni}"), networks.v4().is_some())?;
         let v6 = name(format!("flannel-v6.{vni}"), networks.v6().is_some())?;
@@ -116,7 +115,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Config, String> {
+    fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
     }
 
@@ -149,7 +148,7 @@ mod tests {
             (r#"{"Checks":"fast"}"#, "Checks is"),
             ("[]", "a JSON object"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with("error decoding VXLAN backend config: ") && error.contains(part), "{text}: {error}");
         }
     }

@@ -191,7 +191,7 @@ fn unusable_leases_are_refused_with_their_reason() {
         let mut lease = lease(2, 2, 2);
         lease.attrs.data = data.map(|text| RawJson::parse(text).unwrap());
         lease.attrs.v6_data = v6_data.map(|text| RawJson::parse(text).unwrap());
-        accepts(&lease).map_err(|refusal| refusal.0)
+        accepts(&lease).map_err(|refusal| refusal.to_string())
     };
     let good = r#"{"vtepmac":"02-00-00-00-00-02"}"#;
     assert_eq!(with(Some(good), None), Ok(()));

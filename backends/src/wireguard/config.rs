@@ -1,11 +1,13 @@
 //! The keys of the `Backend` object for wireguard.
 
+use crate::config_error::{ConfigError, Fault};
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::json::Object;
 use subnet_lease::{LeaseAttrs, Subnets};
+use types::Family;
 
 /// The device, or that of IPv4 if each family has one.
 const DEVICE: &str = "flannel-wg";
@@ -67,56 +69,52 @@ impl Config {
     ///
     /// # Errors
     /// Go flannel's text, the key and the remedy.
-    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, String> {
-        let bad = |why: String| format!("error decoding WireGuard backend config: {why}");
-        let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
-        let number = |name: &str, default: i64, least: u16| -> Result<u16, String> {
-            let value = object.read::<i64>(name).map_err(|why| bad(why.to_string()))?.unwrap_or(default);
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
+        let bad = |fault| ConfigError::Key { backend: "WireGuard", fault };
+        let member = |error| bad(Fault::member(error));
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let number = |key: &'static str, default: i64, least: u16| -> Result<u16, ConfigError> {
+            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(default);
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);
-            fits.ok_or_else(|| bad(format!("{name} is {value}: it must be between {least} and 65535")))
+            fits.ok_or_else(|| bad(Fault::Range { key, value, least: least.into(), most: 65535 }))
         };
-        let word = |name: &str| object.read::<String>(name).map_err(|why| bad(why.to_string())).map(Option::unwrap_or_default);
+        let word = |name: &str| object.read::<String>(name).map_err(member).map(Option::unwrap_or_default);
         let mode = match word("Mode")?.as_str() {
             "" | "separate" => Mode::Separate,
             "auto" => Mode::Auto,
             "ipv4" => Mode::Ipv4,
             "ipv6" => Mode::Ipv6,
-            other => {
-                return Err(format!("no valid Mode configured: Mode is {other:?}: it must be \"separate\", \"auto\", \"ipv4\" or \"ipv6\""));
-            }
+            other => return Err(ConfigError::WireguardMode { found: other.to_owned() }),
         };
         let lacks = match mode {
-            Mode::Ipv4 if networks.v4().is_none() => Some("IPv4"),
-            Mode::Ipv6 if networks.v6().is_none() => Some("IPv6"),
+            Mode::Ipv4 if networks.v4().is_none() => Some(Family::V4),
+            Mode::Ipv6 if networks.v6().is_none() => Some(Family::V6),
             _ => None,
         };
         if let Some(family) = lacks {
-            return Err(bad(format!("Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode")));
+            return Err(bad(Fault::ModeNeeds { family, networks: *networks }));
         }
         let (port, port_v6) = (number("ListenPort", PORT, 1)?, number("ListenPortV6", PORT_V6, 1)?);
         if mode == Mode::Separate && networks.v4().is_some() && networks.v6().is_some() && port == port_v6 {
-            return Err(bad(format!("ListenPort and ListenPortV6 are both {port}: each device needs a port of its own")));
+            return Err(bad(Fault::SamePort { port }));
         }
         let mtu = u32::from(number("MTU", 0, 0)?);
         let least = if networks.v6().is_some() { 1280 + OVERHEAD } else { 68 + OVERHEAD };
         if mtu != 0 && mtu < least {
-            return Err(bad(format!(
-                "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
-            )));
+            return Err(bad(Fault::Mtu { mtu, least }));
         }
         // Whatever it is, it may be a secret.
-        let psk = || "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them".to_owned();
-        let preshared = match object.read::<String>("PSK").map_err(|_| psk())?.unwrap_or_default().as_str() {
+        let preshared = match object.read::<String>("PSK").map_err(|_| ConfigError::Psk)?.unwrap_or_default().as_str() {
             "" => None,
-            text => Some(Secret::parse(text).ok_or_else(psk)?),
+            text => Some(Secret::parse(text).ok_or(ConfigError::Psk)?),
         };
         let implementation = match word("Implementation")?.to_ascii_lowercase().as_str() {
             "" | "auto" => Implementation::Auto,
             "kernel" => Implementation::Kernel,
             "userspace" => Implementation::Userspace,
-            other => return Err(bad(format!("Implementation is {other:?}: it must be \"auto\", \"kernel\" or \"userspace\""))),
+            other => return Err(bad(Fault::Word { key: "Implementation", value: other.to_owned(), words: &["auto", "kernel", "userspace"] })),
         };
-        let name = |text| LinkName::parse(text).ok_or_else(|| bad(format!("{text} is not an interface name")));
+        let name = |name: &'static str| LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }));
         Ok(Self {
             port,
             port_v6,
@@ -194,7 +192,7 @@ fn best_is_ipv6(peer: (Option<Ipv4Addr>, Option<Ipv6Addr>), own: (Option<Ipv4Add
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Config, String> {
+    fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
     }
 
@@ -226,11 +224,11 @@ mod tests {
             (r#"{"Implementation":"go"}"#, "Implementation is"),
             ("[]", "a JSON object"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
         let v6 = Subnets::V6("fd00::/48".parse().unwrap());
-        assert!(Config::parse(r#"{"Mode":"ipv4"}"#, &v6).unwrap_err().contains("Mode needs IPv4"));
+        assert!(Config::parse(r#"{"Mode":"ipv4"}"#, &v6).unwrap_err().to_string().contains("Mode needs IPv4"));
         assert!(Config::parse(r#"{"ListenPortV6":51820}"#, &v6).is_ok());
     }
 

@@ -1,10 +1,12 @@
 //! The files of a node's secrets: its private key, which it makes itself, and a preshared key.
 
+use super::secret_error::{Exposed, FileError, SecretKind};
 use netstate::wireguard::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use types::Errno;
 use zeroize::Zeroizing;
 
 /// Where Go flannel keeps the private key.
@@ -40,18 +42,18 @@ pub enum Links {
 ///
 /// # Errors
 /// It exists and cannot be read, or is a link where links are refused.
-pub fn read(path: &Path, links: Links) -> io::Result<Content> {
+pub fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match open(path, links) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Missing),
         Err(error) if links == Links::Refused && error.raw_os_error() == Some(libc::ELOOP) => {
-            return Err(io::Error::other(format!("it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}")));
+            return Err(FileError::Link);
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     let about = file.metadata()?;
     if !about.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(FileError::NotAFile);
     }
     // With room for all of it from the start: a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
@@ -65,24 +67,24 @@ fn open(path: &Path, links: Links) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | no_links).open(path)
 }
 
-/// What to say of a file that others than its owner can read.
-pub fn exposed(what: &str, path: &Path) -> Option<String> {
+/// A file, if others than its owner can read it.
+pub fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
-    is_open.then(|| format!("others than its owner can read the {what} {0}: chmod 600 {0}", path.display()))
+    is_open.then(|| Exposed { what, path: path.to_owned() })
 }
 
 /// Writes a private key, as Go flannel does: base64 without a line end. No reader sees half of it, and nobody else sees it at all.
 ///
 /// # Errors
 /// The folder cannot be written.
-pub fn write(path: &Path, key: &Secret) -> io::Result<()> {
+pub fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let name = name(path)?;
     // Another daemon that starts with this folder takes the temporary file for one that a crash left.
     match write_in(folder, &name, path, key) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => write_in(folder, &name, path, key),
-        result => result,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(write_in(folder, &name, path, key)?),
+        result => Ok(result?),
     }
 }
 
@@ -109,7 +111,7 @@ fn temporary_prefix(name: &str) -> String {
 }
 
 /// Removes the temporary files that a crash left while a key was written.
-fn remove_leftovers(path: &Path) -> io::Result<()> {
+fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let entries = match fs::read_dir(folder) {
@@ -132,27 +134,27 @@ fn remove_leftovers(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be renamed, or its permissions cannot be set.
-pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+pub fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match open(path, Links::Refused) {
         Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
         // The file behind a link is somebody's.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     }
     fs::rename(path, &aside)?;
     Ok(aside)
 }
 
-fn name(path: &Path) -> io::Result<std::borrow::Cow<'_, str>> {
-    path.file_name().map(|name| name.to_string_lossy()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the path of a file"))
+fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
+    path.file_name().map(|name| name.to_string_lossy()).ok_or(FileError::NotAPath)
 }
 
 /// The private key of this host: that of the file, or a new one, which is written there. A file that holds none is set aside.
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn own(path: &Path, links: Links) -> io::Result<Secret> {
+pub fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!("cannot remove temporary WireGuard keys beside {}: {error}", path.display());
     }
@@ -175,8 +177,8 @@ pub fn own(path: &Path, links: Links) -> io::Result<Secret> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn renew(path: &Path) -> io::Result<Secret> {
-    let key = Secret::generate().map_err(io::Error::other)?;
+pub fn renew(path: &Path) -> Result<Secret, FileError> {
+    let key = Secret::generate().map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
     write(path, &key)?;
     tracing::info!("new WireGuard key in {}: public key {}", path.display(), key.public());
     Ok(key)

@@ -2,12 +2,12 @@
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
-use crate::backend::{Error, Renewal};
+use super::secret_error::{FileError, SecretError, SecretKind};
+use crate::backend::Renewal;
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,6 @@ pub struct Files {
     /// Whether a file that others can read is refused.
     pub refuse_insecure: bool,
 }
-
-const PRIVATE: &str = "WireGuard private key";
-const PRESHARED: &str = "preshared key";
 
 /// A node's keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,22 +81,22 @@ impl Files {
     }
 
     /// Warns of files that others can read, or refuses them.
-    fn guard(&self) -> Result<(), Error> {
-        let exposed = keys::exposed(PRIVATE, &self.key);
-        for text in exposed.into_iter().chain(self.preshared.as_ref().and_then(|path| keys::exposed(PRESHARED, path))) {
+    fn guard(&self) -> Result<(), SecretError> {
+        let private = keys::exposed(SecretKind::Private, &self.key);
+        for exposed in private.into_iter().chain(self.preshared.as_ref().and_then(|path| keys::exposed(SecretKind::Preshared, path))) {
             if self.refuse_insecure {
-                return Err(Error::Config(format!("{text}; --refuse-insecure was given")));
+                return Err(SecretError::Exposed(exposed));
             }
-            tracing::warn!("{text}");
+            tracing::warn!("{exposed}");
         }
         Ok(())
     }
 
     /// What to say of a file that others can read, if they can, and whether a key is taken from it: another one than the present may not be.
-    fn trust(&self, what: &str, path: &Path, changed: bool) -> (String, bool) {
+    fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
-            (Some(text), false, _) => (text, true),
+            (Some(text), false, _) => (text.to_string(), true),
             (Some(text), true, false) => (format!("{text}; --refuse-insecure refuses it at the next start"), true),
             (Some(text), true, true) => (format!("{text}; keeping the present key, because --refuse-insecure was given"), false),
         }
@@ -109,33 +106,17 @@ impl Files {
     ///
     /// # Errors
     /// A file cannot be read or written, or holds no preshared key.
-    pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, Error> {
+    pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
-        let failed = |what: &str, path: &Path, why: String| Error::Host { what: format!("cannot {what} {}", path.display()), why };
-        let private = keys::own(&self.key, self.key_links).map_err(|error| {
-            let remedy = format!("; {} names the file, and its folder must be writable", keys::KEY_VARIABLE);
-            failed("read or write the WireGuard private key", &self.key, format!("{error}{remedy}"))
-        })?;
+        let private = keys::own(&self.key, self.key_links).map_err(|why| SecretError::Private { path: self.key.clone(), why })?;
         let preshared = match &self.preshared {
             None => configured,
             Some(path) => match keys::read(path, Links::Followed) {
                 Ok(Content::Key(key)) => Some(key),
-                Ok(Content::Garbled) => {
-                    return Err(failed(
-                        "use the preshared key of",
-                        path,
-                        "it does not hold 32 bytes in base64, as `wg genpsk` prints them".to_owned(),
-                    ));
-                }
-                Ok(Content::Missing) => {
-                    return Err(failed(
-                        "use the preshared key of",
-                        path,
-                        format!("there is no such file; PSKFile in the Backend or {} names it", keys::PRESHARED_VARIABLE),
-                    ));
-                }
-                Err(error) => return Err(failed("read the preshared key of", path, error.to_string())),
+                Ok(Content::Garbled) => return Err(SecretError::PresharedGarbled { path: path.clone() }),
+                Ok(Content::Missing) => return Err(SecretError::PresharedMissing { path: path.clone() }),
+                Err(why) => return Err(SecretError::Preshared { path: path.clone(), why }),
             },
         };
         Ok(Secrets::new(&private, preshared))
@@ -214,12 +195,12 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
 /// The private key that the file holds now. A file that is gone or holds none is written anew with the present key.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
-    let kept = |why: io::Error| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
+    let kept = |why: FileError| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
     match keys::read(path, files.key_links) {
         Ok(Content::Key(key)) => {
             notices.lost = false;
             let key = key.clamped();
-            let (text, taken) = files.trust(PRIVATE, path, key != *present);
+            let (text, taken) = files.trust(SecretKind::Private, path, key != *present);
             tell(&mut notices.key, text);
             return if taken { key } else { present.clone() };
         }
@@ -255,7 +236,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
 fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
     let why = match keys::read(path, Links::Followed) {
         Ok(Content::Key(key)) => {
-            let (text, taken) = files.trust(PRESHARED, path, present != Some(&key));
+            let (text, taken) = files.trust(SecretKind::Preshared, path, present != Some(&key));
             tell(&mut notices.preshared, text);
             return if taken { Some(key) } else { present.cloned() };
         }

@@ -167,7 +167,7 @@ fn hostile_leases_take_nothing_from_others() {
         (&format!(r#"{{"PublicKey":"{}","Port":-1}}"#, key(2)), "its Port is -1"),
     ] {
         let error = accepts(&lease(2, Some(data.to_owned()))).unwrap_err();
-        assert!(error.0.contains(why), "{data}: {error}");
+        assert!(error.to_string().contains(why), "{data}: {error}");
     }
     assert!(accepts(&lease(2, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(2))))).is_ok(), "the port is that of our own device then");
     assert!(accepts(&Lease { attrs: LeaseAttrs { v6_data: None, ..lease(2, None).attrs }, ..lease(2, None) }).is_ok(), "IPv4 can be used");

@@ -30,7 +30,7 @@ pub(super) fn kernel<K: Kernel>(
         // The addresses of the families that this device has, from which it tells pods of errors.
         let has = |ipv6| config.device(ipv6) == name;
         let sources = (own.v4().filter(|_| has(false)).map(|net| net.network()), own.v6().filter(|_| has(true)).map(|net| net.network()));
-        kernel.device(name, config.port(ipv6), listen(config, ipv6, underlay), setup.features, sources).map_err(Error::Config)?;
+        kernel.device(name, config.port(ipv6), listen(config, ipv6, underlay), setup.features, sources)?;
     }
     Ok(kernel)
 }

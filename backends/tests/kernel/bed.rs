@@ -238,7 +238,7 @@ impl Node {
                 last = (passes, Instant::now());
             }
         }
-        assert!(self.status().kernel.in_step, "{}", self.status().kernel.trouble);
+        assert!(self.status().kernel.in_step, "{}", self.status().kernel.trouble_text());
     }
 
     /// Stops the node. The kernel keeps its objects.

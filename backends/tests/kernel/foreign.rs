@@ -1,6 +1,7 @@
 //! Foreign objects stay, and objects that Go flannel left are adopted without a gap.
 
 use crate::bed::*;
+use backends::error::UnderlayError;
 use backends::{Error, create};
 
 #[test]
@@ -42,9 +43,9 @@ fn a_foreign_route_is_reported_as_a_conflict() {
         let named = || node.status().kernel.failed_peers.iter().map(|failed| failed.peer.subnet.to_string()).collect::<Vec<_>>();
         until("it is reported", || named() == ["10.244.2.0/24", "fd10:244:0:2::/64"]).await;
         let kernel = node.status().kernel;
-        assert!(kernel.in_step && kernel.trouble.is_empty(), "{}", kernel.trouble);
+        assert!(kernel.in_step && kernel.trouble.is_none(), "{}", kernel.trouble_text());
         let told = ["find it with `ip route show 10.244.2.0/24`", "no other route to fd10:244:0:2:: takes precedence"];
-        assert!(kernel.failed_peers.iter().zip(told).all(|(failed, told)| failed.why.contains(told)), "{:?}", kernel.failed_peers);
+        assert!(kernel.failed_peers.iter().zip(told).all(|(failed, told)| failed.why.to_string().contains(told)), "{:?}", kernel.failed_peers);
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")));
         assert!(state().iter().any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")), "others are not affected");
         sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
@@ -67,7 +68,10 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
         let kernel = node.status().kernel;
         assert!(kernel.in_step && kernel.failed_peers.len() == 1, "{kernel:?}");
         let failed = &kernel.failed_peers[0];
-        assert!(failed.peer.subnet.to_string() == "10.244.3.0/24" && failed.why.contains("172.16.0.3 is not on the network of eth0"), "{failed:?}");
+        assert!(
+            failed.peer.subnet.to_string() == "10.244.3.0/24" && failed.why.to_string().contains("172.16.0.3 is not on the network of eth0"),
+            "{failed:?}"
+        );
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.2")));
         sh("ip addr add 172.16.0.1/24 dev eth0");
         until("it becomes reachable", || state().iter().any(|line| line.contains("10.244.3.0/24 via 172.16.0.3"))).await;
@@ -91,7 +95,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
             let leases = subnet_lease::LeaseTable::of([lease(&setup, 2), lease(&setup, 3)].into_iter().chain(bad), Default::default());
             let node = Node::start_with(setup.clone(), leases).await;
             let kernel = node.status().kernel;
-            assert!(kernel.in_step && kernel.trouble.is_empty(), "{backend}: {}", kernel.trouble);
+            assert!(kernel.in_step && kernel.trouble.is_none(), "{backend}: {}", kernel.trouble_text());
             assert!(kernel.failed_peers.iter().all(|failed| failed.peer.subnet.to_string().starts_with("10.244.1")), "{backend}: {kernel:?}");
             if setup.config.backend == "host-gw" {
                 assert!(kernel.failed_peers.len() > 2, "{kernel:?}");
@@ -114,7 +118,7 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
             sh(breaks);
             until("the node is not in sync", || !node.status().kernel.in_step).await;
             let kernel = node.status().kernel;
-            assert!(kernel.failed_peers.is_empty() && !kernel.trouble.is_empty(), "{kernel:?}");
+            assert!(kernel.failed_peers.is_empty() && kernel.trouble.is_some(), "{kernel:?}");
             sh(mends);
             until("all is well again", || node.status().kernel.in_step).await;
         }
@@ -320,7 +324,7 @@ fn host_gw_behind_nat_is_refused() {
         under.public = subnet_lease::Addresses::V4("203.0.113.7".parse().unwrap());
         let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
         assert!(
-            matches!(error, Error::Config(_))
+            matches!(error, Error::Underlay(UnderlayError::Translated { .. }))
                 && error.to_string().starts_with("your PublicIP differs from interface IP, meaning that probably you're on a NAT"),
             "{error}"
         );
@@ -355,7 +359,7 @@ fn without_ipv6_on_the_device_ipv4_works() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        until("it is reported", || node.status().kernel.trouble.contains("IPv6 is disabled on this interface")).await;
+        until("it is reported", || node.status().kernel.trouble_text().contains("IPv6 is disabled on this interface")).await;
         assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
         until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;

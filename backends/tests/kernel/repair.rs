@@ -121,7 +121,7 @@ fn underlay_down_and_up() {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
         let before = state();
         sh("ip link set eth0 down");
-        until("the problem is reported", || !node.status().kernel.trouble.is_empty()).await;
+        until("the problem is reported", || node.status().kernel.trouble.is_some()).await;
         sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
         until("the routes are back", || state() == before).await;
         node.idle().await;
@@ -217,7 +217,7 @@ fn underlay_replaced_with_another_index() {
             let before = state();
             sh("ip link del eth0");
             // Following the interface is the daemon's work. The node reports what fails without it.
-            until("its absence is reported", || !node.status().kernel.trouble.is_empty() && !node.status().kernel.in_step).await;
+            until("its absence is reported", || node.status().kernel.trouble.is_some() && !node.status().kernel.in_step).await;
             sh(
                 "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
             );

@@ -1,5 +1,6 @@
 //! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the kernel. The daemon keeps them there.
 
+pub mod error;
 pub mod iptables_text;
 pub mod lock;
 pub mod nftables_text;
@@ -9,10 +10,12 @@ pub mod programs;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+mod words;
 
+use error::{ProgramError, RulesError};
 use ipnet::IpNet;
 use ownership::OtherDaemons;
-use programs::{Iptables, ProgramError, Variant, legacy_tables, nft, nft_check, nft_table, pick};
+use programs::{Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
 use rules::{Carrier, Ends, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -126,17 +129,11 @@ impl Applier {
     ///
     /// # Errors
     /// The programs' error, or that none is installed, with the remedy.
-    pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, String> {
-        let done = if self.nftables { self.apply_nft(rules).await } else { self.apply_iptables(rules).await };
-        done.map_err(|failure| match (&failure, self.nftables) {
-            (ProgramError::Missing { .. }, false) => {
-                format!("{failure}; install the package iptables, or set \"EnableNFTables\": true in the network configuration")
-            }
-            (ProgramError::Missing { .. }, true) => {
-                format!("{failure}; install the package nftables, or set \"EnableNFTables\": false in the network configuration")
-            }
-            _ => failure.to_string(),
-        })
+    pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
+        match self.nftables {
+            true => self.apply_nft(rules).await,
+            false => self.apply_iptables(rules).await.map_err(|error| RulesError::Program { error, nftables: false }),
+        }
     }
 
     async fn apply_iptables(&mut self, rules: &Ruleset) -> Result<Applied, ProgramError> {
@@ -177,25 +174,28 @@ impl Applier {
         Ok((Applied { wrote: false, unknown_senders, unserved }, payload))
     }
 
-    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, ProgramError> {
+    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
+        let failed = |error| RulesError::Program { error, nftables: true };
         let first = match self.plan_nft(rules).await {
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
-            look => look?,
+            look => look.map_err(failed)?,
         };
         if first.wanted.is_none() {
             return Ok(first.applied);
         }
         // Other daemons must not write between our read and our write.
         let _lock = lock::acquire(NFTABLES).await;
-        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await?;
+        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await.map_err(failed)?;
         let (Some(wanted), listing) = (wanted, listing.as_ref()) else { return Ok(applied) };
         match nft(&nftables_text::script(&wanted, listing)).await {
             // A kernel that cannot guard the port must still masquerade.
-            Err(ProgramError::Refused(why)) if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) => {
-                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await?;
-                Err(ProgramError::Refused(format!("cannot guard the tunnels; the other rules are in place: {why}")))
+            Err(error @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. }))
+                if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) =>
+            {
+                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await.map_err(failed)?;
+                Err(RulesError::Unguarded { error })
             }
-            done => done.map(|()| Applied { wrote: true, ..applied }),
+            done => done.map(|()| Applied { wrote: true, ..applied }).map_err(failed),
         }
     }
 
@@ -224,7 +224,7 @@ impl Applier {
     fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
-            Err(ProgramError::Refused(why)) => {
+            Err(why @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. } | ProgramError::Lost { .. })) => {
                 self.random = Some(false);
                 let family = if self.ipv6 { "IPv6" } else { "IPv4" };
                 self.notes.push(Note::Warn(format!(
@@ -254,7 +254,7 @@ impl Applier {
         let candidates: Vec<_> =
             found.iter().map(|(programs, saved, system)| (programs.variant, saved.as_ref().map_or("", String::as_str), *system)).collect();
         let Some(pick) = pick(&candidates) else {
-            return Err(ProgramError::Missing { program: "iptables-save".to_owned(), why: "it is not installed".to_owned() });
+            return Err(ProgramError::Missing { program: "iptables-save".to_owned(), errno: None });
         };
         let (programs, saved, _) = found.swap_remove(pick.index);
         saved?;

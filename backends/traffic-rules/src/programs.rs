@@ -1,42 +1,20 @@
 //! The programs that apply traffic rules: finding them, choosing one, running them with a deadline, and their errors.
 
+pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
+use super::words;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+use types::Errno;
 
 /// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
-const DEADLINE: Duration = Duration::from_secs(12);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
 /// Both families share the xtables lock, so only one process of ours waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
-
-/// Why a program failed. The text stays the same as long as the reason does.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProgramError {
-    /// The program is not installed or cannot be run.
-    #[error("cannot run {program}: {why}")]
-    Missing {
-        /// The program's name.
-        program: String,
-        /// The system's error.
-        why: String,
-    },
-    /// The system cannot start another process.
-    #[error("cannot start {0}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)")]
-    NoProcess(String),
-    /// Another program holds the xtables lock.
-    #[error("{0} timed out after 5 s waiting for /run/xtables.lock, which another program holds (find it with `fuser -v /run/xtables.lock`)")]
-    Locked(String),
-    /// The program did not finish in time.
-    #[error("{0} did not finish within {deadline} s", deadline = DEADLINE.as_secs())]
-    TimedOut(String),
-    /// The program reported an error.
-    #[error("{0}")]
-    Refused(String),
-}
 
 /// The two variants of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +57,8 @@ impl Iptables {
     pub async fn installed(ipv6: bool) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = if ipv6 { "ip6tables" } else { "iptables" };
         let usual = async |command: &str| match run(Path::new(&format!("{command}-save")), &["--version"], None).await {
-            Ok(version) => Ok(Ok(if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy })),
-            Err(failure @ (ProgramError::NoProcess(_) | ProgramError::TimedOut(_))) => Err(failure),
+            Ok(version) => Ok(Ok(words::variant(&version))),
+            Err(failure @ (ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })) => Err(failure),
             Err(failure) => Ok(Err(failure)),
         };
         // The names with a suffix stay valid when the system default is switched.
@@ -235,8 +213,8 @@ pub async fn nft_check(script: &str) -> Result<(), ProgramError> {
 /// nft's error, or that nft is not installed.
 pub async fn nft_table(family: &str, name: &str) -> Result<Option<serde_json::Value>, ProgramError> {
     match run(Path::new("nft"), &["-j", "-a", "list", "table", family, name], None).await {
-        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| ProgramError::Refused(format!("nft -j did not print valid JSON: {error}"))),
-        Err(ProgramError::Refused(why)) if why.contains("No such file or directory") => Ok(None),
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| ProgramError::NotJson { words: error.to_string() }),
+        Err(ProgramError::NotFound { .. }) => Ok(None),
         Err(why) => Err(why),
     }
 }
@@ -251,26 +229,22 @@ pub async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<S
     command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env("LC_ALL", "C");
     let work = async {
-        let mut child = command.spawn().map_err(|error| match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess(program.display().to_string()),
-            _ => ProgramError::Missing { program: program.display().to_string(), why: error.to_string() },
+        let mut child = command.spawn().map_err(|error| match Errno::from(error) {
+            Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess { program: program.display().to_string() },
+            errno => ProgramError::Missing { program: program.display().to_string(), errno: Some(errno) },
         })?;
         if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
             // A program that exits early closes the pipe. Its own error message is more useful.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
-        let output = child.wait_with_output().await.map_err(|error| ProgramError::Refused(format!("{name}: {error}")))?;
+        let output = child.wait_with_output().await.map_err(|error| ProgramError::Lost { command: name.clone(), errno: error.into() })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        if complaint.contains("xtables lock") {
-            return Err(ProgramError::Locked(program.display().to_string()));
-        }
-        Err(ProgramError::Refused(format!("{name} failed with {}: {}", output.status, complaint.trim())))
+        Err(words::failure(&program.display().to_string(), name.clone(), output.status, &String::from_utf8_lossy(&output.stderr)))
     };
     match tokio::time::timeout(DEADLINE, work).await {
         Ok(result) => result,
-        Err(_) => Err(ProgramError::TimedOut(name.clone())),
+        Err(_) => Err(ProgramError::TimedOut { command: name.clone() }),
     }
 }

@@ -79,7 +79,7 @@ impl Parse for Features {
     const WORDS: &'static [&'static str] = Self::NAMES;
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::named(text)
+        Self::named(text).map_err(|unknown| unknown.to_string())
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
     let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
     let reasons: BTreeMap<String, Problem> = health.reasons().into_iter().map(|(condition, problem)| (condition.to_string(), problem)).collect();
-    let kernel = serving.and_then(kernel_trouble);
+    let kernel = serving.and_then(|serving| serving.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
     let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
@@ -164,11 +164,6 @@ fn away(serving: Option<&Serving>) -> Option<Problem> {
     }
     let trouble = || serving.held.borrow().trouble.clone().map(Problem::from);
     Some(serving.counters.why_not_followed().or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
-}
-
-/// What is not as wanted in the kernel, with its errors.
-fn kernel_trouble(serving: &Serving) -> Option<Problem> {
-    Some(serving.observer.status().kernel.trouble).filter(|trouble| !trouble.is_empty()).map(Problem::in_words)
 }
 
 /// The interface that was chosen, under the name that it has now.

@@ -39,7 +39,7 @@ impl Daemon {
             document.backend = Some(config.backend.clone());
         });
         requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::failed)?;
-        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::said)?;
+        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);

@@ -32,7 +32,7 @@ impl Daemon {
         };
         if config != whole {
             // A family that this node lacks is left out.
-            backend = backends::create(&self.setup(&config, &node).await).map_err(End::said)?;
+            backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
             let servers = found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Daemon {
         let underlay = &found.chosen.underlay;
         let claim = self.lease_claim(&config, node, &found, &previous, released, &*backend).await;
         let stored = retry::until_available(&self.health, Condition::Store, || manager.stored(&claim, &config)).await?;
-        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::said)?;
+        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let held = watch::channel(Held::default());
         let lease = {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());

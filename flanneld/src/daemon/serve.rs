@@ -243,7 +243,7 @@ impl Daemon {
         self.run.spawn(vitals.watch(self.run.stop.clone()));
         let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
         let announcements = ends.announced;
-        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::said) });
+        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::failed) });
         self.run.spawn(following.run(self.run.stop.clone()));
         let stop = self.run.stop.clone();
         let state = NodeState { attrs: ends.attrs, programmed };
@@ -282,7 +282,7 @@ impl Daemon {
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
-        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::said)?;
+        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
         self.inherited.release();
         info!("leases of other nodes: {}", table.iter().filter(|other| other.subnets != lease.subnets).count());
         Ok(network)

@@ -90,7 +90,7 @@ impl Vitals {
                 in_sync_at = Instant::now();
             }
             let late = in_sync_at.elapsed() > OUT_OF_SYNC;
-            self.health.condition(Condition::Kernel, late.then(|| Problem::in_words(kernel.trouble.clone())));
+            self.health.condition(Condition::Kernel, kernel.trouble.filter(|_| late));
             let reading = self.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
             self.health.condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));

@@ -190,7 +190,7 @@ impl Figures {
             let status = network.status();
             let kernel = serde_json::json!({
                 "in_step": status.kernel.in_step,
-                "trouble": status.kernel.trouble,
+                "trouble": status.kernel.trouble_text(),
                 "failed_peers": status.kernel.failed_peers.iter().map(failed_peer).collect::<Vec<_>>(),
                 "passes": status.kernel.passes,
                 "writes": status.kernel.writes,
@@ -212,7 +212,7 @@ impl Figures {
 /// A peer that the kernel refuses, as the documents show it.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
-    FailedPeer { node: peer.node.clone(), subnet: peer.subnet, address: peer.address, text: why.clone() }
+    FailedPeer { node: peer.node.clone(), subnet: peer.subnet, address: peer.address, text: why.to_string() }
 }
 
 /// The peers of WireGuard; `None` where there are none, as with another backend.

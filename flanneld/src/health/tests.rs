@@ -227,7 +227,8 @@ proptest::proptest! {
             health.node(|node| node.node_id = Some(text.clone()));
             health.heartbeat_within(&text, Duration::ZERO);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
-            let status = Status { kernel: Snapshot { trouble: text.clone(), ..Snapshot::default() }, engines: vec![engine] };
+            let trouble = Problem::in_words(&text);
+            let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
             health.figures(|figures| {
                 figures.network = Some(Observer::new(move || status.clone()));
                 figures.refused.insert(text.clone(), 1);

@@ -4,10 +4,12 @@
 
 pub mod backoff;
 pub mod dual;
+pub mod errno;
 pub mod family;
 pub mod printable;
 pub mod problem;
 
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
+pub use errno::Errno;
 pub use family::Family;
 pub use problem::{Coded, Detail, Problem};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::diff::diff;
+use crate::failure::Failure;
 use crate::kernel::FailureKind;
 use crate::link::LinkSpec;
 use crate::names::Mac;
@@ -10,6 +11,11 @@ use crate::survey::Survey;
 use ipnet::IpNet;
 use proptest::prelude::*;
 use subnet_lease::Subnets;
+use types::Errno;
+
+fn refused(code: i32) -> Failure {
+    Failure::refused(Errno(code))
+}
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -169,9 +175,9 @@ fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
     sighting.have.0.remove(&key);
     sighting.survey.objects = surveyed(&sighting.have);
     sighting.survey.objects.push(stranger("10.244.2.0/24", 0, route("192.0.2.250", "eth1", 12)));
-    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: "File exists".to_owned() }];
+    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: refused(libc::EEXIST) }];
     let found = look(&sighting);
-    assert_eq!(wrong(&found), [("10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink", &State::Refused("File exists".to_owned()))]);
+    assert_eq!(wrong(&found), [("10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink", &State::Refused(refused(libc::EEXIST).to_string()))]);
     let object = found.objects.iter().find(|object| object.state != State::AsWanted).unwrap();
     assert_eq!(object.found.as_deref(), Some("10.244.2.0/24 via 192.0.2.250 dev eth1 proto bird"));
     let [foreign] = &found.foreign[..] else { panic!("{:?}", found.foreign) };
@@ -251,8 +257,8 @@ fn what_is_ours_and_not_wanted_is_left_over() {
     assert_eq!(by(&sighting), "left over: flanneld removes it");
     sighting.held = true;
     assert!(by(&sighting).contains("for a minute"));
-    sighting.errors = vec![OpError { verb: "delete", key, kind: FailureKind::Other, why: "busy".to_owned() }];
-    assert_eq!(by(&sighting), "left over: flanneld cannot remove it: busy");
+    sighting.errors = vec![OpError { verb: "delete", key, kind: FailureKind::Other, why: refused(libc::EBUSY) }];
+    assert_eq!(by(&sighting), format!("left over: flanneld cannot remove it: {}", refused(libc::EBUSY)));
 }
 
 #[test]
@@ -270,7 +276,7 @@ fn a_device_with_our_tunnel_is_in_the_way_of_one_that_is_missing() {
     assert_eq!(ways(&sighting), [("other".to_owned(), vec![]), ("second".to_owned(), vec![])]);
     let key = Key::Link(device("flannel.1"));
     sighting.have.0.remove(&key);
-    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: "File exists".to_owned() }];
+    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: refused(libc::EEXIST) }];
     assert_eq!(ways(&sighting)[0], ("other".to_owned(), vec!["flannel.1".to_owned()]));
     assert_eq!(ways(&sighting)[1], ("second".to_owned(), vec![]));
 }
@@ -283,9 +289,10 @@ fn another_kind_under_our_name_is_refused() {
     sighting.have = KernelState::default();
     sighting.have.set(Key::Link(name), Value::Link(Box::new(bridge)));
     sighting.survey.objects.clear();
-    sighting.errors = vec![OpError { verb: "take over", key: Key::Link(name), kind: FailureKind::Conflict, why: "rename it".to_owned() }];
+    let taken = Failure::NameTaken { link: name, kind: "dummy".to_owned() };
+    sighting.errors = vec![OpError { verb: "take over", key: Key::Link(name), kind: FailureKind::Conflict, why: taken.clone() }];
     let found = look(&sighting);
-    assert_eq!(found.objects[0].state, State::Refused("rename it".to_owned()));
+    assert_eq!(found.objects[0].state, State::Refused(taken.to_string()));
     assert_eq!(found.objects[0].found.as_deref(), Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge"));
     assert!(found.objects[1..].iter().all(|object| object.state == State::Missing) && found.foreign.is_empty(), "{found:?}");
 }

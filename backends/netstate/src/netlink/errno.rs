@@ -1,14 +1,16 @@
-//! The meaning of each errno for an operation, and its remedy.
+//! Classifies the kernel's refusals of operations, by their numbers.
 
 use super::socket::Answer;
+use crate::failure::{Cause, Failure};
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, ipip, vxlan};
 use crate::object::{Key, Op, Value};
+use crate::route::RouteSpec;
 use ipnet::IpNet;
-use std::io;
+use types::Errno;
 
 /// An operation's error.
-pub(super) fn failed(op: &Op, kind: FailureKind, why: String) -> OpError {
+pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
     OpError { verb: op.verb(), key: *op.key(), kind, why }
 }
 
@@ -16,77 +18,42 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: String) -> OpError {
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
-        Answer::Lost => return Some(failed(op, FailureKind::Other, "the kernel did not answer; the next pass checks the result".to_owned())),
+        Answer::Lost => return Some(failed(op, FailureKind::Other, Failure::Unanswered)),
         Answer::Refused(code, words) => (*code, words.trim()),
     };
-    let said = match (io::Error::from_raw_os_error(code), words) {
-        (error, "") => error.to_string(),
-        (error, words) => format!("{error}: {words}"),
-    };
-    let (failure, remedy) = match (op, op.key(), code) {
+    let (kind, cause) = match (op, op.key(), code) {
         // The object is already gone.
         (Op::Delete(..), _, libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENXIO) => return None,
         (Op::Add(..), Key::Address(..), libc::EEXIST) => return None,
-        (_, _, libc::EPERM) => (FailureKind::Unsupported, "; CAP_NET_ADMIN is needed in this network namespace".to_owned()),
-        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => (
-            FailureKind::Unsupported,
-            format!("; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"),
-        ),
-        (Op::Add(..), Key::Route(net, _), libc::EEXIST) => {
-            let text = format!(
-                "; another route to {net} already exists: find it with `ip route show {net}` and remove it (one by cni0 comes from an address of \
-                 that bridge: `ip address del` it, and restart the pods of that subnet)"
-            );
-            (FailureKind::Conflict, text)
-        }
-        (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (FailureKind::Conflict, gateway_text(op)),
+        (_, _, libc::EPERM) => (FailureKind::Unsupported, Cause::Forbidden),
+        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => (FailureKind::Unsupported, Cause::Ipv6Disabled(*name)),
+        (Op::Add(..), Key::Route(net, _), libc::EEXIST) => (FailureKind::Conflict, Cause::RouteExists(*net)),
+        (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => (FailureKind::Conflict, of_gateway(op)),
         // The address of one peer. Errors of the host (a missing device, no memory) have other numbers.
         (
             _,
             Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..) | Key::Route(..),
             libc::EEXIST | libc::EINVAL | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::ENETUNREACH | libc::EHOSTUNREACH,
-        ) => (FailureKind::Conflict, String::new()),
-        (_, Key::Link(name), libc::EOPNOTSUPP) => (
-            FailureKind::Unsupported,
-            format!(
-                "; {name} needs the kernel module {module} (modprobe {module}; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)",
-                module = module(op)
-            ),
-        ),
+        ) => (FailureKind::Conflict, Cause::Unknown),
+        (_, Key::Link(name), libc::EOPNOTSUPP) => (FailureKind::Unsupported, Cause::ModuleMissing { link: *name, module: module(op).to_owned() }),
         // The kernel tells tunnels apart by their ends (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
-        (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EEXIST) if spec.kind.name() == ipip::KIND => (
-            FailureKind::Conflict,
-            format!(
-                "; an interface {name}, or another IPIP interface with the same addresses, exists: find it with `ip -d link show type ipip`, and delete it"
-            ),
-        ),
+        (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EEXIST) if spec.kind.name() == ipip::KIND => {
+            (FailureKind::Conflict, Cause::SameEnds(*name))
+        }
         (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EADDRINUSE)
             if let LinkKind::Wireguard(wireguard) = &spec.kind =>
         {
-            let port = wireguard.port;
-            let text = format!(
-                "; another WireGuard interface or program uses UDP port {port}, which {name} needs: find it with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
-            );
-            (FailureKind::Conflict, text)
+            (FailureKind::Conflict, Cause::PortTaken { link: *name, port: wireguard.port, wireguard: true })
         }
         (Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)), Key::Link(name), libc::EADDRINUSE)
             if let LinkKind::Vxlan(spec) = &spec.kind =>
         {
-            let port = spec.port;
-            let text = format!(
-                "; another program uses UDP port {port}, which {name} needs: find it with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
-            );
-            (FailureKind::Conflict, text)
+            (FailureKind::Conflict, Cause::PortTaken { link: *name, port: spec.port, wireguard: false })
         }
-        (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (
-            FailureKind::Conflict,
-            format!(
-                "; another vxlan interface or program uses the VNI and UDP port of {name}: find it with `ip -d link show type vxlan` and `ss -ulpn`, or set another Port or VNI in the Backend"
-            ),
-        ),
-        _ => (FailureKind::Other, String::new()),
+        (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => (FailureKind::Conflict, Cause::TunnelExists(*name)),
+        _ => (FailureKind::Other, Cause::Unknown),
     };
-    Some(failed(op, failure, said + &remedy))
+    Some(failed(op, kind, Failure::Refused { errno: Errno(code), words: words.to_owned(), cause }))
 }
 
 /// The kernel module that an operation on a link needs.
@@ -97,24 +64,14 @@ fn module(op: &Op) -> &str {
     }
 }
 
-fn gateway_text(op: &Op) -> String {
+fn of_gateway(op: &Op) -> Cause {
     match op {
-        Op::Add(_, Value::Route(route)) | Op::Replace(_, Value::Route(route)) => match route.via {
-            Some(via) if !route.onlink => {
-                format!(
-                    "; the peer's address {via} is not on the network of {}: host-gw and DirectRouting need a direct link, other peers are not affected",
-                    route.dev
-                )
-            }
-            Some(via) => {
-                format!(
-                    "; {via} must be reachable over {}: check that it is up and that no other route to {via} takes precedence (ip route get {via})",
-                    route.dev
-                )
-            }
-            None => String::new(),
+        Op::Add(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. }))
+        | Op::Replace(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. })) => match onlink {
+            false => Cause::NotOnLink { via: *via, dev: *dev },
+            true => Cause::Unreachable { via: *via, dev: *dev },
         },
-        _ => String::new(),
+        _ => Cause::Unknown,
     }
 }
 

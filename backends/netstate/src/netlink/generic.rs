@@ -3,7 +3,8 @@
 use super::socket::{Answer, Requests};
 use super::uapi::*;
 use super::wire::{self, Message, inside};
-use crate::kernel::KernelError;
+use crate::failure::{Failure, KernelError, Request};
+use types::Errno;
 
 /// A connection to WireGuard's part of the kernel.
 pub(super) struct Generic {
@@ -22,20 +23,18 @@ impl Generic {
             family = inside(message.body.get(GENLMSG..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID).and_then(|value| wire::u16_at(value, 0));
         });
         let answer = answers.await.pop();
-        let failed = |why: String| KernelError { what: "ask for WireGuard".to_owned(), why };
+        let failed = |why| KernelError { what: Request::FindWireguard, why };
         match (family, answer) {
             (Some(family), _) => Ok(Some(Self { requests, family })),
             (None, Some(Answer::Refused(libc::ENOENT | libc::EOPNOTSUPP, _))) => Ok(None),
-            (None, Some(Answer::Refused(code, _))) => Err(failed(std::io::Error::from_raw_os_error(code).to_string())),
-            (None, _) => Err(failed("the kernel does not answer".to_owned())),
+            (None, Some(Answer::Refused(code, _))) => Err(failed(Failure::refused(Errno(code)))),
+            (None, _) => Err(failed(Failure::Silent)),
         }
     }
 
     /// The same, where there has to be one.
     pub async fn open() -> Result<Self, KernelError> {
-        Self::find().await?.ok_or_else(|| KernelError {
-            what: "configure WireGuard".to_owned(),
-            why: "the kernel module wireguard is not loaded (modprobe wireguard)".to_owned(),
-        })
+        let missing = || KernelError { what: Request::ConfigureWireguard, why: Failure::NotLoaded { module: crate::link::wireguard::KIND } };
+        Self::find().await?.ok_or_else(missing)
     }
 }

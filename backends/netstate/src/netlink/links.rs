@@ -7,7 +7,7 @@ use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool, ipip, vxlan};
-use crate::kernel::{FailureKind, OpError};
+use crate::failure::{Failure, FailureKind, OpError};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
@@ -18,11 +18,7 @@ impl NetlinkKernel {
         match op {
             Op::Add(_, Value::Link(spec)) => {
                 let Some(message) = creation(name, spec) else {
-                    return Some(failed(
-                        op,
-                        FailureKind::Unsupported,
-                        format!("a {} device is created by the program that opens it", spec.kind.name()),
-                    ));
+                    return Some(failed(op, FailureKind::Unsupported, Failure::OpenedByProgram { kind: spec.kind.name().to_owned() }));
                 };
                 // A second device would be made, and could not have the port of the first.
                 if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await {
@@ -41,8 +37,7 @@ impl NetlinkKernel {
                 self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why =
-                    format!("an interface of this name and of kind {} already exists: rename or delete it (ip link delete {name})", spec.kind.name());
+                let why = Failure::NameTaken { link: name, kind: spec.kind.name().to_owned() };
                 Some(failed(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
@@ -81,7 +76,7 @@ impl NetlinkKernel {
 
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         let links = self.links_by_name(&[name]).await.unwrap_or_default();
-        let Some(found) = links.get(&name) else { return Some(failed(op, FailureKind::Other, "the interface no longer exists".to_owned())) };
+        let Some(found) = links.get(&name) else { return Some(failed(op, FailureKind::Other, Failure::InterfaceGone)) };
         let header = link_header(found.index);
         if let Some(message) = change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
             && let Some(error) = self.one(op, message).await

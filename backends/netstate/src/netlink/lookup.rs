@@ -7,11 +7,12 @@ use super::uapi::*;
 use super::wire::Message;
 use super::wireguard;
 pub use super::wireguard::Behind;
-use crate::kernel::KernelError;
+use crate::failure::{Failure, KernelError, Listed, Request};
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::Errno;
 
 /// A connection to the kernel of the network namespace in which it was opened.
 pub struct Lookup {
@@ -77,7 +78,7 @@ impl Lookup {
     /// # Errors
     /// The kernel does not answer.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
-        let failed = |why: String| KernelError { what: format!("look up the route to {to}"), why };
+        let failed = |why| KernelError { what: Request::Lookup(to), why };
         let (family, len) = family(to);
         // IPv6 always tells the table, and refuses to be asked for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
@@ -95,10 +96,10 @@ impl Lookup {
             Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
             // What these routes of IPv4 do; those of IPv6 are told.
             Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => return Ok(Fate::Dropped(self.obstacle(to).await?)),
-            Some(Answer::Refused(code, _)) => return Err(failed(std::io::Error::from_raw_os_error(*code).to_string())),
-            Some(Answer::Lost) | None => return Err(failed("the kernel does not answer".to_owned())),
+            Some(Answer::Refused(code, _)) => return Err(failed(Failure::refused(Errno(*code)))),
+            Some(Answer::Lost) | None => return Err(failed(Failure::Silent)),
         }
-        let [Some(way), matched] = seen else { return Err(failed("the kernel's answer has no route".to_owned())) };
+        let [Some(way), matched] = seen else { return Err(failed(Failure::NoRoute)) };
         // Kernels before 4.13 tell the way alone.
         let from = matched.as_ref().unwrap_or(&way);
         let hop = Hop {
@@ -120,7 +121,7 @@ impl Lookup {
         let (family, _) = family(to);
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
         let counts = |seen: &SeenRoute| seen.net.contains(&to) && drops(seen.spec.kind);
-        let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+        let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
             list.extend(route(message).filter(counts));
         });
         let best = all.await?.into_iter().max_by_key(|seen| (seen.net.prefix_len(), std::cmp::Reverse(seen.metric)));
@@ -147,7 +148,7 @@ impl Lookup {
         let (family, _) = family(ip);
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
         let found = self.requests.dump(
-            "list neighbours",
+            Listed::Neighbours,
             request,
             || Neighbour::Absent,
             |found: &mut Neighbour, message| {
@@ -171,7 +172,7 @@ impl Lookup {
         let Some(index) = self.index(dev).await else { return Ok(None) };
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
         let found = self.requests.dump(
-            "list FDB entries",
+            Listed::Fdb,
             request,
             || None,
             |found: &mut Option<IpAddr>, message| {

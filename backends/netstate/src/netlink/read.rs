@@ -7,7 +7,8 @@ use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool};
 use crate::cleanup::Inventory;
-use crate::kernel::{ExistingState, Facts, KernelError};
+use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::kernel::{ExistingState, Facts};
 use crate::link::LinkKind;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Value};
@@ -17,6 +18,7 @@ use crate::underlay::Underlay;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use types::Errno;
 
 type Links = BTreeMap<LinkName, SeenLink>;
 
@@ -80,7 +82,7 @@ impl NetlinkKernel {
     /// All links, including those of others.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
-        self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
+        self.requests.dump(Listed::Links, request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
     }
 
     pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
@@ -88,7 +90,7 @@ impl NetlinkKernel {
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
             let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
-            let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+            let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
                 list.extend(route(message).filter(|seen| seen.plain));
             });
             for mut seen in all.await? {
@@ -110,12 +112,12 @@ impl NetlinkKernel {
         let answers = self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
         let problem = answers.iter().find_map(|answer| match answer {
             Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
-            Answer::Refused(code, _) => Some(std::io::Error::from_raw_os_error(*code).to_string()),
-            Answer::Lost => Some("the kernel does not answer".to_owned()),
+            Answer::Refused(code, _) => Some(Failure::refused(Errno(*code))),
+            Answer::Lost => Some(Failure::Silent),
         });
         match problem {
             None => Ok(links),
-            Some(why) => Err(KernelError { what: "list network interfaces".to_owned(), why }),
+            Some(why) => Err(KernelError { what: Request::List(Listed::Links), why }),
         }
     }
 
@@ -133,12 +135,12 @@ impl NetlinkKernel {
     /// The addresses of a link in one family, with their scope.
     pub(super) async fn addresses_of(&mut self, index: u32, family: u8) -> Result<Vec<(IpNet, u8)>, KernelError> {
         let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
-        self.requests.dump("list addresses", request, Vec::new, |list, message| list.extend(address(message, family, index))).await
+        self.requests.dump(Listed::Addresses, request, Vec::new, |list, message| list.extend(address(message, family, index))).await
     }
 
     async fn neighbors(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
-        let all = self.requests.dump("list neighbours", request, Vec::new, |list: &mut Vec<(IpAddr, Mac)>, message| {
+        let all = self.requests.dump(Listed::Neighbours, request, Vec::new, |list: &mut Vec<(IpAddr, Mac)>, message| {
             let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.permanent()) else { return };
             if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
                 && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
@@ -152,7 +154,7 @@ impl NetlinkKernel {
 
     async fn fdb(&mut self, name: LinkName, index: u32, into: &mut KernelState) -> Result<(), KernelError> {
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
-        let all = self.requests.dump("list FDB entries", request, Vec::new, |list: &mut Vec<(Mac, IpAddr)>, message| {
+        let all = self.requests.dump(Listed::Fdb, request, Vec::new, |list: &mut Vec<(Mac, IpAddr)>, message| {
             let Some(seen) = neighbor(message).filter(|seen| seen.family == AF_BRIDGE && seen.index == index && seen.permanent()) else { return };
             if let (Some(ip), Some(mac)) = (seen.dst, seen.mac) {
                 list.push((mac, ip));
@@ -167,7 +169,7 @@ impl NetlinkKernel {
         let underlay = self.underlay.0;
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
         let begin = || (Vec::new(), BTreeSet::new());
-        let all = self.requests.dump("list routes", request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
+        let all = self.requests.dump(Listed::Routes, request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
             let Some(seen) = route(message).filter(|seen| seen.plain) else { return };
             if !scope.covers(&seen.net) {
                 // The protocol number alone is not enough: the daemon of another network on this host uses the same.

@@ -2,7 +2,7 @@
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
-use crate::kernel::KernelError;
+use crate::failure::{Failure, KernelError, Listed, Request};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use std::future::poll_fn;
@@ -63,7 +63,7 @@ impl Requests {
     /// # Errors
     /// The kernel provides no socket.
     pub fn of(protocol: isize) -> Result<Self, KernelError> {
-        let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", &error))?;
+        let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
         Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
     }
 
@@ -79,7 +79,7 @@ impl Requests {
     /// The kernel refuses, does not answer, or keeps interrupting the dump.
     pub async fn dump<S>(
         &mut self,
-        what: &str,
+        what: Listed,
         request: impl Fn() -> Message,
         begin: impl Fn() -> S,
         each: impl Fn(&mut S, &Received<'_>),
@@ -93,11 +93,11 @@ impl Requests {
                 Ok(Err(error)) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(begin()),
                 // The socket buffer overflowed. The dump is repeated.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-                Ok(Err(error)) => return Err(failed(what, &error)),
-                Err(_) => return Err(KernelError { what: what.to_owned(), why: "the kernel does not answer".to_owned() }),
+                Ok(Err(error)) => return Err(failed(Request::List(what), error)),
+                Err(_) => return Err(KernelError { what: Request::List(what), why: Failure::Silent }),
             }
         }
-        Err(KernelError { what: what.to_owned(), why: format!("interrupted by changes {DUMP_TRIES} times in a row") })
+        Err(KernelError { what: Request::List(what), why: Failure::Interrupted(DUMP_TRIES) })
     }
 
     /// Whether the dump was complete.
@@ -212,7 +212,7 @@ impl Notices {
     /// # Errors
     /// The kernel provides no socket.
     pub fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
-        let socket = open(protocol, groups).map_err(|error| failed("subscribe to kernel notifications", &error))?;
+        let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
@@ -276,6 +276,6 @@ fn set_flags(message: &mut [u8], more: u16) {
     }
 }
 
-fn failed(what: &str, error: &io::Error) -> KernelError {
-    KernelError { what: what.to_owned(), why: error.to_string() }
+fn failed(what: Request, error: io::Error) -> KernelError {
+    KernelError { what, why: Failure::refused(error) }
 }

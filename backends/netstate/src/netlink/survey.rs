@@ -6,7 +6,7 @@ use super::header::{neighbor_header, route_header};
 use super::read::families;
 use super::uapi::*;
 use super::wire::Message;
-use crate::kernel::KernelError;
+use crate::failure::{KernelError, Listed};
 use crate::names::LinkName;
 use crate::object::{Key, Value};
 use crate::route::RouteKind;
@@ -35,7 +35,7 @@ impl NetlinkKernel {
 
     async fn routes_inside(&mut self, scope: &Scope, family: u8, names: &BTreeMap<u32, LinkName>, into: &mut Vec<Seen>) -> Result<(), KernelError> {
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
-        let all = self.requests.dump("list routes", request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
+        let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
             list.extend(route(message).filter(|seen| seen.plain && scope.covers(&seen.net)));
         });
         into.extend(all.await?.into_iter().map(|mut seen| {
@@ -53,7 +53,7 @@ impl NetlinkKernel {
             AF_BRIDGE => Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0)),
             _ => Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index),
         };
-        let all = self.requests.dump("list neighbours and FDB entries", request, Vec::new, |list: &mut Vec<Seen>, message| {
+        let all = self.requests.dump(Listed::Entries, request, Vec::new, |list: &mut Vec<Seen>, message| {
             let seen = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.says_something());
             list.extend(seen.and_then(|seen| entry(name, &seen)));
         });

@@ -5,7 +5,7 @@ use super::header::neighbor_header;
 use super::socket::{Notices, Requests};
 use super::uapi::*;
 use super::wire::{Message, Received};
-use crate::kernel::KernelError;
+use crate::failure::{KernelError, Listed};
 use crate::link::LinkKind;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,12 +31,12 @@ impl Tunnels {
     /// A list is incomplete.
     pub async fn destinations(&mut self, port: u16, own: &[String]) -> Result<BTreeSet<IpAddr>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
-        let links = self.requests.dump("list network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));
+        let links = self.requests.dump(Listed::Links, request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message)));
         let uses = |seen: &SeenLink| matches!(&seen.spec.kind, LinkKind::Vxlan(vxlan) if vxlan.port == port);
         let mut found = BTreeSet::new();
         for seen in links.await?.iter().filter(|seen| uses(seen) && !own.iter().any(|name| name == seen.name.as_str())) {
             let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, seen.index, 0, 0));
-            let entries = self.requests.dump("list FDB entries", request, BTreeSet::new, |set: &mut BTreeSet<IpAddr>, message| {
+            let entries = self.requests.dump(Listed::Fdb, request, BTreeSet::new, |set: &mut BTreeSet<IpAddr>, message| {
                 let entry = neighbor(message).filter(|entry| entry.family == AF_BRIDGE && entry.index == seen.index && entry.permanent());
                 set.extend(entry.and_then(|entry| entry.dst).filter(|ip| !ip.is_unspecified() && !ip.is_multicast()));
             });

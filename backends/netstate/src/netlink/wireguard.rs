@@ -9,7 +9,8 @@ use super::generic::Generic;
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::{self, Message, Received, inside};
-use crate::kernel::{ExistingState, KernelError, OpError};
+use crate::failure::{KernelError, Listed, OpError};
+use crate::kernel::ExistingState;
 use crate::link::wireguard::WireguardSpec;
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
@@ -70,7 +71,7 @@ impl Generic {
         let family = self.family;
         let request = || Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let device = self.requests.dump("list WireGuard peers", request, Device::default, |device, message| decode(device, message, now)).await;
+        let device = self.requests.dump(Listed::WireguardPeers, request, Device::default, |device, message| decode(device, message, now)).await;
         self.requests.forget();
         device
     }
@@ -116,10 +117,11 @@ pub(super) async fn behind(index: u32, net: IpNet) -> Result<Option<Behind>, Ker
 
 impl NetlinkKernel {
     async fn generic(&mut self) -> Result<&mut Generic, KernelError> {
-        if self.generic.is_none() {
-            self.generic = Some(Generic::open().await?);
-        }
-        self.generic.as_mut().ok_or_else(|| KernelError { what: "configure WireGuard".to_owned(), why: "no connection".to_owned() })
+        let generic = match self.generic.take() {
+            Some(generic) => generic,
+            None => Generic::open().await?,
+        };
+        Ok(self.generic.insert(generic))
     }
 
     /// Reads an interface, and our peers on it into `found`.

@@ -6,7 +6,7 @@ use super::socket::{Answer, BATCH};
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, wireguard};
-use crate::kernel::{FailureKind, OpError};
+use crate::failure::{Failure, FailureKind, OpError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{RouteKind, RouteSpec};
@@ -39,8 +39,16 @@ impl NetlinkKernel {
                 errors.extend(self.apply_peers(now, &indices).await);
                 continue;
             }
-            let (messages, sent): (Vec<Message>, Vec<&Op>) =
-                now.iter().filter_map(|op| message(op, &indices).map(|message| (message, op)).map_err(|error| errors.extend(error)).ok()).unzip();
+            let (messages, sent): (Vec<Message>, Vec<&Op>) = now
+                .iter()
+                .filter_map(|op| match message(op, &indices) {
+                    Ok(message) => Some((message, op)),
+                    Err(missing) => {
+                        errors.extend(missing.map(|name| failed(op, FailureKind::Other, Failure::NoInterface(name))));
+                        None
+                    }
+                })
+                .unzip();
             let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
             errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
         }
@@ -58,7 +66,7 @@ impl NetlinkKernel {
                 // Deleted with the interface.
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
-                    errors.extend(missing.map(|op| failed(op, FailureKind::Other, format!("interface {name} does not exist"))));
+                    errors.extend(missing.map(|op| failed(op, FailureKind::Other, Failure::NoInterface(name))));
                 }
             }
         }
@@ -89,11 +97,11 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// The message for an operation. `Err(None)` if nothing has to be done.
-fn message(op: &Op, indices: &Indices) -> Result<Message, Option<OpError>> {
+/// The message for an operation, or the interface that is missing for it. `Err(None)` if nothing has to be done.
+fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
-        _ => Some(failed(op, FailureKind::Other, format!("interface {name} does not exist"))),
+        _ => Some(name),
     };
     let index = |name: LinkName| indices.get(&name).copied().ok_or_else(|| missing(name));
     let (value, kind, flags) = match op {

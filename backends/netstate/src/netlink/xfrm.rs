@@ -3,12 +3,13 @@
 use super::socket::{Answer, Notices, Requests};
 use super::uapi::*;
 use super::wire::{self, Message};
-use crate::kernel::KernelError;
+use crate::failure::{Cause, Failure, KernelError, Listed, Request};
 use crate::xfrm::{Action, Direction, Policy, Selector};
 use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use types::Errno;
 
 /// A connection to the kernel's policies in the network namespace in which it was opened.
 pub struct Policies {
@@ -23,8 +24,11 @@ impl Policies {
     /// The kernel has no xfrm.
     pub fn open() -> Result<Self, KernelError> {
         let lacking = |error: KernelError| KernelError {
-            what: "open the kernel's IPsec policies".to_owned(),
-            why: format!("{}: the kernel module xfrm_user is missing (modprobe xfrm_user)", error.why),
+            what: Request::OpenPolicies,
+            why: match error.why {
+                Failure::Refused { errno, words, .. } => Failure::Refused { errno, words, cause: Cause::NoIpsec },
+                other => other,
+            },
         };
         Ok(Self {
             requests: Requests::of(NETLINK_XFRM).map_err(lacking)?,
@@ -38,7 +42,7 @@ impl Policies {
     /// The kernel refuses.
     pub async fn list(&mut self) -> Result<BTreeMap<Selector, Policy>, KernelError> {
         let request = || Message::new(XFRM_MSG_GETPOLICY, 0, &[0; XFRM_USERPOLICY_ID]);
-        let dump = self.requests.dump("list IPsec policies", request, BTreeMap::new, |policies, message| {
+        let dump = self.requests.dump(Listed::Policies, request, BTreeMap::new, |policies, message| {
             if message.kind == XFRM_MSG_NEWPOLICY {
                 policies.extend(decode(message.body));
             }
@@ -75,17 +79,15 @@ impl Policies {
         self.notices.until(|message| kinds.contains(&message.kind)).await;
     }
 
-    async fn one(&mut self, message: Message, selector: &Selector, verb: &str) -> Result<(), KernelError> {
-        let failed = |why: String| {
-            let Selector { direction, from, to } = selector;
-            KernelError { what: format!("{verb} the IPsec policy {direction:?} from {from} to {to}"), why }
-        };
+    async fn one(&mut self, message: Message, selector: &Selector, verb: &'static str) -> Result<(), KernelError> {
+        let failed = |why| KernelError { what: Request::Policy { verb, selector: Box::new(*selector) }, why };
+        let refused = |code, words, cause| failed(Failure::Refused { errno: Errno(code), words, cause });
         match self.requests.batch(vec![message], 1, |_, _| {}).await.pop() {
             Some(Answer::Done) => Ok(()),
             Some(Answer::Refused(libc::ENOENT, _)) if verb == "delete" => Ok(()),
-            Some(Answer::Refused(libc::EPERM, _)) => Err(failed("CAP_NET_ADMIN is needed in this network namespace".to_owned())),
-            Some(Answer::Refused(code, words)) => Err(failed(format!("{} {words}", std::io::Error::from_raw_os_error(code)).trim_end().to_owned())),
-            Some(Answer::Lost) | None => Err(failed("the kernel did not answer".to_owned())),
+            Some(Answer::Refused(libc::EPERM, words)) => Err(refused(libc::EPERM, words, Cause::Forbidden)),
+            Some(Answer::Refused(code, words)) => Err(refused(code, words, Cause::Unknown)),
+            Some(Answer::Lost) | None => Err(failed(Failure::Silent)),
         }
     }
 }

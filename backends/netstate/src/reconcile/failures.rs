@@ -13,7 +13,7 @@ pub struct FailedPeer {
     /// The peer, in one address family.
     pub peer: Holder,
     /// The first refusal.
-    pub why: String,
+    pub why: OpError,
 }
 
 /// The failures of a pass.
@@ -48,7 +48,7 @@ impl Failures {
             match owner(&error) {
                 Some((place, peer)) if !(if peer.subnet.addr().is_ipv6() { v6_failed } else { v4_failed }) => {
                     if told.insert(place) {
-                        failures.peers.push(FailedPeer { peer: peer.clone(), why: error.to_string() });
+                        failures.peers.push(FailedPeer { peer: peer.clone(), why: error });
                     }
                 }
                 _ => failures.node.push(error),
@@ -61,8 +61,10 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Failure;
     use crate::names::{LinkName, Mac};
     use proptest::prelude::*;
+    use types::Errno;
 
     const LOCAL: [FailureKind; 2] = [FailureKind::Other, FailureKind::Unsupported];
 
@@ -79,7 +81,7 @@ mod tests {
     }
 
     fn error(key: Key, kind: FailureKind) -> OpError {
-        OpError { verb: "add", key, kind, why: "refused".to_owned() }
+        OpError { verb: "add", key, kind, why: Failure::refused(Errno(libc::EINVAL)) }
     }
 
     /// Peers with a route and an FDB entry each.

@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::time::Instant;
+use types::Problem;
 
 use crate::object::{KernelState, Key};
 
@@ -19,7 +20,7 @@ pub struct Progress {
     pub(super) failures: AtomicU64,
     pub(super) repairs: AtomicU64,
     pub(super) in_step: AtomicBool,
-    pub(super) trouble: Mutex<String>,
+    pub(super) trouble: Mutex<Option<Problem>>,
     pub(super) failed_peers: Mutex<Vec<FailedPeer>>,
     pub(super) repaired: Mutex<Repairs>,
     pub(super) wanted: Mutex<Counts>,
@@ -89,8 +90,8 @@ pub struct Snapshot {
     pub repairs: u64,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_step: bool,
-    /// The current problem, in words. Empty while the kernel is in sync.
-    pub trouble: String,
+    /// The current problem. None while the kernel is in sync. Its parts are the first refusals.
+    pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason of its own.
     pub failed_peers: Vec<FailedPeer>,
     /// The wanted objects.
@@ -99,6 +100,13 @@ pub struct Snapshot {
     pub repaired: Vec<(Key, u32)>,
     /// The peers of WireGuard.
     pub tunnels: TunnelPeers,
+}
+
+impl Snapshot {
+    /// The text of the current problem. Empty while the kernel is in sync.
+    pub fn trouble_text(&self) -> &str {
+        self.trouble.as_ref().map_or("", |trouble| &trouble.text)
+    }
 }
 
 impl Progress {

@@ -1,6 +1,6 @@
 //! Questions to the running loop: what the kernel has, read now.
 
-use crate::kernel::KernelError;
+use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,7 @@ impl Inspector {
     /// # Cancel safety
     /// A question whose future was dropped is not answered.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
-        let ended = || KernelError { what: "look at the kernel".to_owned(), why: "the network is being stopped".to_owned() };
+        let ended = || KernelError { what: Request::Look, why: Failure::Stopping };
         let (sender, answer) = oneshot::channel();
         self.0.send(sender).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))

@@ -2,17 +2,18 @@
 
 use super::failures::{FailedPeer, Failures};
 use super::progress::{Counts, Progress};
+use super::trouble::Unfinished;
 use super::tunnels::Tunnels;
 use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::BOOT;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
+use types::Problem;
 
 /// The interval at which the same problem is logged again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ const LOGGED_PEERS: usize = 20;
 #[derive(Default)]
 pub struct Report {
     progress: Arc<Progress>,
-    logged: Option<(String, Instant)>,
+    logged: Option<(Problem, Instant)>,
     repaired: BTreeMap<Key, (u32, Instant)>,
     repair_logged: Option<Instant>,
     unlogged: usize,
@@ -146,17 +147,7 @@ impl Report {
     /// Reports the state after a pass.
     pub fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
-        let mut trouble = String::new();
-        if held {
-            trouble.push_str("many routes without a lease are kept for a minute; ");
-        }
-        for error in errors.iter().take(3) {
-            let _ = write!(trouble, "{error}; ");
-        }
-        if errors.len() > 3 {
-            let _ = write!(trouble, "and {} more; ", errors.len() - 3);
-        }
-        self.set_problem(trouble.trim_end_matches("; ").to_owned(), errors.is_empty());
+        self.set_problem(Unfinished::of(held, errors).map(Problem::from), errors.is_empty());
         self.peers(&failures.peers);
     }
 
@@ -181,18 +172,22 @@ impl Report {
     /// Reports that the kernel could not be read.
     pub fn unreadable(&mut self, error: &KernelError) {
         self.progress.failures.fetch_add(1, Relaxed);
-        self.set_problem(error.to_string(), false);
+        self.set_problem(Some(Problem::of(error)), false);
     }
 
-    fn set_problem(&mut self, trouble: String, in_step: bool) {
+    fn set_problem(&mut self, trouble: Option<Problem>, in_step: bool) {
         self.progress.in_step.store(in_step, Relaxed);
-        if trouble.is_empty() {
-            if self.logged.take().is_some() {
-                tracing::info!("the kernel is in sync again");
+        match &trouble {
+            None => {
+                if self.logged.take().is_some() {
+                    tracing::info!("the kernel is in sync again");
+                }
             }
-        } else if self.logged.as_ref().is_none_or(|(last, at)| *last != trouble || at.elapsed() >= REPEAT_INTERVAL) {
-            tracing::warn!("the kernel is not in sync: {trouble}");
-            self.logged = Some((trouble.clone(), Instant::now()));
+            Some(trouble) if self.logged.as_ref().is_none_or(|(last, at)| last != trouble || at.elapsed() >= REPEAT_INTERVAL) => {
+                tracing::warn!("the kernel is not in sync: {trouble}");
+                self.logged = Some((trouble.clone(), Instant::now()));
+            }
+            Some(_) => {}
         }
         *self.progress.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = trouble;
     }

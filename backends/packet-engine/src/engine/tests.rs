@@ -26,6 +26,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+use types::problem::PortPurpose;
+use types::{Coded, Detail};
 
 #[cfg(feature = "wireguard")]
 mod wireguard;
@@ -578,7 +580,12 @@ fn who_may_hold_a_port_depends_on_the_framing() {
     let port = taken.local_addr().unwrap().port();
     let refused = |framing| {
         let config = EngineConfig { framing, port, ..EngineConfig::clone(&config()) };
-        Engine::new(config, table(true), Inheritance::default()).open(taken.local_addr().unwrap().ip()).unwrap_err()
+        let error = Engine::new(config, table(true), Inheritance::default()).open(taken.local_addr().unwrap().ip()).unwrap_err();
+        assert_eq!(
+            (error.code(), error.detail()),
+            ("tunnel-port-taken", Detail::PortTaken { number: port, udp: true, purpose: PortPurpose::Tunnel })
+        );
+        error.to_string()
     };
     let of_vxlan = refused(Framing::Vxlan { vni: 1, mac: [0; 6] });
     assert!(of_vxlan.contains("is taken") && of_vxlan.contains("type vxlan") && of_vxlan.contains("another Port in"), "{of_vxlan}");

@@ -9,6 +9,7 @@ use super::routes::Routes;
 use super::snapshot::{Ends, Snapshot};
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
+use crate::error::PeerError;
 use crate::reason::Reason;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
@@ -255,7 +256,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// No peer can have that key.
-    pub fn set_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), String> {
+    pub fn set_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), PeerError> {
         let Some(peer) = self.next.peers.get(&key).cloned() else {
             return self.add_peer(key, endpoint, preshared, keepalive);
         };
@@ -276,12 +277,12 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn add_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), String> {
+    fn add_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), PeerError> {
         if is_weak(&key) {
-            return Err("its public key is of small order: anyone could pretend to be that peer".to_owned());
+            return Err(PeerError::WeakKey);
         }
         if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key) {
-            return Err("its public key is this device's own".to_owned());
+            return Err(PeerError::OwnKey);
         }
         let link = Link::new(self.next.identity.clone(), endpoint.map(Endpoint::from), preshared, keepalive, self.now);
         let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
@@ -325,9 +326,9 @@ impl Change<'_> {
     ///
     /// # Errors
     /// There is no such peer.
-    pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), String> {
+    pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), PeerError> {
         if self.next.peers.get(&key).is_none() {
-            return Err("there is no peer with that public key".to_owned());
+            return Err(PeerError::NoPeer);
         }
         self.routes |= self.control.allowed.insert(net.trunc(), key) != Some(key);
         Ok(())

@@ -5,6 +5,7 @@ use super::message::{OVERHEAD, padded};
 use super::*;
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
+use crate::error::PeerError;
 use crate::packet::Header;
 use crate::reason::Reason;
 use ipnet::IpNet;
@@ -456,9 +457,9 @@ fn a_removed_peer_is_gone_for_those_who_still_see_it() {
 fn keys_that_no_peer_can_have_are_refused() {
     let a = Node::new(1);
     let mut change = a.device.change();
-    assert!(change.set_peer([0; 32], None, None, 0).unwrap_err().contains("small order"));
-    assert!(change.set_peer(a.key, None, None, 0).unwrap_err().contains("own"));
-    assert!(change.set_allowed_ip(net("10.5.2.0/24"), [9; 32]).unwrap_err().contains("no peer"));
+    assert_eq!(change.set_peer([0; 32], None, None, 0), Err(PeerError::WeakKey));
+    assert_eq!(change.set_peer(a.key, None, None, 0), Err(PeerError::OwnKey));
+    assert_eq!(change.set_allowed_ip(net("10.5.2.0/24"), [9; 32]), Err(PeerError::NoPeer));
     drop(change);
     assert!(a.device.peers().is_empty());
 }

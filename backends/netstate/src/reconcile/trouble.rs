@@ -1,0 +1,91 @@
+//! What a pass left undone, as one problem.
+
+use crate::kernel::OpError;
+use std::fmt;
+use types::problem::text;
+use types::{Coded, Problem};
+
+/// The number of refusals that are named.
+const NAMED: usize = 3;
+
+/// What a pass left undone.
+pub(super) struct Unfinished<'e> {
+    /// Whether deletions are delayed.
+    held: bool,
+    /// The refusals.
+    errors: &'e [OpError],
+}
+
+impl<'e> Unfinished<'e> {
+    /// None if nothing was left undone.
+    pub fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
+        (held || !errors.is_empty()).then_some(Self { held, errors })
+    }
+
+    fn named(&self) -> impl Iterator<Item = &'e OpError> {
+        self.errors.iter().take(NAMED)
+    }
+}
+
+impl Coded for Unfinished<'_> {
+    fn code(&self) -> &'static str {
+        if self.errors.is_empty() { "deletions-held" } else { "kernel-not-in-sync" }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        self.named().map(Problem::of).collect()
+    }
+}
+
+impl fmt::Display for Unfinished<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            let held = self.held.then(|| "many routes without a lease are kept for a minute".to_owned());
+            let more = self.errors.len().saturating_sub(NAMED);
+            let more = (more > 0).then(|| format!("and {more} more"));
+            let parts: Vec<String> = held.into_iter().chain(self.named().map(ToString::to_string)).chain(more).collect();
+            f.write_str(&parts.join("; "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Cause, Failure, FailureKind};
+    use crate::names::LinkName;
+    use crate::object::Key;
+    use types::problem::PortPurpose;
+    use types::{Detail, Errno};
+
+    fn error(name: &str, cause: Cause) -> OpError {
+        let why = Failure::Refused { errno: Errno(libc::EOPNOTSUPP), words: "words".to_owned(), cause };
+        OpError { verb: "add", key: Key::Link(LinkName::parse(name).unwrap()), kind: FailureKind::Unsupported, why }
+    }
+
+    #[test]
+    fn unfinished_pass_names_the_first_refusals_with_what_others_act_on() {
+        let link = LinkName::parse("flannel.1").unwrap();
+        let mut errors = vec![
+            error("flannel.1", Cause::ModuleMissing { link, module: "vxlan".to_owned() }),
+            error("flannel.1", Cause::PortTaken { link, port: 8472, wireguard: false }),
+        ];
+        assert!(Unfinished::of(false, &[]).is_none());
+        let held = Problem::from(Unfinished::of(true, &[]).unwrap());
+        assert_eq!((held.code.as_ref(), held.parts.len()), ("deletions-held", 0));
+        let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
+        let details: Vec<Detail> = problem.details().cloned().collect();
+        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
+        assert_eq!(details, [Detail::ModuleMissing { name: "vxlan".to_owned() }, taken]);
+        assert!(problem.has("module-missing") && problem.has("tunnel-port-taken") && problem.has("kernel-not-in-sync"));
+        errors.extend([error("a", Cause::Unknown), error("b", Cause::Unknown), error("c", Cause::Unknown)]);
+        let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
+        let parts: Vec<&str> = problem.parts.iter().map(|part| part.text.as_str()).collect();
+        assert_eq!(parts.len(), NAMED);
+        if !types::problem::MUTE {
+            let text = format!("many routes without a lease are kept for a minute; {}; and 2 more", parts.join("; "));
+            assert_eq!(problem.text, text);
+            assert_eq!(parts[2], "cannot add link a: Operation not supported (os error 95): words");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What can fail while an engine is opened or changed.
+
+use crate::framing::Rival;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use types::problem::{PortPurpose, text};
+use types::{Coded, Detail, Errno};
+
+/// Why an engine cannot be opened, or cannot use what a previous process left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// Another process or interface has the tunnel's port.
+    PortTaken {
+        /// The address and the port.
+        address: SocketAddr,
+        /// Who may have it, and the key that sets another.
+        rival: Rival,
+    },
+    /// The tunnel's port cannot be bound.
+    Bind {
+        /// The address and the port.
+        address: SocketAddr,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// A socket that only sends cannot be bound.
+    BindSender {
+        /// Its address.
+        address: IpAddr,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The kernel has no TUN devices, or the container has no access to them.
+    TunMissing {
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// This process may not make TUN devices.
+    TunForbidden {
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// Another process has the device open.
+    TunBusy {
+        /// The device.
+        device: String,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// An interface of another kind has the device's name.
+    TunNameTaken {
+        /// The device.
+        device: String,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The device cannot be opened or set up, for another reason.
+    Tun {
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// What a previous process left is not a TUN device.
+    NotTun {
+        /// The wanted device.
+        device: String,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// What a previous process left is another TUN device.
+    OtherTun {
+        /// The wanted device.
+        device: String,
+        /// The inherited one.
+        found: String,
+    },
+    /// What a previous process left is not a socket.
+    NotSocket {
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// What a previous process left is bound to another address.
+    OtherSocket {
+        /// The wanted address.
+        wanted: SocketAddr,
+        /// The address that it is bound to, if that is one of IP.
+        found: Option<SocketAddr>,
+    },
+    /// The engine was started before its sockets were bound.
+    NoSocket,
+    /// The kernel provides no eventfd.
+    Eventfd {
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The kernel provides no thread.
+    Thread {
+        /// The kernel's error.
+        errno: Errno,
+    },
+}
+
+impl Coded for EngineError {
+    fn code(&self) -> &'static str {
+        match self {
+            EngineError::PortTaken { .. } => "tunnel-port-taken",
+            EngineError::Bind { .. } => "tunnel-port-unusable",
+            EngineError::BindSender { .. } => "socket-unusable",
+            EngineError::TunMissing { .. } => "tun-missing",
+            EngineError::TunForbidden { .. } => "tun-forbidden",
+            EngineError::TunBusy { .. } => "tun-busy",
+            EngineError::TunNameTaken { .. } => "interface-name-taken",
+            EngineError::Tun { .. } => "tun-unusable",
+            EngineError::NotTun { .. } | EngineError::OtherTun { .. } => "inherited-tun-unusable",
+            EngineError::NotSocket { .. } | EngineError::OtherSocket { .. } => "inherited-socket-unusable",
+            EngineError::NoSocket => "engine-without-socket",
+            EngineError::Eventfd { .. } => "no-eventfd",
+            EngineError::Thread { .. } => "no-thread",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            EngineError::PortTaken { address, .. } => Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel },
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            EngineError::PortTaken { address, rival } => write!(
+                f,
+                "UDP {address} is taken by another program (`ss -lunp sport = :{}`), another flanneld, or {}; stop or delete it, or set another {} in the Backend of the network configuration",
+                address.port(),
+                rival.interface,
+                rival.key
+            ),
+            EngineError::Bind { address, errno } => write!(f, "cannot bind UDP {address}: {errno}"),
+            EngineError::BindSender { address, errno } => write!(f, "cannot bind a UDP socket to {address}: {errno}"),
+            EngineError::TunMissing { errno } => {
+                write!(f, "{errno} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun")
+            }
+            EngineError::TunForbidden { errno } => write!(f, "{errno}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
+            EngineError::TunBusy { device, errno } => {
+                write!(f, "{errno}: another process uses {device}, maybe another flanneld; find it with `ip -d link show {device}` and stop it")
+            }
+            EngineError::TunNameTaken { device, errno } => {
+                write!(f, "{errno}: an interface {device} of another kind exists; check `ip -d link show {device}`")
+            }
+            EngineError::Tun { errno } => write!(f, "{errno}"),
+            EngineError::NotTun { device, errno } => write!(f, "the inherited file for {device} is not a TUN device: {errno}"),
+            EngineError::OtherTun { device, found } => write!(f, "the inherited file for {device} belongs to {found}"),
+            EngineError::NotSocket { errno } => write!(f, "the inherited file is not a UDP socket: {errno}"),
+            EngineError::OtherSocket { wanted, found } => write!(f, "the inherited socket is bound to {found:?}, not to {wanted}"),
+            EngineError::NoSocket => f.write_str("the engine has no socket"),
+            EngineError::Eventfd { errno } => write!(f, "cannot create an eventfd: {errno}"),
+            EngineError::Thread { errno } => write!(f, "cannot start a thread: {errno}"),
+        })
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// Why a peer of WireGuard cannot be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerError {
+    /// Its public key is of small order.
+    WeakKey,
+    /// Its public key is the device's own.
+    OwnKey,
+    /// An allowed IP is for a peer that does not exist.
+    NoPeer,
+}
+
+impl Coded for PeerError {
+    fn code(&self) -> &'static str {
+        match self {
+            PeerError::WeakKey => "peer-key-weak",
+            PeerError::OwnKey => "peer-key-own",
+            PeerError::NoPeer => "peer-unknown",
+        }
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            f.write_str(match self {
+                PeerError::WeakKey => "its public key is of small order: anyone could pretend to be that peer",
+                PeerError::OwnKey => "its public key is this device's own",
+                PeerError::NoPeer => "there is no peer with that public key",
+            })
+        })
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+/// A mode of packets that does not exist, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownMode(pub String);
+
+impl Coded for UnknownMode {
+    fn code(&self) -> &'static str {
+        "datapath-unknown"
+    }
+}
+
+impl fmt::Display for UnknownMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| write!(f, "{:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available", self.0))
+    }
+}
+
+impl std::error::Error for UnknownMode {}

@@ -1,0 +1,207 @@
+//! What can be wrong with the `Backend` object of a network configuration.
+
+use crate::wireguard::PRESHARED_VARIABLE;
+use std::fmt;
+use types::problem::text;
+use types::{Coded, Detail, Family, Subnets};
+
+/// Why the `Backend` object cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// There is no such type of backend.
+    UnknownType {
+        /// Its name.
+        name: String,
+        /// Whether Go flannel has it.
+        of_go: bool,
+        /// The types that there are.
+        known: Vec<&'static str>,
+    },
+    /// A key has a value that cannot be used.
+    Key {
+        /// The backend, as Go flannel spells it in this text.
+        backend: &'static str,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// The `Mode` of wireguard does not exist.
+    WireguardMode {
+        /// The value.
+        found: String,
+    },
+    /// `PSK` is no key. Whatever it is, it may be a secret.
+    Psk,
+    /// Whoever reads the configuration reads the preshared key, and that was to be refused.
+    PskExposed,
+    /// ipip needs IPv4, which the network does not have.
+    IpipWithoutV4 {
+        /// The network.
+        networks: Subnets,
+    },
+    /// This build has no WireGuard in user space.
+    NoUserspaceWireguard,
+}
+
+/// What is wrong with a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The text is not a JSON object.
+    NotAnObject {
+        /// The parser's words.
+        words: String,
+    },
+    /// A value has another type.
+    Member {
+        /// The reader's words, with the key.
+        words: String,
+    },
+    /// A number is out of range.
+    Range {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: i64,
+        /// The smallest that can be used.
+        least: u32,
+        /// The largest.
+        most: u32,
+    },
+    /// An MTU is too small.
+    Mtu {
+        /// The value.
+        mtu: u32,
+        /// The smallest that can be used.
+        least: u32,
+    },
+    /// A word is none of those that there are.
+    Word {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// Those that there are.
+        words: &'static [&'static str],
+    },
+    /// The mode needs a family that the network does not have.
+    ModeNeeds {
+        /// The family.
+        family: Family,
+        /// The network.
+        networks: Subnets,
+    },
+    /// Two devices would have one port.
+    SamePort {
+        /// The port.
+        port: u16,
+    },
+    /// A VNI leads to an interface name that is too long.
+    LongName {
+        /// The VNI.
+        vni: u32,
+        /// The name.
+        name: String,
+    },
+    /// A name of ours is none for the kernel.
+    DeviceName {
+        /// The name.
+        name: &'static str,
+    },
+}
+
+/// Words as they follow "it must be".
+pub(crate) struct Choice(pub &'static [&'static str]);
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, word) in self.0.iter().enumerate() {
+            let before = match place {
+                0 => "",
+                place if place + 1 == self.0.len() => " or ",
+                _ => ", ",
+            };
+            write!(f, "{before}\"{word}\"")?;
+        }
+        Ok(())
+    }
+}
+
+impl Coded for ConfigError {
+    fn code(&self) -> &'static str {
+        match self {
+            ConfigError::UnknownType { .. } => "backend-unknown",
+            ConfigError::Key { .. } | ConfigError::WireguardMode { .. } | ConfigError::Psk => "backend-config-invalid",
+            ConfigError::PskExposed => "psk-exposed",
+            ConfigError::IpipWithoutV4 { .. } => "backend-without-family",
+            ConfigError::NoUserspaceWireguard => "wireguard-userspace-missing",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        Detail::ConfigInvalid { place: None }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            ConfigError::UnknownType { name, of_go, known } => {
+                match of_go {
+                    true => write!(f, "backend type {name} is not supported yet")?,
+                    false => write!(f, "unknown backend type: {name}")?,
+                }
+                write!(f, "; set Backend.Type in the network configuration to one of {}", known.join(", "))
+            }
+            ConfigError::Key { backend, fault } => write!(f, "error decoding {backend} backend config: {fault}"),
+            ConfigError::WireguardMode { found } => {
+                write!(f, "no valid Mode configured: Mode is {found:?}: it must be {}", Choice(&["separate", "auto", "ipv4", "ipv6"]))
+            }
+            ConfigError::Psk => f.write_str("could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them"),
+            ConfigError::PskExposed => write!(
+                f,
+                "PSK is in the network configuration: whoever reads that knows it, and --refuse-insecure was given: PSKFile in the Backend, or \
+                 {PRESHARED_VARIABLE}, names a file on each node instead"
+            ),
+            ConfigError::IpipWithoutV4 { networks } => {
+                write!(f, "ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend")
+            }
+            ConfigError::NoUserspaceWireguard => f.write_str(
+                "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's",
+            ),
+        })
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NotAnObject { words } | Fault::Member { words } => f.write_str(words),
+            Fault::Range { key, value, least, most } => write!(f, "{key} is {value}: it must be between {least} and {most}"),
+            Fault::Mtu { mtu, least } => {
+                write!(f, "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's")
+            }
+            Fault::Word { key, value, words } => write!(f, "{key} is {value:?}: it must be {}", Choice(words)),
+            Fault::ModeNeeds { family, networks } => {
+                write!(f, "Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode")
+            }
+            Fault::SamePort { port } => write!(f, "ListenPort and ListenPortV6 are both {port}: each device needs a port of its own"),
+            Fault::LongName { vni, name } => {
+                write!(f, "VNI is {vni}: the interface name {name} exceeds the kernel's limit of 15 characters; use a smaller VNI")
+            }
+            Fault::DeviceName { name } => write!(f, "{name} is not an interface name"),
+        }
+    }
+}
+
+impl Fault {
+    /// The text is not a JSON object.
+    pub(crate) fn not_an_object(error: impl fmt::Display) -> Self {
+        Fault::NotAnObject { words: error.to_string() }
+    }
+
+    /// A value has another type.
+    pub(crate) fn member(error: impl fmt::Display) -> Self {
+        Fault::Member { words: error.to_string() }
+    }
+}

@@ -1,0 +1,240 @@
+//! What can fail while a backend is set up.
+
+use crate::config_error::ConfigError;
+use crate::wireguard::SecretError;
+use netstate::kernel::KernelError;
+use std::fmt;
+use types::problem::text;
+use types::{Addresses, Coded, Detail, Family, Problem, Subnets};
+
+/// An error of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The configuration is invalid for this backend.
+    Config(ConfigError),
+    /// The underlay does not suit the backend.
+    Underlay(UnderlayError),
+    /// The kernel lacks something or refuses an operation.
+    Kernel(KernelError),
+    /// The secrets of WireGuard cannot be used.
+    Secret(SecretError),
+    /// The lease has other families than the network.
+    Families {
+        /// The lease's subnets.
+        lease: Subnets,
+        /// The network.
+        networks: Subnets,
+    },
+    /// The network has no family.
+    NoFamily,
+    /// The backend joined before it announced anything.
+    NotAnnounced {
+        /// The backend.
+        backend: &'static str,
+    },
+    /// A name of ours is none for the kernel.
+    DeviceName {
+        /// The name.
+        name: &'static str,
+    },
+    /// This build has no WireGuard in user space.
+    NoUserspaceWireguard,
+}
+
+/// Why an underlay does not suit a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnderlayError {
+    /// It lacks the address of a family.
+    NoAddress {
+        /// The backend.
+        backend: &'static str,
+        /// The family.
+        family: Family,
+        /// The interface.
+        interface: String,
+        /// The addresses that it has.
+        addresses: Addresses,
+    },
+    /// It lacks an address of one of the network's families.
+    NoAddresses {
+        /// The network.
+        networks: Subnets,
+        /// The interface.
+        interface: String,
+        /// The addresses that it has.
+        addresses: Addresses,
+    },
+    /// It lacks an address of a family that carries WireGuard's packets.
+    NoCarrier {
+        /// The interface.
+        interface: String,
+        /// The addresses that it has.
+        addresses: Addresses,
+    },
+    /// Another host translates its addresses, over which host-gw cannot route.
+    Translated {
+        /// The public addresses.
+        public: Addresses,
+        /// The interface.
+        interface: String,
+        /// The addresses that it has.
+        addresses: Addresses,
+    },
+    /// Too little of its MTU is left for ipip.
+    MtuForIpip {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// What the backend takes of it.
+        overhead: u32,
+        /// What pods need.
+        least: u32,
+    },
+    /// Too little of its MTU is left for WireGuard.
+    MtuForWireguard {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// What would be left.
+        left: u32,
+        /// What pods need.
+        least: u32,
+    },
+    /// It has no address of the tunnel's family any more.
+    NoTunnelSource,
+}
+
+impl From<KernelError> for Error {
+    fn from(error: KernelError) -> Self {
+        Error::Kernel(error)
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Error::Config(error)
+    }
+}
+
+impl From<UnderlayError> for Error {
+    fn from(error: UnderlayError) -> Self {
+        Error::Underlay(error)
+    }
+}
+
+impl From<SecretError> for Error {
+    fn from(error: SecretError) -> Self {
+        Error::Secret(error)
+    }
+}
+
+impl Coded for Error {
+    fn code(&self) -> &'static str {
+        match self {
+            Error::Config(error) => error.code(),
+            Error::Underlay(error) => error.code(),
+            Error::Kernel(error) => error.code(),
+            Error::Secret(error) => error.code(),
+            Error::Families { .. } => "lease-of-other-families",
+            Error::NoFamily => "network-without-family",
+            Error::NotAnnounced { .. } => "backend-not-announced",
+            Error::DeviceName { .. } => "interface-name-invalid",
+            Error::NoUserspaceWireguard => "wireguard-userspace-missing",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            Error::Config(error) => error.detail(),
+            Error::Underlay(error) => error.detail(),
+            Error::Kernel(error) => error.detail(),
+            Error::Secret(error) => error.detail(),
+            _ => Detail::None,
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Error::Kernel(error) => error.parts(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Error::Config(error) => error.fmt(f),
+            Error::Underlay(error) => error.fmt(f),
+            Error::Kernel(error) => error.fmt(f),
+            Error::Secret(error) => error.fmt(f),
+            Error::Families { lease, networks } => write!(f, "the address families of the lease {lease} and the network {networks} differ"),
+            Error::NoFamily => f.write_str("the network has no address family"),
+            Error::NotAnnounced { backend } => write!(f, "{backend}: join comes after announce"),
+            Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
+            Error::NoUserspaceWireguard => f.write_str("this program was built without WireGuard in user space (feature wireguard)"),
+        })
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Config(error) => Some(error),
+            Error::Underlay(error) => Some(error),
+            Error::Kernel(error) => Some(error),
+            Error::Secret(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Coded for UnderlayError {
+    fn code(&self) -> &'static str {
+        match self {
+            UnderlayError::NoAddress { .. } | UnderlayError::NoAddresses { .. } | UnderlayError::NoCarrier { .. } | UnderlayError::NoTunnelSource => {
+                "underlay-address-missing"
+            }
+            UnderlayError::Translated { .. } => "underlay-address-translated",
+            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForWireguard { .. } => "underlay-mtu-too-small",
+        }
+    }
+}
+
+impl fmt::Display for UnderlayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            UnderlayError::NoAddress { backend, family, interface, addresses } => write!(
+                f,
+                "{backend} needs an {family} address on the interface {interface}, which has {addresses}: choose another interface with --iface"
+            ),
+            UnderlayError::NoAddresses { networks, interface, addresses } => write!(
+                f,
+                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}"
+            ),
+            UnderlayError::NoCarrier { interface, addresses } => write!(
+                f,
+                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}: \
+                 choose another interface with --iface, or another Mode in the Backend"
+            ),
+            UnderlayError::Translated { public, interface, addresses } => write!(
+                f,
+                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {public}, {interface} has {addresses}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend"
+            ),
+            UnderlayError::MtuForIpip { interface, mtu, overhead, least } => write!(
+                f,
+                "MTU {mtu} of iface {interface} is too small for ipip mode to work: it takes {overhead} bytes of it, and IPv4 needs {least}"
+            ),
+            UnderlayError::MtuForWireguard { interface, mtu, left, least } => {
+                write!(f, "MTU {mtu} of {interface} is too small for wireguard: {left} bytes would be left, and pods need {least}")
+            }
+            UnderlayError::NoTunnelSource => {
+                f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")
+            }
+        })
+    }
+}
+
+impl std::error::Error for UnderlayError {}

@@ -1,0 +1,88 @@
+//! Why a backend cannot use a peer's lease.
+
+use netstate::names::Mac;
+use netstate::wireguard::PublicKey;
+use std::fmt;
+use types::problem::text;
+use types::{Coded, Family};
+
+/// Why the backend cannot use a peer's lease, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has no public address of the family that the backend needs.
+    NoAddress {
+        /// The family.
+        family: Family,
+        /// The backend.
+        backend: &'static str,
+    },
+    /// It has no public address of the family that carries WireGuard's packets.
+    NoCarrier {
+        /// The family.
+        family: Family,
+    },
+    /// It has no family of the network's.
+    OtherFamilies,
+    /// It has no data of its family.
+    NoData,
+    /// Its data is not a JSON object.
+    NotAnObject {
+        /// What the parser says.
+        words: String,
+    },
+    /// Its data lacks a key.
+    Absent {
+        /// The key.
+        key: &'static str,
+    },
+    /// A key of its data is not a string.
+    NotAString {
+        /// The key.
+        key: &'static str,
+    },
+    /// Its MAC is none.
+    NotAMac,
+    /// No device can have its MAC.
+    NotAStation(Mac),
+    /// Its public key is none.
+    NotAKey,
+    /// Its public key is of small order.
+    WeakKey(PublicKey),
+    /// Its port is not a number.
+    NotANumber,
+    /// Its port is no port.
+    NotAPort(i64),
+}
+
+impl Coded for Refusal {
+    fn code(&self) -> &'static str {
+        match self {
+            Refusal::NoAddress { .. } | Refusal::NoCarrier { .. } => "lease-without-address",
+            Refusal::OtherFamilies => "lease-of-other-families",
+            Refusal::NoData | Refusal::Absent { .. } => "lease-data-missing",
+            _ => "lease-data-unusable",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Refusal::NoAddress { family, backend } => write!(f, "it has no public {family} address, which {backend} needs"),
+            Refusal::NoCarrier { family } => write!(f, "it has no public {family} address, over which this network's Mode sends all packets"),
+            Refusal::OtherFamilies => f.write_str("its families are not those of the network"),
+            Refusal::NoData => f.write_str("it has no backend data of its family"),
+            Refusal::NotAnObject { words } => write!(f, "its backend data is not a JSON object: {words}"),
+            Refusal::Absent { key } => write!(f, "its backend data has no {key}"),
+            Refusal::NotAString { key } => write!(f, "its {key} is not a string"),
+            Refusal::NotAMac => f.write_str("its VtepMAC is not a MAC address"),
+            Refusal::NotAStation(mac) => write!(f, "its VtepMAC {mac} is not a valid device address"),
+            Refusal::NotAKey => f.write_str("its PublicKey is not 32 bytes in base64"),
+            Refusal::WeakKey(key) => write!(f, "its PublicKey {key} shares no secret with anybody"),
+            Refusal::NotANumber => f.write_str("its Port is not a number"),
+            Refusal::NotAPort(port) => write!(f, "its Port is {port}"),
+        })
+    }
+}
+
+impl std::error::Error for Refusal {}

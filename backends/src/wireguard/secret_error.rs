@@ -1,0 +1,137 @@
+//! What can fail with the files of a node's secrets.
+
+use super::keys::{KEY_VARIABLE, PRESHARED_VARIABLE};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use types::problem::text;
+use types::{Coded, Errno};
+
+/// Why a file cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileError {
+    /// It is a link where links are refused.
+    Link,
+    /// It is a folder, a device or something else.
+    NotAFile,
+    /// The path does not end with a name.
+    NotAPath,
+    /// The system's error.
+    System(Errno),
+}
+
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> Self {
+        FileError::System(error.into())
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileError::Link => write!(f, "it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}"),
+            FileError::NotAFile => f.write_str("it is not a file"),
+            FileError::NotAPath => f.write_str("not the path of a file"),
+            FileError::System(errno) => errno.fmt(f),
+        }
+    }
+}
+
+/// A secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretKind {
+    /// The private key of this node.
+    Private,
+    /// The preshared key of all nodes.
+    Preshared,
+}
+
+impl fmt::Display for SecretKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SecretKind::Private => "WireGuard private key",
+            SecretKind::Preshared => "preshared key",
+        })
+    }
+}
+
+/// A file that others than its owner can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    /// What it holds.
+    pub what: SecretKind,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "others than its owner can read the {} {1}: chmod 600 {1}", self.what, self.path.display())
+    }
+}
+
+/// Why the secrets cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretError {
+    /// Others can read a file, and that was to be refused.
+    Exposed(Exposed),
+    /// The private key cannot be read or written.
+    Private {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        why: FileError,
+    },
+    /// The preshared key cannot be read.
+    Preshared {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        why: FileError,
+    },
+    /// The file of the preshared key does not exist.
+    PresharedMissing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file of the preshared key holds none.
+    PresharedGarbled {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Coded for SecretError {
+    fn code(&self) -> &'static str {
+        match self {
+            SecretError::Exposed(_) => "secret-exposed",
+            SecretError::Private { .. } => "private-key-unusable",
+            SecretError::Preshared { .. } | SecretError::PresharedGarbled { .. } => "preshared-key-unusable",
+            SecretError::PresharedMissing { .. } => "preshared-key-missing",
+        }
+    }
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure was given"),
+            SecretError::Private { path, why } => write!(
+                f,
+                "cannot read or write the WireGuard private key {}: {why}; {KEY_VARIABLE} names the file, and its folder must be writable",
+                path.display()
+            ),
+            SecretError::Preshared { path, why } => write!(f, "cannot read the preshared key of {}: {why}", path.display()),
+            SecretError::PresharedMissing { path } => write!(
+                f,
+                "cannot use the preshared key of {}: there is no such file; PSKFile in the Backend or {PRESHARED_VARIABLE} names it",
+                path.display()
+            ),
+            SecretError::PresharedGarbled { path } => {
+                write!(f, "cannot use the preshared key of {}: it does not hold 32 bytes in base64, as `wg genpsk` prints them", path.display())
+            }
+        })
+    }
+}
+
+impl std::error::Error for SecretError {}

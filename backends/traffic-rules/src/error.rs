@@ -1,0 +1,240 @@
+//! What can fail while rules are read and written.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use types::problem::text;
+use types::{Coded, Detail, Errno, Problem};
+
+use crate::programs::DEADLINE;
+
+/// The lock of iptables.
+const XTABLES_LOCK: &str = "/run/xtables.lock";
+
+/// Why a program failed. The text stays the same as long as the reason does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProgramError {
+    /// The program is not installed or cannot be run.
+    Missing {
+        /// The program's name.
+        program: String,
+        /// The system's error. None if nothing was run: no program of several is there.
+        errno: Option<Errno>,
+    },
+    /// The system cannot start another process.
+    NoProcess {
+        /// The program's name.
+        program: String,
+    },
+    /// Another program holds the xtables lock.
+    Locked {
+        /// The program that waited.
+        program: String,
+    },
+    /// The program did not finish in time.
+    TimedOut {
+        /// Its command.
+        command: String,
+    },
+    /// What the command names, or what the kernel needs for it, is not there.
+    NotFound {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The program's words.
+        words: String,
+    },
+    /// The program, or the kernel that it passed the rules to, refused.
+    Refused {
+        /// Its command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The program's words.
+        words: String,
+    },
+    /// The end of the program could not be awaited.
+    Lost {
+        /// Its command.
+        command: String,
+        /// The system's error.
+        errno: Errno,
+    },
+    /// The program did not print what it was asked for.
+    NotJson {
+        /// The parser's words.
+        words: String,
+    },
+}
+
+impl Coded for ProgramError {
+    fn code(&self) -> &'static str {
+        match self {
+            ProgramError::Missing { .. } => "program-missing",
+            ProgramError::NoProcess { .. } => "processes-exhausted",
+            ProgramError::Locked { .. } => "rules-locked",
+            ProgramError::TimedOut { .. } => "program-silent",
+            ProgramError::NotFound { .. } => "rules-object-missing",
+            ProgramError::Refused { .. } => "rules-refused",
+            ProgramError::Lost { .. } => "program-lost",
+            ProgramError::NotJson { .. } => "program-output-unusable",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            ProgramError::Missing { program, .. } => Detail::ProgramMissing { program: program.clone() },
+            ProgramError::Locked { .. } => Detail::RulesLocked { file: PathBuf::from(XTABLES_LOCK) },
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            ProgramError::Missing { program, errno: Some(errno) } => write!(f, "cannot run {program}: {errno}"),
+            ProgramError::Missing { program, errno: None } => write!(f, "cannot run {program}: it is not installed"),
+            ProgramError::NoProcess { program } => write!(
+                f,
+                "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
+            ),
+            ProgramError::Locked { program } => write!(
+                f,
+                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds (find it with `fuser -v {XTABLES_LOCK}`)"
+            ),
+            ProgramError::TimedOut { command } => write!(f, "{command} did not finish within {} s", DEADLINE.as_secs()),
+            ProgramError::NotFound { command, status, words } | ProgramError::Refused { command, status, words } => {
+                write!(f, "{command} failed with {status}: {words}")
+            }
+            ProgramError::Lost { command, errno } => write!(f, "{command}: {errno}"),
+            ProgramError::NotJson { words } => write!(f, "nft -j did not print valid JSON: {words}"),
+        })
+    }
+}
+
+impl std::error::Error for ProgramError {}
+
+/// Why the rules of a family are not in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RulesError {
+    /// A program failed.
+    Program {
+        /// What failed.
+        error: ProgramError,
+        /// Whether the rules are written with nftables; otherwise they are with iptables.
+        nftables: bool,
+    },
+    /// The encapsulation port cannot be guarded. The other rules are in place.
+    Unguarded {
+        /// What failed.
+        error: ProgramError,
+    },
+}
+
+impl RulesError {
+    fn error(&self) -> &ProgramError {
+        match self {
+            RulesError::Program { error, .. } | RulesError::Unguarded { error } => error,
+        }
+    }
+}
+
+impl Coded for RulesError {
+    fn code(&self) -> &'static str {
+        match self {
+            RulesError::Program { error, .. } => error.code(),
+            RulesError::Unguarded { .. } => "tunnel-unguarded",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        self.error().detail()
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            RulesError::Program { .. } => Vec::new(),
+            RulesError::Unguarded { error } => vec![Problem::of(error)],
+        }
+    }
+}
+
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            RulesError::Program { error: error @ ProgramError::Missing { .. }, nftables } => {
+                let (package, instead) = if *nftables { ("nftables", false) } else { ("iptables", true) };
+                write!(f, "{error}; install the package {package}, or set \"EnableNFTables\": {instead} in the network configuration")
+            }
+            RulesError::Program { error, .. } => error.fmt(f),
+            RulesError::Unguarded { error } => write!(f, "cannot guard the tunnels; the other rules are in place: {error}"),
+        })
+    }
+}
+
+impl std::error::Error for RulesError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.error())
+    }
+}
+
+/// Why the rules of several families are not in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulesErrors(Vec<RulesError>);
+
+impl RulesErrors {
+    /// The failures as one problem: none, the only one, or several.
+    pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
+        errors.dedup();
+        match errors.as_slice() {
+            [] => None,
+            [error] => Some(Problem::of(error)),
+            _ => Some(Problem::from(RulesErrors(errors))),
+        }
+    }
+}
+
+impl Coded for RulesErrors {
+    fn code(&self) -> &'static str {
+        "rules-not-in-place"
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        self.0.iter().map(Problem::of).collect()
+    }
+}
+
+impl fmt::Display for RulesErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            let parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+            f.write_str(&parts.join("; "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(program: &str, nftables: bool) -> RulesError {
+        RulesError::Program { error: ProgramError::Missing { program: program.to_owned(), errno: Some(Errno(libc::ENOENT)) }, nftables }
+    }
+
+    #[test]
+    fn failures_of_both_families_are_one_problem() {
+        assert_eq!(RulesErrors::problem(Vec::new()), None);
+        let one = RulesErrors::problem(vec![missing("nft", true), missing("nft", true)]).unwrap();
+        assert_eq!((one.code.as_ref(), one.detail.clone()), ("program-missing", Detail::ProgramMissing { program: "nft".to_owned() }));
+        let locked = RulesError::Program { error: ProgramError::Locked { program: "iptables-legacy-restore".to_owned() }, nftables: false };
+        let both = RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
+        let lock = Detail::RulesLocked { file: "/run/xtables.lock".into() };
+        assert_eq!(both.details().cloned().collect::<Vec<_>>(), [Detail::ProgramMissing { program: "iptables-save".to_owned() }, lock]);
+        if !types::problem::MUTE {
+            let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables, or set \"EnableNFTables\": true in the network configuration";
+            assert_eq!(both.text, format!("{first}; {locked}"));
+        }
+    }
+}
