@@ -167,7 +167,7 @@ impl Health {
         let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
         let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
         let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
-        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.to_string(), why)).collect(), devices: inner.devices.clone() })
+        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.as_str(), why).into()).collect(), devices: inner.devices.clone() })
     }
 
     /// The network restarts: not ready, and nothing is known of the one before.

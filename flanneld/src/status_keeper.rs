@@ -17,7 +17,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
-        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason)).collect();
+        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.as_str(), reason).into()).collect();
         if let Some(now) = health.pods() {
             pods = now;
         }
@@ -95,7 +95,7 @@ mod tests {
             });
             let reasons = pods.await.reasons;
             let wanted = ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
-            let expected = if wanted { vec![(condition.to_string(), "broken".to_owned())] } else { Vec::new() };
+            let expected = if wanted { vec![(condition.as_str(), "broken").into()] } else { Vec::new() };
             // A start changes nothing: what the condition before it left still holds.
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
@@ -116,7 +116,7 @@ mod tests {
         let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
         assert_eq!(left(&env, serving).await, well);
         assert_eq!(left(&env, |health| health.condition(Condition::Store, Some("silent"))).await, well, "a daemon that starts");
-        let lost = Pods { reasons: vec![("lease".to_owned(), "taken".to_owned())], ..well.clone() };
+        let lost = Pods { reasons: vec![("lease", "taken").into()], ..well.clone() };
         let restarted = |health: &Health| {
             serving(health);
             health.start_over("moved");

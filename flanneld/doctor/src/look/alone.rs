@@ -50,7 +50,9 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     let vtep = said.known().and_then(|said| said.as_ref()?.status.vtep.clone());
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
-        Fact::Known(Some(Said { alive: true, status })) => Fact::Known(status.reasons.into_iter().collect()),
+        Fact::Known(Some(Said { alive: true, status })) => {
+            Fact::Known(status.reasons.into_iter().map(|known| (known.condition, known.reason)).collect())
+        }
         _ => Fact::unavailable(no_daemon),
     };
     daemon.choice = Fact::of(choice(&options, &words, &host));
