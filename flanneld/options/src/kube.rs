@@ -48,8 +48,8 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
 }
 
 /// Why the lease crate refuses a value.
-fn said(code: &'static str, why: &dyn fmt::Display) -> Problem {
-    Problem { code: code.into(), text: why.to_string(), detail: Detail::None, parts: Vec::new() }
+fn said(code: &'static str, why: &dyn fmt::Display) -> Box<Problem> {
+    Box::new(Problem { code: code.into(), text: why.to_string(), detail: Detail::None, parts: Vec::new() })
 }
 
 /// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.

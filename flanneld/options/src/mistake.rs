@@ -41,7 +41,7 @@ pub enum Mistake {
         /// The flag or variable that gave it.
         from: String,
         /// Why.
-        why: Problem,
+        why: Box<Problem>,
     },
     /// Two flags name two stores.
     TwoStores {
@@ -146,7 +146,7 @@ pub enum Fault {
         /// The address; none where it may contain a password.
         named: Option<String>,
         /// Why.
-        why: Problem,
+        why: Box<Problem>,
     },
     /// It cannot be the identity of a node.
     NodeId(String),
@@ -225,7 +225,7 @@ impl Coded for Mistake {
     fn parts(&self) -> Vec<Problem> {
         match self {
             Self::Value { fault, .. } => vec![Problem::of(fault)],
-            Self::Prefix { why, .. } => vec![why.clone()],
+            Self::Prefix { why, .. } => vec![Problem::clone(why)],
             _ => Vec::new(),
         }
     }
@@ -302,7 +302,7 @@ impl Coded for Fault {
 
     fn parts(&self) -> Vec<Problem> {
         match self {
-            Self::Server { why, .. } => vec![why.clone()],
+            Self::Server { why, .. } => vec![Problem::clone(why)],
             _ => Vec::new(),
         }
     }
