@@ -1,12 +1,16 @@
-//! subnet.env as this plugin reads it: no quotes, no blanks, no comments. The daemon's own reader is more lenient.
+//! subnet.env as this plugin reads it, which is as Go flannel's does: no quotes, no blanks, no comments, and an error is the end.
+//!
+//! The daemon's own reader (`parse` in the crate `run-dir`) takes more forms and skips what it cannot read: it looks for what an earlier
+//! run left. A test compares the two.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
 use ipnet::IpNet;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A longer file is not flannel's.
@@ -35,25 +39,104 @@ impl SubnetEnv {
     }
 }
 
+/// Why subnet.env cannot be used.
+#[derive(Debug)]
+pub struct EnvError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a subnet.env.
+#[derive(Debug)]
+pub enum Fault {
+    /// There is none.
+    Absent,
+    /// It cannot be read.
+    Unreadable(io::Error),
+    /// It is not a regular file.
+    Irregular,
+    /// It is longer than [`LIMIT`].
+    TooLong,
+    /// A key has no value.
+    NoValue(String),
+    /// The MTU is no number.
+    Mtu(String),
+    /// This is no network.
+    Network(String),
+    /// Keys are missing.
+    Missing(Vec<&'static str>),
+}
+
+impl EnvError {
+    /// The code: it stays the same between releases.
+    pub fn code(&self) -> &'static str {
+        match self.fault {
+            Fault::Absent => "subnet-env-absent",
+            Fault::Unreadable(_) => "subnet-env-unreadable",
+            Fault::Irregular => "subnet-env-not-regular",
+            Fault::TooLong => "subnet-env-too-long",
+            Fault::NoValue(_) => "subnet-env-no-value",
+            Fault::Mtu(_) => "subnet-env-mtu",
+            Fault::Network(_) => "subnet-env-network",
+            Fault::Missing(_) => "subnet-env-missing-keys",
+        }
+    }
+}
+
+impl fmt::Display for EnvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The plugin must stay small, so this is not `types::problem::text`.
+        if cfg!(mute) {
+            return f.write_str(self.code());
+        }
+        let path = self.path.display();
+        match &self.fault {
+            Fault::Absent => write!(f, "open {path}: no such file or directory"),
+            Fault::Unreadable(error) => write!(f, "open {path}: {error}"),
+            Fault::Irregular => write!(f, "open {path}: it is not a regular file"),
+            Fault::TooLong => write!(f, "open {path}: it is longer than 64 KiB"),
+            Fault::NoValue(key) => write!(f, "{path}: {key} has no value"),
+            Fault::Mtu(text) => write!(f, "{path}: FLANNEL_MTU={text:?} is no number"),
+            Fault::Network(text) => write!(f, "invalid CIDR address: {text}"),
+            Fault::Missing(keys) => write!(f, "{path} is missing {}", keys.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for EnvError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.fault {
+            Fault::Unreadable(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// As the runtime gets it.
+impl From<EnvError> for CniError {
+    fn from(error: EnvError) -> Self {
+        let msg = format!("failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node.");
+        match error.fault {
+            Fault::Absent => CniError::new(TRY_AGAIN_LATER, msg).details(status::why_no_file(&error.path)),
+            _ => CniError::new(INTERNAL, msg),
+        }
+    }
+}
+
 /// Reads the file, and waits for it if there is none yet.
 ///
 /// # Errors
 /// Code 11 if it does not appear in time, with what the daemon says about it. 999 if it is malformed: waiting would not help.
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
-    let failed = |why: &str| format!("failed to load flannel 'subnet.env' file: {why}. Check the flannel pod log for this node.");
     let deadline = Instant::now() + patience;
     loop {
-        match read(path) {
-            Ok(text) => return parse(path, &text).map_err(|why| CniError::new(INTERNAL, failed(&why))),
-            Err(error) if is_absent(&error) => {
-                if Instant::now() >= deadline {
-                    let why = failed(&format!("open {}: no such file or directory", path.display()));
-                    return Err(CniError::new(TRY_AGAIN_LATER, why).details(status::why_no_file(path)));
-                }
-            }
-            Err(error) => return Err(CniError::new(INTERNAL, failed(&format!("open {}: {error}", path.display())))),
+        match read(path).and_then(|text| parse(&text)) {
+            Ok(env) => return Ok(env),
+            Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Err(fault) => return Err(EnvError { path: path.to_owned(), fault }.into()),
         }
-        std::thread::sleep(LOOK);
     }
 }
 
@@ -62,20 +145,18 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// An operator may have put a link there, which is followed; a pipe must not block.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+fn read(path: &Path) -> Result<Vec<u8>, Fault> {
+    let failed = |error: io::Error| if is_absent(&error) { Fault::Absent } else { Fault::Unreadable(error) };
+    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(Fault::Irregular);
     }
     let mut text = Vec::new();
-    file.take(LIMIT + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LIMIT {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is longer than 64 KiB"));
-    }
-    Ok(text)
+    file.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > LIMIT { Err(Fault::TooLong) } else { Ok(text) }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<SubnetEnv, String> {
+fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
     let mut env = SubnetEnv::default();
     let (mut v4, mut v6, mut mtu, mut ip_masq) = (None, None, None, None);
     let mut v6_networks = Vec::new();
@@ -84,14 +165,14 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<SubnetEnv, String> {
         let known =
             matches!(key, "FLANNEL_NETWORK" | "FLANNEL_IPV6_NETWORK" | "FLANNEL_SUBNET" | "FLANNEL_IPV6_SUBNET" | "FLANNEL_MTU" | "FLANNEL_IPMASQ");
         if known && !line.contains('=') {
-            return Err(format!("{}: {key} has no value", path.display()));
+            return Err(Fault::NoValue(key.to_owned()));
         }
         match key {
             "FLANNEL_NETWORK" => env.networks = nets(value)?,
             "FLANNEL_IPV6_NETWORK" => v6_networks = nets(value)?,
             "FLANNEL_SUBNET" => v4 = Some(net(value)?),
             "FLANNEL_IPV6_SUBNET" => v6 = Some(net(value)?),
-            "FLANNEL_MTU" => mtu = Some(value.parse().map_err(|_| format!("{}: FLANNEL_MTU={value:?} is no number", path.display()))?),
+            "FLANNEL_MTU" => mtu = Some(value.parse().map_err(|_| Fault::Mtu(value.to_owned()))?),
             "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
             _ => {}
         }
@@ -112,19 +193,19 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<SubnetEnv, String> {
         missing.push("FLANNEL_IPMASQ");
     }
     if !missing.is_empty() {
-        return Err(format!("{} is missing {}", path.display(), missing.join(", ")));
+        return Err(Fault::Missing(missing));
     }
     env.mtu = mtu.unwrap_or_default();
     env.ip_masq = ip_masq.unwrap_or_default();
     Ok(env)
 }
 
-fn net(text: &str) -> Result<IpNet, String> {
-    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| format!("invalid CIDR address: {text}"))
+fn net(text: &str) -> Result<IpNet, Fault> {
+    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| Fault::Network(text.to_owned()))
 }
 
 /// A list; each network once.
-fn nets(text: &str) -> Result<Vec<IpNet>, String> {
+fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {
         let one = net(one)?;
@@ -136,81 +217,4 @@ fn nets(text: &str) -> Result<Vec<IpNet>, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const GOOD: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
-
-    fn parsed(text: &str) -> Result<SubnetEnv, String> {
-        parse(Path::new("FILE"), text.as_bytes())
-    }
-
-    #[test]
-    fn the_grammar_is_that_of_go_flannels_plugin() {
-        let env = parsed(GOOD).unwrap();
-        assert_eq!(
-            (env.networks[0].to_string(), env.subnets[0].to_string(), env.mtu, env.ip_masq),
-            ("10.244.0.0/16".into(), "10.244.7.0/24".into(), 1450, true)
-        );
-        assert_eq!(parsed(&GOOD.replace('\n', "\r\n")).unwrap(), env);
-        let env = parsed(&format!("{GOOD}FLANNEL_NETWORK=10.1.0.0/16,10.2.0.0/16,10.1.9.9/16\nFLANNEL_IPMASQ=yes\nFLANNEL_IPV6_NETWORK=fd00::/48\n"))
-            .unwrap();
-        assert_eq!(env.networks.iter().map(IpNet::to_string).collect::<Vec<_>>(), ["10.1.0.0/16", "10.2.0.0/16", "fd00::/48"]);
-        assert!(!env.ip_masq);
-        for (line, words) in [
-            ("FLANNEL_MTU", "FLANNEL_MTU has no value"),
-            ("FLANNEL_NETWORK", "FLANNEL_NETWORK has no value"),
-            ("FLANNEL_MTU=4294967296", "is no number"),
-            ("FLANNEL_MTU=-1", "is no number"),
-            ("FLANNEL_NETWORK=10.1.0.0/16,", "invalid CIDR address: "),
-            ("FLANNEL_SUBNET=10.244.7.1", "invalid CIDR address: 10.244.7.1"),
-        ] {
-            let error = parsed(&format!("{GOOD}{line}\n")).unwrap_err();
-            assert!(error.contains(words), "{line}: {error}");
-        }
-        assert_eq!(
-            parsed("").unwrap_err(),
-            "FILE is missing FLANNEL_NETWORK, FLANNEL_IPV6_NETWORK, FLANNEL_SUBNET, FLANNEL_IPV6_SUBNET, FLANNEL_MTU, FLANNEL_IPMASQ"
-        );
-    }
-
-    #[test]
-    fn a_file_that_is_none_is_an_error_and_no_wait() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
-        std::fs::write(path("long"), "#".repeat(65 * 1024)).unwrap();
-        std::fs::write(path("binary"), [0xff, 0xfe, 0, b'\n']).unwrap();
-        for (name, words) in [("pipe", "regular file"), (".", "regular file"), ("long", "64 KiB"), ("binary", "is missing")] {
-            let error = load(&path(name), Duration::from_secs(600)).unwrap_err();
-            assert!(error.code == INTERNAL && error.msg.contains(words), "{name}: {error:?}");
-        }
-        assert_eq!(load(&path("none"), Duration::ZERO).unwrap_err().code, TRY_AGAIN_LATER);
-        std::fs::write(path("file"), GOOD).unwrap();
-        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
-        assert!(load(&path("link"), Duration::ZERO).is_ok(), "an operator's link is followed");
-    }
-
-    #[test]
-    fn a_file_that_appears_ends_the_wait() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("deep/subnet.env");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| load(&path, Duration::from_secs(600)));
-            std::thread::sleep(3 * LOOK);
-            std::fs::create_dir(folder.path().join("deep")).unwrap();
-            std::fs::write(folder.path().join("half"), GOOD).unwrap();
-            std::fs::rename(folder.path().join("half"), &path).unwrap();
-            assert_eq!(waiting.join().unwrap().unwrap().mtu, 1450);
-        });
-    }
-
-    proptest! {
-        #[test]
-        fn no_file_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), lines in prop::collection::vec("(FLANNEL_(IPV6_)?(NETWORK|SUBNET|MTU|IPMASQ))?=?[0-9a-f.:/,]{0,12}", 0..8)) {
-            let _ = parse(Path::new("FILE"), &bytes);
-            let _ = parse(Path::new("FILE"), lines.join("\n").as_bytes());
-        }
-    }
-}
+mod tests;

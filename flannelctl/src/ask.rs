@@ -1,5 +1,6 @@
 //! Asks the daemon of this node by its socket.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use node_api::routes::{self, Routes};
 use node_api::{Node, Probe};
 use run_dir::{api_socket, instance, status_file};
 use serde::de::DeserializeOwned;
+use types::Coded;
 
 /// How long the daemon may take, from the first word to the last.
 const PATIENCE: Duration = Duration::from_millis(2900);
@@ -23,36 +25,122 @@ const RETRY: Duration = Duration::from_millis(20);
 const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum Silence {
     /// No daemon runs.
-    #[error("flanneld does not run here: nobody listens on {}; start it (systemctl start flanneld), or name its --subnet-file", .0.display())]
     Stopped(PathBuf),
     /// Something runs that has no socket.
-    #[error("{who} runs here and has no socket {}: it is Go flannel, an older version, or one with another --subnet-file", path.display())]
     Foreign {
         /// The socket.
         path: PathBuf,
-        /// The processes.
-        who: String,
+        /// Descriptions of the processes.
+        who: Vec<String>,
     },
     /// The socket may not be used.
-    #[error("only root may ask flanneld: permission denied on {}; use sudo", .0.display())]
     Denied(PathBuf),
     /// It does not answer in time.
-    #[error("flanneld is there and does not answer on {} within {:?}: it hangs, or has more clients than it serves", .0.display(), .1)]
     Hangs(PathBuf, Duration),
-    /// It answers that it cannot.
-    #[error("{0}")]
+    /// It answers that it cannot, in its words.
     Refused(String),
     /// The answer is none.
-    #[error("flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())]
     Strange {
         /// The socket.
         path: PathBuf,
         /// What came instead.
-        what: String,
+        what: Strange,
     },
+}
+
+/// What came instead of an answer.
+#[derive(Debug)]
+pub enum Strange {
+    /// No HTTP.
+    NoHttp,
+    /// Another code than 200.
+    Code {
+        /// The code.
+        code: String,
+        /// The first line that came with it.
+        line: String,
+    },
+    /// No document.
+    NoDocument(serde_json::Error),
+    /// A document of another schema.
+    Schema {
+        /// Its schema.
+        theirs: String,
+        /// The one that this program reads.
+        ours: String,
+    },
+    /// An error of the system.
+    System(io::Error),
+}
+
+impl Coded for Silence {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Stopped(_) => "daemon-stopped",
+            Self::Foreign { .. } => "daemon-foreign",
+            Self::Denied(_) => "daemon-denied",
+            Self::Hangs(..) => "daemon-hangs",
+            Self::Refused(_) => "daemon-refused",
+            Self::Strange { what, .. } => what.code(),
+        }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Stopped(path) => write!(
+                f,
+                "flanneld does not run here: nobody listens on {}; start it (systemctl start flanneld), or name its --subnet-file",
+                path.display()
+            ),
+            Self::Foreign { path, who } => write!(
+                f,
+                "flanneld ({}) runs here and has no socket {}: it is Go flannel, an older version, or one with another --subnet-file",
+                who.join("; "),
+                path.display()
+            ),
+            Self::Denied(path) => write!(f, "only root may ask flanneld: permission denied on {}; use sudo", path.display()),
+            Self::Hangs(path, patience) => write!(
+                f,
+                "flanneld is there and does not answer on {} within {patience:?}: it hangs, or has more clients than it serves",
+                path.display()
+            ),
+            Self::Refused(words) => f.write_str(words),
+            Self::Strange { path, what } => {
+                write!(f, "flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())
+            }
+        })
+    }
+}
+
+impl std::error::Error for Silence {}
+
+impl Coded for Strange {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoHttp => "answer-no-http",
+            Self::Code { .. } => "answer-code",
+            Self::NoDocument(_) => "answer-no-document",
+            Self::Schema { .. } => "answer-schema",
+            Self::System(_) => "answer-unreadable",
+        }
+    }
+}
+
+impl fmt::Display for Strange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::NoHttp => f.write_str("it is no HTTP"),
+            Self::Code { code, line } => write!(f, "code {code}: {line}"),
+            Self::NoDocument(error) => write!(f, "{error}"),
+            Self::Schema { theirs, ours } => write!(f, "the schema {theirs}, not {ours}"),
+            Self::System(error) => write!(f, "{error}"),
+        })
+    }
 }
 
 /// The daemon's document; with `rows` it asks other nodes for what they know.
@@ -113,7 +201,7 @@ pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
     let answer = get(subnet_file, &path, target, PATIENCE)?;
     match split(&answer) {
         Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
-        Err(what) => Err(Silence::Strange { path, what: what.to_owned() }),
+        Err(what) => Err(Silence::Strange { path, what }),
     }
 }
 
@@ -134,7 +222,7 @@ fn get(subnet_file: &Path, path: &Path, target: &str, patience: Duration) -> Res
                 }
                 std::thread::sleep(RETRY);
             }
-            _ => return Err(Silence::Strange { path: path.to_owned(), what: error.to_string() }),
+            _ => return Err(Silence::Strange { path: path.to_owned(), what: Strange::System(error) }),
         }
     }
 }
@@ -171,15 +259,14 @@ fn absent(subnet_file: &Path, path: &Path) -> Silence {
     // Who is not root cannot tell this host's daemon from those of others.
     match instance::running::running(subnet_file) {
         who if who.is_empty() || !rights::is_root() => Silence::Stopped(path.to_owned()),
-        who => Silence::Foreign { path: path.to_owned(), who: format!("flanneld ({})", who.join("; ")) },
+        who => Silence::Foreign { path: path.to_owned(), who },
     }
 }
 
 /// The head and the body of an answer.
-fn split(answer: &[u8]) -> Result<(String, &[u8]), &'static str> {
-    const NONE: &str = "it is no HTTP";
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(NONE)?;
-    let (head, body) = answer.split_at_checked(end + 4).ok_or(NONE)?;
+fn split(answer: &[u8]) -> Result<(String, &[u8]), Strange> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(Strange::NoHttp)?;
+    let (head, body) = answer.split_at_checked(end + 4).ok_or(Strange::NoHttp)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
@@ -197,22 +284,23 @@ fn code(head: &str) -> &str {
 }
 
 /// The document in an answer, of this schema.
-fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, String> {
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, Strange> {
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
-        return Err(format!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default()));
+        let line = String::from_utf8_lossy(body).lines().next().unwrap_or_default().to_owned();
+        return Err(Strange::Code { code: code.to_owned(), line });
     }
-    let document: T = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let document: T = serde_json::from_slice(body).map_err(Strange::NoDocument)?;
     let theirs = named(&document);
-    if theirs == schema { Ok(document) } else { Err(format!("the schema {theirs}, not {schema}")) }
+    if theirs == schema { Ok(document) } else { Err(Strange::Schema { theirs, ours: schema.to_owned() }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(answer: &[u8]) -> Result<Node, String> {
+    fn read(answer: &[u8]) -> Result<Node, Strange> {
         document(answer, node_api::SCHEMA, |node: &Node| node.schema.clone())
     }
 
@@ -231,7 +319,7 @@ mod tests {
             ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),
             (format!("HTTP/1.0 200 OK\r\n\r\n{}", good().replace("node/1", "node/2")), "flannel.node/2"),
         ] {
-            let error = read(wrong.as_bytes()).unwrap_err();
+            let error = read(wrong.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(why), "{wrong}: {error}");
         }
     }

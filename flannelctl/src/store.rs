@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use options::{Store as Where, StoreFlags};
+use options::{Mistake, Store as Where, StoreFlags};
 use subnet_lease::dir::DirManager;
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::etcd::EtcdManager;
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 16;
 /// # Errors
 /// Lists every mistake, as flanneld does.
 pub fn open(flags: &StoreFlags) -> Result<Store> {
-    let (store, warnings) = flags.read().map_err(|mistakes| anyhow!(mistakes.join("\nflannelctl: ")))?;
+    let (store, warnings) = flags.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
     for warning in warnings {
         out::complain(warning);
     }
@@ -34,6 +34,11 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
         Where::Kube(kube) => Box::new(Tool::new(KubeOptions { user_agent, ..*kube })),
         Where::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
     }))
+}
+
+/// The texts of all mistakes.
+fn lines(mistakes: &[Mistake], between: &str) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
 /// An open store.
@@ -143,7 +148,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 mod tests {
     use super::*;
     use clap::{CommandFactory, FromArgMatches, Parser};
-    use options::Invocation;
+    use options::{Invocation, Warning};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -156,8 +161,8 @@ mod tests {
         options::environment(Cli::command()).try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches))
     }
 
-    fn read(args: &[&str]) -> Result<(Where, Vec<String>)> {
-        parse(args)?.store.read().map_err(|mistakes| anyhow!(mistakes.join("\n")))
+    fn read(args: &[&str]) -> Result<(Where, Vec<Warning>)> {
+        parse(args)?.store.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
     /// Both programs take one command line for one store.
@@ -193,7 +198,7 @@ mod tests {
                     (Ok(have), Invocation::Run(want)) => {
                         assert_eq!(format!("{have:?}"), format!("{:?}", (&want.store, &want.warnings)), "{args:?}");
                     }
-                    (Err(have), Invocation::Mistakes(want)) => assert_eq!(format!("{have:#}"), want.join("\n"), "{args:?}"),
+                    (Err(have), Invocation::Mistakes(want)) => assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}"),
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
                 }
             }

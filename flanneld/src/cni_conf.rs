@@ -3,16 +3,93 @@
 
 use crate::health::Health;
 use crate::health::condition::Condition;
-use install_file::install;
+use install_file::{InstallError, install};
 use options::CniConf;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use types::Coded;
+use types::problem::text;
 
 /// How often both files are compared: a mounted ConfigMap changes within a minute or two, and says nothing when it does.
 const PERIOD: Duration = Duration::from_secs(5);
+
+/// Why the configuration is not installed.
+#[derive(Debug)]
+pub enum ConfError {
+    /// The source cannot be read.
+    Source {
+        /// The source.
+        file: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The destination cannot be read.
+    Destination {
+        /// The destination.
+        file: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The source is not JSON.
+    NotJson {
+        /// The source.
+        file: PathBuf,
+        /// Where it is wrong.
+        cause: serde_json::Error,
+    },
+    /// The source is JSON and no object.
+    NotAnObject {
+        /// The source.
+        file: PathBuf,
+    },
+    /// It cannot be installed.
+    Install(InstallError),
+}
+
+impl Coded for ConfError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Source { .. } => "cni-conf-source",
+            Self::Destination { .. } => "cni-conf-destination",
+            Self::NotJson { .. } => "cni-conf-not-json",
+            Self::NotAnObject { .. } => "cni-conf-not-an-object",
+            Self::Install(error) => error.code(),
+        }
+    }
+}
+
+impl fmt::Display for ConfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Source { file, cause } => {
+                write!(f, "cannot read the CNI configuration {}: {cause}; on Kubernetes it is a key of the ConfigMap", file.display())
+            }
+            Self::Destination { file, cause } => write!(f, "cannot read the CNI configuration {}: {cause}", file.display()),
+            Self::NotJson { file, cause } => {
+                write!(f, "the CNI configuration {} is not JSON: {cause}: correct it; it was not installed", file.display())
+            }
+            Self::NotAnObject { file } => {
+                write!(f, "the CNI configuration {} is not a JSON object: correct it; it was not installed", file.display())
+            }
+            Self::Install(error) => write!(f, "{error}"),
+        })
+    }
+}
+
+impl std::error::Error for ConfError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Source { cause, .. } | Self::Destination { cause, .. } => Some(cause),
+            Self::NotJson { cause, .. } => Some(cause),
+            Self::NotAnObject { .. } => None,
+            Self::Install(error) => Some(error),
+        }
+    }
+}
 
 /// Keeps the configuration installed.
 pub struct CniConfKeeper {
@@ -48,8 +125,8 @@ impl CniConfKeeper {
     /// Compares once, and installs if that is due. A failure sets the condition, and is logged when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
-        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::in_words));
-        let trouble = outcome.err().unwrap_or_default();
+        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::of));
+        let trouble = outcome.err().map(|error| error.to_string()).unwrap_or_default();
         if !trouble.is_empty() && trouble != self.trouble {
             warn!("{trouble}");
         }
@@ -58,13 +135,13 @@ impl CniConfKeeper {
 
     /// Installs the source's content where it is new, or where the destination is missing. What somebody wrote there after the last
     /// installation stays: an operator tries something out, or another program chains a plugin.
-    fn sync(&mut self) -> Result<(), String> {
+    fn sync(&mut self) -> Result<(), ConfError> {
         let CniConf { source, destination } = &self.conf;
         let wanted = valid(source)?;
         let present = match std::fs::read(destination) {
             Ok(present) => Some(present),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(format!("cannot read the CNI configuration {}: {error}", destination.display())),
+            Err(cause) => return Err(ConfError::Destination { file: destination.clone(), cause }),
         };
         let new = self.installed.as_ref() != Some(&wanted);
         if present.as_ref() == Some(&wanted) {
@@ -78,7 +155,7 @@ impl CniConfKeeper {
             }
             return Ok(());
         }
-        install(source, destination).map_err(|error| error.to_string())?;
+        install(source, destination).map_err(ConfError::Install)?;
         info!("installed the CNI configuration {}: the container runtime can start pods now", destination.display());
         (self.installed, self.told) = (Some(wanted), false);
         Ok(())
@@ -86,13 +163,13 @@ impl CniConfKeeper {
 }
 
 /// The source's content. A runtime that finds an invalid file refuses others beside it, too.
-fn valid(source: &Path) -> Result<Vec<u8>, String> {
-    let content = std::fs::read(source)
-        .map_err(|error| format!("cannot read the CNI configuration {}: {error}; on Kubernetes it is a key of the ConfigMap", source.display()))?;
+fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
+    let file = source.to_owned();
+    let content = std::fs::read(source).map_err(|cause| ConfError::Source { file: file.clone(), cause })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
-        Ok(_) => Err(format!("the CNI configuration {} is not a JSON object: correct it; it was not installed", source.display())),
-        Err(error) => Err(format!("the CNI configuration {} is not JSON: {error}: correct it; it was not installed", source.display())),
+        Ok(_) => Err(ConfError::NotAnObject { file }),
+        Err(cause) => Err(ConfError::NotJson { file, cause }),
     }
 }
 

@@ -13,7 +13,7 @@ pub use figures::Figures;
 
 use jiff::Timestamp;
 use node_api::{Kernel, Node, Notice, Reason, Rules};
-use run_dir::status_file::Pods;
+use run_dir::status_file::{self, Pods};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -211,7 +211,8 @@ impl Health {
         let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
         let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
         let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
-        Some(Pods { reasons: reasons.map(|(condition, why)| (condition.to_string(), why.to_string())).collect(), devices: inner.devices.clone() })
+        let reasons = reasons.map(|(condition, why)| status_file::Reason::new(condition.as_str(), why)).collect();
+        Some(Pods { reasons, devices: inner.devices.clone() })
     }
 
     /// The network restarts: not ready, and nothing is known of the one before.

@@ -1,7 +1,7 @@
 //! Tells the CNI plugin whether this daemon is ready, in the file beside subnet.env.
 
 use crate::health::Health;
-use run_dir::status_file::{Status, StatusError, Writer};
+use run_dir::status_file::{Reason, Status, StatusError, Writer};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
-        let reasons = health.reasons().into_iter().map(|(condition, reason)| (condition.to_string(), reason.to_string())).collect();
+        let reasons = health.reasons().into_iter().map(|(condition, problem)| Reason::new(condition.as_str(), problem)).collect();
         if let Some(now) = health.pods() {
             pods = now;
         }
@@ -96,7 +96,7 @@ mod tests {
             });
             let reasons = pods.await.reasons;
             let wanted = ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
-            let expected = if wanted { vec![(condition.to_string(), "broken".to_owned())] } else { Vec::new() };
+            let expected = if wanted { vec![Reason::new(condition.as_str(), Problem::in_words("broken"))] } else { Vec::new() };
             // A start changes nothing: what the condition before it left still holds.
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
@@ -117,7 +117,7 @@ mod tests {
         let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
         assert_eq!(left(&env, serving).await, well);
         assert_eq!(left(&env, |health| health.fail(Condition::Store, Problem::in_words("silent"))).await, well, "a daemon that starts");
-        let lost = Pods { reasons: vec![("lease".to_owned(), "taken".to_owned())], ..well.clone() };
+        let lost = Pods { reasons: vec![Reason::new("lease", Problem::in_words("taken"))], ..well.clone() };
         let restarted = |health: &Health| {
             serving(health);
             health.start_over(&Problem::in_words("moved"));

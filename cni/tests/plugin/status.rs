@@ -5,7 +5,7 @@ use run_dir::status_file::{Pods, Status, Writer};
 use std::fs;
 
 fn status(reason: Option<&str>) -> Status {
-    Status { reasons: reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect(), ..Status::default() }
+    Status { reasons: reason.map(|reason| ("lease", reason).into()).into_iter().collect(), ..Status::default() }
 }
 
 #[test]
@@ -13,7 +13,7 @@ fn status_fails_for_what_a_pod_needs_only() {
     let bed = Bed::new(&["bridge"]);
     bed.call("STATUS").ok();
     let pods = |reasons: &[(&str, &str)], devices: &[&str]| Pods {
-        reasons: reasons.iter().map(|(condition, reason)| ((*condition).to_owned(), (*reason).to_owned())).collect(),
+        reasons: reasons.iter().map(|reason| (*reason).into()).collect(),
         devices: devices.iter().map(|device| (*device).to_owned()).collect(),
     };
     let away = Some("the API server does not answer");
@@ -77,7 +77,7 @@ fn a_status_is_whole_while_it_changes() {
                 if done.load(std::sync::atomic::Ordering::Relaxed) {
                     break;
                 }
-                let reasons = (number % 2 == 0).then(|| ("rules".to_owned(), "changing".to_owned())).into_iter().collect();
+                let reasons = (number % 2 == 0).then(|| ("rules", "changing").into()).into_iter().collect();
                 writer.put(&Status { pods: Pods { reasons, devices: Vec::new() }, ..status(None) }).unwrap();
             }
         });

@@ -1,28 +1,96 @@
 //! Reads one item. What hangs or floods is cut off, and what is missing has its reason.
 
+use std::fmt;
 use std::fs::OpenOptions;
-use std::io::{Read as _, Seek, SeekFrom};
-use std::path::Path;
-use std::process::Stdio;
+use std::io::{self, Read as _, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use doctor::look::{Places, daemon_log};
 use run_dir::regular;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+use types::Coded;
 
 use super::wanted::{Item, Source, beside};
-use crate::ask;
+use crate::ask::{self, Silence};
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most of one item; the end of a log is worth more than its beginning, and logs are asked for by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
+/// Why an item is not in the bundle.
+#[derive(Debug)]
+pub enum Missing {
+    /// The daemon does not answer.
+    Daemon(Silence),
+    /// A file cannot be read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// There is no log of a pod of flannel's.
+    PodLog {
+        /// Where the logs of pods are.
+        folder: PathBuf,
+    },
+    /// A program cannot be run.
+    Run {
+        /// The command.
+        command: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// A program does not end.
+    Hangs {
+        /// The command.
+        command: String,
+    },
+    /// A program fails and prints nothing.
+    Fails {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it says on standard error.
+        said: String,
+    },
+}
+
+impl Coded for Missing {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Daemon(silence) => silence.code(),
+            Self::File { .. } => "file-unreadable",
+            Self::PodLog { .. } => "no-pod-log",
+            Self::Run { .. } => "program-not-run",
+            Self::Hangs { .. } => "program-hangs",
+            Self::Fails { .. } => "program-fails",
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        types::problem::text(f, self, |f| match self {
+            Self::Daemon(silence) => write!(f, "{silence}"),
+            Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
+            Self::PodLog { folder } => write!(f, "{}: no log of a pod of flannel's", folder.display()),
+            Self::Run { command, cause } => write!(f, "{command}: {cause}"),
+            Self::Hangs { command } => write!(f, "{command}: it does not end within {PATIENCE:?}"),
+            Self::Fails { command, status, said } => write!(f, "{command}: {status}: {said}"),
+        })
+    }
+}
+
 /// The text of an item, or why there is none.
-pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, String> {
+pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
     match &item.source {
-        Source::Daemon(target) => ask::text(subnet_file, target).map_err(|silence| silence.to_string()).map(|text| cut(text.into_bytes())),
+        Source::Daemon(target) => ask::text(subnet_file, target).map_err(Missing::Daemon).map(|text| cut(text.into_bytes())),
         Source::Beside(end) => file(&beside(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
         Source::PodLog => pod_log(&Places::default()),
@@ -30,14 +98,14 @@ pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, String> {
     }
 }
 
-fn file(path: &Path) -> Result<String, String> {
-    regular::read(path, LIMIT + 1).map(cut).map_err(|error| format!("{}: {error}", path.display()))
+fn file(path: &Path) -> Result<String, Missing> {
+    regular::read(path, LIMIT + 1).map(cut).map_err(|cause| Missing::File { path: path.to_owned(), cause })
 }
 
 /// The end of the daemon's log where it runs in a pod.
-fn pod_log(places: &Places) -> Result<String, String> {
-    let path = daemon_log(places).ok_or_else(|| format!("{}: no log of a pod of flannel's", places.pod_logs.display()))?;
-    let read = || -> std::io::Result<Vec<u8>> {
+fn pod_log(places: &Places) -> Result<String, Missing> {
+    let path = daemon_log(places).ok_or_else(|| Missing::PodLog { folder: places.pod_logs.clone() })?;
+    let read = || -> io::Result<Vec<u8>> {
         let mut file = regular::open(&path, OpenOptions::new().read(true))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LIMIT)))?;
@@ -45,18 +113,18 @@ fn pod_log(places: &Places) -> Result<String, String> {
         file.take(LIMIT).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|error| format!("{}: {error}", path.display()))
+    read().map(cut).map_err(|cause| Missing::File { path: path.clone(), cause })
 }
 
-async fn program(words: &[&str]) -> Result<String, String> {
-    let (name, args) = words.split_first().ok_or("no program")?;
-    let told = |error: std::io::Error| format!("{}: {error}", words.join(" "));
+async fn program(words: &[&str]) -> Result<String, Missing> {
+    let command_line = || words.join(" ");
+    let (name, args) = words.split_first().unwrap_or((&"", &[]));
     // Nothing of ours, secrets in variables among it, is handed on.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
     command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(told)?;
+    let mut child = command.spawn().map_err(|cause| Missing::Run { command: command_line(), cause })?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
@@ -64,11 +132,12 @@ async fn program(words: &[&str]) -> Result<String, String> {
         let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         (out, errors, code.ok().and_then(Result::ok))
     };
-    let (out, errors, code) =
-        tokio::time::timeout(PATIENCE, run).await.map_err(|_| format!("{}: it does not end within {PATIENCE:?}", words.join(" ")))?;
+    let (out, errors, code) = tokio::time::timeout(PATIENCE, run).await.map_err(|_| Missing::Hangs { command: command_line() })?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
-        Some(code) if !code.success() && out.is_empty() => Err(format!("{}: {code}: {}", words.join(" "), errors.trim())),
+        Some(status) if !status.success() && out.is_empty() => {
+            Err(Missing::Fails { command: command_line(), status, said: errors.trim().to_owned() })
+        }
         _ if errors.trim().is_empty() => Ok(out),
         _ => Ok(format!("{out}\n--- on standard error:\n{errors}")),
     }
@@ -99,8 +168,8 @@ mod tests {
     #[tokio::test]
     async fn programs_are_cut_off_and_missing_ones_told() {
         assert_eq!(program(&["echo", "well"]).await.unwrap(), "well\n");
-        assert!(program(&["no-such-program"]).await.unwrap_err().contains("no-such-program"));
-        assert!(program(&["ls", "/no/such"]).await.unwrap_err().contains("No such file"));
+        assert!(program(&["no-such-program"]).await.unwrap_err().to_string().contains("no-such-program"));
+        assert!(program(&["ls", "/no/such"]).await.unwrap_err().to_string().contains("No such file"));
         let flood = program(&["yes"]).await.unwrap();
         assert!(flood.len() < 5 << 20 && flood.contains("--- cut off here"), "{}", flood.len());
         // No variable of ours gets there, but for where programs are.
@@ -112,7 +181,7 @@ mod tests {
     fn the_end_of_a_pods_log_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let places = Places { pod_logs: folder.path().into(), ..Places::default() };
-        assert!(pod_log(&places).unwrap_err().contains("no log of a pod"));
+        assert!(pod_log(&places).unwrap_err().to_string().contains("no log of a pod"));
         let log = folder.path().join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
         std::fs::create_dir_all(&log).unwrap();
         std::fs::write(log.join("0.log"), "x".repeat(5 << 20) + "the end").unwrap();
@@ -127,8 +196,8 @@ mod tests {
         std::fs::write(&env, "FLANNEL_MTU=1450\n").unwrap();
         let ask = async |source: Source| item(&Item { name: "x", source }, &env).await;
         assert_eq!(ask(Source::Beside("")).await.unwrap(), "FLANNEL_MTU=1450\n");
-        assert!(ask(Source::Beside(".ended")).await.unwrap_err().contains("subnet.env.ended"));
+        assert!(ask(Source::Beside(".ended")).await.unwrap_err().to_string().contains("subnet.env.ended"));
         assert!(ask(Source::Daemon("/status")).await.is_err());
-        assert!(ask(Source::File("/dev/zero")).await.unwrap_err().contains("regular"));
+        assert!(ask(Source::File("/dev/zero")).await.unwrap_err().to_string().contains("regular"));
     }
 }

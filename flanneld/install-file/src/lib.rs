@@ -12,18 +12,89 @@ const ATTEMPTS: u32 = 100;
 /// A file could not be installed.
 #[derive(Debug)]
 pub struct InstallError {
-    destination: PathBuf,
-    doing: String,
-    cause: io::Error,
+    /// Where it was to be.
+    pub destination: PathBuf,
+    /// What failed.
+    pub failure: Failure,
+}
+
+/// What failed while a file was being installed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The source cannot be read.
+    Read {
+        /// The source.
+        source: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The source is not a regular file.
+    NotRegular {
+        /// The source.
+        source: PathBuf,
+    },
+    /// The destination is not the path of a file.
+    NotAFile,
+    /// All names of temporary files are in use.
+    NoNameFree {
+        /// What they begin with.
+        prefix: String,
+    },
+    /// A temporary file cannot be created.
+    Create(io::Error),
+    /// The file cannot be written.
+    Write {
+        /// The temporary file.
+        temporary: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+impl InstallError {
+    /// The code: it stays the same between releases.
+    pub fn code(&self) -> &'static str {
+        match self.failure {
+            Failure::Read { .. } => "install-read",
+            Failure::NotRegular { .. } => "install-source-not-regular",
+            Failure::NotAFile => "install-destination-not-a-file",
+            Failure::NoNameFree { .. } => "install-no-name-free",
+            Failure::Create(_) => "install-create",
+            Failure::Write { .. } => "install-write",
+        }
+    }
+
+    fn cause(&self) -> Option<&io::Error> {
+        match &self.failure {
+            Failure::Read { cause, .. } | Failure::Create(cause) | Failure::Write { cause, .. } => Some(cause),
+            Failure::NotRegular { .. } | Failure::NotAFile | Failure::NoNameFree { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error installing {:?}: {}: {}", self.destination, self.doing, self.cause)?;
-        match self.cause.kind() {
-            io::ErrorKind::PermissionDenied => f.write_str("; the folder must belong to root, or the container needs the capability DAC_OVERRIDE"),
-            io::ErrorKind::ReadOnlyFilesystem => f.write_str("; mount the folder of the host writable, or choose another one"),
-            io::ErrorKind::NotFound => f.write_str("; is the volume mounted?"),
+        // The program must stay small, so this is not `types::problem::text`.
+        if cfg!(mute) {
+            return f.write_str(self.code());
+        }
+        write!(f, "error installing {:?}: ", self.destination)?;
+        match &self.failure {
+            Failure::Read { source, cause } => write!(f, "reading {}: {cause}", source.display()),
+            Failure::NotRegular { source } => write!(f, "reading {}: not a regular file", source.display()),
+            Failure::NotAFile => f.write_str("creating a temporary file in its folder: not the path of a file"),
+            Failure::NoNameFree { prefix } => {
+                write!(f, "creating a temporary file in its folder: none of {ATTEMPTS} names for it is free: remove {prefix}* there")
+            }
+            Failure::Create(cause) => write!(f, "creating a temporary file in its folder: {cause}"),
+            Failure::Write { temporary, cause } => write!(f, "writing it by way of {}: {cause}", temporary.display()),
+        }?;
+        match self.cause().map(io::Error::kind) {
+            Some(io::ErrorKind::PermissionDenied) => {
+                f.write_str("; the folder must belong to root, or the container needs the capability DAC_OVERRIDE")
+            }
+            Some(io::ErrorKind::ReadOnlyFilesystem) => f.write_str("; mount the folder of the host writable, or choose another one"),
+            Some(io::ErrorKind::NotFound) => f.write_str("; is the volume mounted?"),
             _ => Ok(()),
         }
     }
@@ -31,7 +102,7 @@ impl fmt::Display for InstallError {
 
 impl std::error::Error for InstallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.cause)
+        self.cause().map(|cause| cause as _)
     }
 }
 
@@ -41,17 +112,17 @@ impl std::error::Error for InstallError {
 /// # Errors
 /// Fails without a trace at the destination if anything fails.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
-    let failed = |doing: String| move |cause| InstallError { destination: destination.to_owned(), doing, cause };
-    let reading = || failed(format!("reading {}", source.display()));
-    let mut from = File::open(source).map_err(reading())?;
-    let kind = from.metadata().map_err(reading())?;
+    let failed = |failure| InstallError { destination: destination.to_owned(), failure };
+    let reading = |cause| failed(Failure::Read { source: source.to_owned(), cause });
+    let mut from = File::open(source).map_err(reading)?;
+    let kind = from.metadata().map_err(reading)?;
     if !kind.is_file() {
-        return Err(reading()(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        return Err(failed(Failure::NotRegular { source: source.to_owned() }));
     }
-    let (mut to, temporary) = create_beside(destination).map_err(failed("creating a temporary file in its folder".to_owned()))?;
+    let (mut to, temporary) = create_beside(destination).map_err(failed)?;
     let placed = copy(&mut from, &mut to, kind.permissions().mode() & 0o7777)
         .and_then(|()| std::fs::rename(&temporary, destination))
-        .map_err(failed(format!("writing it by way of {}", temporary.display())));
+        .map_err(|cause| failed(Failure::Write { temporary: temporary.clone(), cause }));
     if placed.is_err() {
         let _ = std::fs::remove_file(&temporary);
         return placed;
@@ -70,17 +141,17 @@ fn folder_of(path: &Path) -> &Path {
 
 /// An empty file in the destination's folder, under a name that no container runtime takes for a configuration: a new one, or one that an
 /// installer left behind when it was killed.
-fn create_beside(destination: &Path) -> io::Result<(File, PathBuf)> {
-    let name = destination.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the path of a file"))?;
+fn create_beside(destination: &Path) -> Result<(File, PathBuf), Failure> {
+    let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();
     for attempt in 0..ATTEMPTS {
         // Not the process's own number: it is 1 in every container, and so in the names of earlier versions.
         let path = folder_of(destination).join(format!(".{name}.tmp1-{attempt}"));
-        if let Some(file) = claim(&path)? {
+        if let Some(file) = claim(&path).map_err(Failure::Create)? {
             return Ok((file, path));
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("none of {ATTEMPTS} names for it is free: remove .{name}.tmp* there")))
+    Err(Failure::NoNameFree { prefix: format!(".{name}.tmp") })
 }
 
 /// The file at this path for this process alone; none while another installer has it, or where something else is.

@@ -3,11 +3,13 @@
 //! Manifests call `cp` and `install-conf`; both replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
 use std::ffi::OsString;
+use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use install_file::install;
+use install_file::{InstallError, install};
 
 /// What is said of a wrong call.
 const USAGE: &str = "\
@@ -25,42 +27,70 @@ fn main() -> ExitCode {
         if name == "flannel-install" { (words.next().unwrap_or_default(), words.collect()) } else { (name, words.collect()) };
     match run(&command.to_string_lossy(), &operands) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(text) => {
-            complain(&text);
+        Err(failure) => {
+            complain(&failure);
             ExitCode::FAILURE
         }
     }
 }
 
 #[allow(clippy::print_stderr, reason = "the texts go to a container's log")]
-fn complain(text: &str) {
-    eprintln!("{text}");
+fn complain(failure: &Failure) {
+    eprintln!("{failure}");
+}
+
+/// Why a command was not carried out.
+enum Failure {
+    /// The call is wrong.
+    Usage,
+    /// There is no such option.
+    Option(OsString),
+    /// The file could not be installed.
+    Install(InstallError),
+    /// A file could not be removed.
+    Remove {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage => f.write_str(USAGE),
+            Self::Option(option) => write!(f, "unknown option {option:?}\n{USAGE}"),
+            Self::Install(error) => write!(f, "{error}"),
+            Self::Remove { file, cause } => write!(f, "cannot remove {}: {cause}", file.display()),
+        }
+    }
 }
 
 /// Carries out one command.
-fn run(command: &str, operands: &[OsString]) -> Result<(), String> {
+fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     match (command, operands) {
         ("install-conf", [source, destination]) => place(source, destination),
         ("cp", _) => match without_force(operands)? {
             [source, destination] => place(source, &into(source, destination)),
-            _ => Err(USAGE.to_owned()),
+            _ => Err(Failure::Usage),
         },
         ("rm", _) => match without_force(operands)? {
-            [] => Err(USAGE.to_owned()),
+            [] => Err(Failure::Usage),
             files => files.iter().map(Path::new).try_for_each(remove),
         },
         ("pause", []) => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
-        _ => Err(USAGE.to_owned()),
+        _ => Err(Failure::Usage),
     }
 }
 
 /// The operands after `-f`, the one option: a rename needs no force.
-fn without_force(operands: &[OsString]) -> Result<&[OsString], String> {
+fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
-        [option, ..] if option.to_string_lossy().starts_with('-') => Err(format!("unknown option {option:?}\n{USAGE}")),
+        [option, ..] if option.to_string_lossy().starts_with('-') => Err(Failure::Option(option.clone())),
         _ => Ok(operands),
     }
 }
@@ -73,13 +103,13 @@ fn into(source: &OsString, destination: &OsString) -> OsString {
     }
 }
 
-fn place(source: &OsString, destination: &OsString) -> Result<(), String> {
-    install(Path::new(source), Path::new(destination)).map_err(|error| error.to_string())
+fn place(source: &OsString, destination: &OsString) -> Result<(), Failure> {
+    install(Path::new(source), Path::new(destination)).map_err(Failure::Install)
 }
 
-fn remove(file: &Path) -> Result<(), String> {
+fn remove(file: &Path) -> Result<(), Failure> {
     match std::fs::remove_file(file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("cannot remove {}: {error}", file.display())),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Failure::Remove { file: file.to_owned(), cause }),
         _ => Ok(()),
     }
 }

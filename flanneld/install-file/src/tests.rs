@@ -61,10 +61,14 @@ fn a_failure_names_the_place_and_leaves_nothing() {
     assert!(text.starts_with(&format!("error installing {destination:?}: writing it by way of ")), "{text}");
     assert_eq!(left(root.path()), ["folder", "source"]);
 
-    let cases = [(root.path().join("none"), destination.clone(), "reading "), (root.path().to_owned(), destination.clone(), "not a regular file")];
-    for (source, destination, part) in cases {
-        let text = install(&source, &destination).unwrap_err().to_string();
-        assert!(text.contains(part), "{text}");
+    let cases = [
+        (root.path().join("none"), destination.clone(), "reading ", "install-read"),
+        (root.path().to_owned(), destination.clone(), "not a regular file", "install-source-not-regular"),
+        (source.clone(), PathBuf::from("/"), "not the path of a file", "install-destination-not-a-file"),
+    ];
+    for (source, destination, part, code) in cases {
+        let error = install(&source, &destination).unwrap_err();
+        assert!(error.to_string().contains(part) && error.code() == code, "{error:?}");
     }
     let text = install(&source, &root.path().join("no/such/file")).unwrap_err().to_string();
     assert!(text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"), "{text}");

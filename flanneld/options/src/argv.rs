@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
+use crate::mistake::Mistake;
 use crate::value::Value;
 
 /// The flag whose value is never shown.
@@ -20,7 +21,7 @@ pub(crate) struct Argv {
     /// The first argument that is not a flag; it and everything after it are ignored.
     pub(crate) ignored: Option<String>,
     /// What is wrong.
-    pub(crate) mistakes: Vec<String>,
+    pub(crate) mistakes: Vec<Mistake>,
 }
 
 impl Argv {
@@ -68,7 +69,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
         if name.is_empty() || name.starts_with('-') {
             // Not the value, which may be a secret.
             let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
-            read.mistakes.push(format!("bad flag syntax: {}; a flag looks like --name=value", shown(flag)));
+            read.mistakes.push(Mistake::Syntax { flag: shown(flag) });
             continue;
         }
         if matches!(name, "h" | "help") {
@@ -76,8 +77,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             continue;
         }
         let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
-            let hint = nearest(command, name).map_or_else(|| "see --help for all".to_owned(), |near| format!("did you mean --{near}?"));
-            read.mistakes.push(format!("flag provided but not defined: --{}; {hint}", shown(name)));
+            read.mistakes.push(Mistake::Unknown { name: shown(name), near: nearest(command, name).map(str::to_owned) });
             continue;
         };
         let value = match value {
@@ -86,7 +86,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             None => match args.next() {
                 Some(value) => value,
                 None => {
-                    read.mistakes.push(format!("flag needs an argument: --{name} {}", value_name(flag)));
+                    read.mistakes.push(Mistake::NoValue { name: name.to_owned(), value: value_name(flag).to_owned() });
                     continue;
                 }
             },
@@ -159,6 +159,6 @@ mod tests {
     fn all_mistakes_are_found() {
         let mistakes = read(&["--ifcae=eth0", "---x", "--=1", "--iface"]).mistakes;
         assert_eq!(mistakes.len(), 4, "{mistakes:?}");
-        assert!(mistakes[0].contains("did you mean --iface?"), "{}", mistakes[0]);
+        assert!(mistakes[0].to_string().contains("did you mean --iface?"), "{}", mistakes[0]);
     }
 }

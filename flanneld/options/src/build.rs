@@ -1,11 +1,12 @@
 //! From flags to settings: every mistake is collected, none ends the reading.
 
-use crate::endpoint::{Endpoint, USER, clean, holds_user};
+use crate::endpoint::{Endpoint, clean, holds_user};
 use crate::flags::{
     DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags, StoreFlags,
 };
 use crate::go;
 use crate::kube::{check_variables, kube, node_identity};
+use crate::mistake::{Fault, Mistake, Partner, PatternError, Warning};
 use crate::reader::{Reader, file, given};
 use crate::selector::{Pattern, Selector};
 use crate::settings::{CniConf, Etcd, Logging, Secret, Settings, Store, Tls};
@@ -15,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use traffic_rules::rules::{GuardOptions, RuleOptions};
+use types::Family;
 
 /// What the flags ask for.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub(crate) enum Asked {
 ///
 /// # Errors
 /// Every mistake found.
-pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<String>> {
+pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Mistake>> {
     let Flags { store, lease, interface, node, health, log, rules, datapath, other } = flags;
     let OtherFlags { version, help: _ } = other;
     let version = reader.on(version);
@@ -50,12 +52,10 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     let mut selectors = selectors(interface, &mut reader);
     if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
         selectors.retain(|selector| *selector != Selector::Auto);
-        reader
-            .warnings
-            .push("--iface=auto has no meaning with --kube-subnet-mgr: without it the interface is chosen by the Node's addresses".to_owned());
+        reader.warnings.push(Warning::Auto);
     }
-    let public_ip = reader.address(public_ip, "invalid public IP address", "an IPv4");
-    let public_ipv6 = reader.address(public_ipv6, "invalid public IPv6 address", "an IPv6");
+    let public_ip = reader.address(public_ip, Family::V4);
+    let public_ipv6 = reader.address(public_ipv6, Family::V6);
     let LeaseFlags { subnet_lease_renew_margin } = lease;
     let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
@@ -82,7 +82,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Strin
     if version && reader.argv.is_empty() {
         return Ok(Asked::Version);
     }
-    let beside: Vec<String> = reader.warnings.iter().map(|warning| format!("also: {warning}")).collect();
+    let beside: Vec<Mistake> = reader.warnings.iter().cloned().map(Mistake::Also).collect();
     let warnings = reader.end().map_err(|mistakes| [mistakes, beside].concat())?;
     Ok(Asked::Run(Box::new(Settings {
         store,
@@ -117,7 +117,7 @@ impl StoreFlags {
     ///
     /// # Errors
     /// Every mistake found.
-    pub fn read(&self) -> Result<(Store, Vec<String>), Vec<String>> {
+    pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<Mistake>> {
         let mut reader = Reader::default();
         let store = store_of(self, &mut reader);
         reader.end().map(|warnings| (store, warnings))
@@ -130,14 +130,14 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     let EtcdFlags { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password } = etcd;
     if let Some(kube) = kube {
         if let Some(dir) = given(subnet_dir) {
-            reader.wrong(format!("{} and --kube-subnet-mgr exclude each other: leases are kept in a directory or in Kubernetes", dir.from));
+            reader.wrong(Mistake::TwoStores { dir: dir.from.clone(), other: "--kube-subnet-mgr".to_owned(), kubernetes: true });
         }
         return Store::Kube(Box::new(kube));
     }
     if let Some(dir) = given(subnet_dir) {
         let all = [etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password];
         for other in all.into_iter().flatten().filter(|value| value.origin != Origin::Default) {
-            reader.wrong(format!("{} and {} exclude each other: leases are kept in a directory or in etcd", dir.from, other.from));
+            reader.wrong(Mistake::TwoStores { dir: dir.from.clone(), other: other.from.clone(), kubernetes: false });
         }
         return Store::Dir(PathBuf::from(&dir.text));
     }
@@ -145,11 +145,11 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
         (Some(cert), Some(key)) => Some((PathBuf::from(&cert.text), PathBuf::from(&key.text))),
         (None, None) => None,
         (Some(one), None) => {
-            reader.wrong(format!("{} needs --etcd-keyfile too: a client certificate and its key go together", one.from));
+            reader.wrong(Mistake::Alone { from: one.from.clone(), missing: Partner::KeyFile });
             None
         }
         (None, Some(one)) => {
-            reader.wrong(format!("{} needs --etcd-certfile too: a client certificate and its key go together", one.from));
+            reader.wrong(Mistake::Alone { from: one.from.clone(), missing: Partner::CertFile });
             None
         }
     };
@@ -158,7 +158,7 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     let mut tls = (ca.is_some() || client.is_some()).then_some(Tls { ca, client });
     if tls.is_some() {
         for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
-            reader.warnings.push(format!("the TLS options are not used with {endpoint}, which is not encrypted; write https:// to use them"));
+            reader.warnings.push(Warning::TlsUnused(endpoint.clone()));
         }
         if endpoints.iter().all(|endpoint| !endpoint.tls) {
             tls = None;
@@ -168,11 +168,11 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
         (Some(user), Some(password)) => Some((user.text.clone(), Secret::new(password.text.clone()))),
         (None, None) => None,
         (Some(user), None) => {
-            reader.wrong(format!("{} needs --etcd-password (or FLANNELD_ETCD_PASSWORD) too", user.from));
+            reader.wrong(Mistake::Alone { from: user.from.clone(), missing: Partner::Password });
             None
         }
         (None, Some(password)) => {
-            reader.wrong(format!("{} needs --etcd-username too", password.from));
+            reader.wrong(Mistake::Alone { from: password.from.clone(), missing: Partner::User });
             None
         }
     };
@@ -180,7 +180,7 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     if let Some((value, cleaned)) = &prefix
         && (cleaned == "." || cleaned.starts_with(".."))
     {
-        reader.wrong(value.mistake(format!("{:?} is no root for keys; use a path like /coreos.com/network", value.text)));
+        reader.wrong(value.mistake(Fault::Root(value.text.clone())));
     }
     let prefix = prefix.map(|(_, cleaned)| cleaned).filter(|cleaned| cleaned != "/").unwrap_or_default();
     Store::Etcd(Etcd { endpoints, prefix, tls, user })
@@ -191,14 +191,14 @@ fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader
     let Some(value) = values.last() else { return Vec::new() };
     let parts: Vec<&str> = value.text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
     if parts.is_empty() {
-        reader.wrong(value.mistake("contains no endpoint; it should look like http://10.0.0.1:2379"));
+        reader.wrong(value.mistake(Fault::NoEndpoint));
     }
     let (endpoints, wrong): (Vec<_>, Vec<_>) = parts.into_iter().map(|text| Endpoint::parse(text, tls_by_default)).partition(Result::is_ok);
     if !wrong.is_empty() && holds_user(&value.text) {
         // A comma in a password cuts it in pieces: none of them is shown.
-        reader.wrong(value.mistake(USER));
+        reader.wrong(value.mistake(Fault::EndpointUser));
     } else {
-        wrong.into_iter().filter_map(Result::err).for_each(|why| reader.wrong(value.mistake(why)));
+        wrong.into_iter().filter_map(Result::err).for_each(|why| reader.wrong(value.mistake(Fault::Endpoint(why))));
     }
     endpoints.into_iter().flatten().collect()
 }
@@ -221,7 +221,7 @@ fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
         }
         match value.text.parse::<ipnet::IpNet>() {
             Ok(net) => out.push(Selector::Cidr(net.trunc())),
-            Err(_) => reader.wrong(value.mistake(format!("{:?} is no network; it should look like 192.168.56.0/24", value.text))),
+            Err(_) => reader.wrong(value.mistake(Fault::InterfaceNetwork(value.text.clone()))),
         }
     }
     for value in iface_regex {
@@ -231,13 +231,13 @@ fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
         }
         match Pattern::new(&value.text) {
             Ok(pattern) => out.push(Selector::Regex(pattern)),
-            Err(why) => reader.wrong(value.mistake(format!("could not compile the IP address regex '{}': {why}", value.text))),
+            Err(cause) => reader.wrong(value.mistake(Fault::Pattern(PatternError { pattern: value.text.clone(), cause }))),
         }
     }
     if let Some(value) = given(iface_can_reach) {
         match value.text.parse::<IpAddr>() {
             Ok(target) => out.push(Selector::CanReach(target)),
-            Err(_) => reader.wrong(value.mistake(format!("{:?} is not an IP address", value.text))),
+            Err(_) => reader.wrong(value.mistake(Fault::Address(value.text.clone()))),
         }
     }
     out
@@ -246,7 +246,7 @@ fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
 fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     let value = given(values)?;
     if value.text.len() > 253 || value.text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        reader.wrong(value.mistake(format!("{:?} is not a node identity: at most 253 bytes, no blanks, no control characters", value.text)));
+        reader.wrong(value.mistake(Fault::NodeId(value.text.clone())));
     }
     Some(value.text.clone())
 }
@@ -260,10 +260,10 @@ fn backends_of(values: &[Value<String>], reader: &mut Reader) -> Vec<String> {
     // As in the configuration, capitals do not matter.
     let names: Vec<String> = value.text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
-        reader.wrong(value.mistake(format!("{:?} names no backend", value.text)));
+        reader.wrong(value.mistake(Fault::NoBackend(value.text.clone())));
     }
     for name in names.iter().filter(|name| !BACKENDS.contains(&name.as_str())) {
-        reader.wrong(value.mistake(format!("{name:?} is no backend; there are {}", BACKENDS.join(", "))));
+        reader.wrong(value.mistake(Fault::Backend { name: name.clone(), known: &BACKENDS }));
     }
     names
 }
@@ -272,7 +272,7 @@ fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
     let Some(value) = values.last() else { return PathBuf::new() };
     let file = PathBuf::from(&value.text);
     if file.file_name().is_none() {
-        reader.wrong(value.mistake(format!("{:?} is not the path of a file", value.text)));
+        reader.wrong(value.mistake(Fault::File(value.text.clone())));
     }
     file
 }
@@ -283,10 +283,7 @@ fn cni_conf_of(values: &[Value<String>], reader: &mut Reader) -> Option<CniConf>
     match paths {
         Some((source, destination)) if source.file_name().is_some() && destination.file_name().is_some() => Some(CniConf { source, destination }),
         _ => {
-            reader.wrong(value.mistake(format!(
-                "{:?} is not the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist",
-                value.text
-            )));
+            reader.wrong(value.mistake(Fault::TwoFiles(value.text.clone())));
             None
         }
     }
@@ -297,10 +294,7 @@ fn route_protocol_of(values: &[Value<i64>], reader: &mut Reader) -> u8 {
     if let Some(value) = values.last()
         && matches!(number, 8..=18 | 42 | 186..=189 | 192)
     {
-        reader.warnings.push(format!(
-            "{}={number} is the number of a routing daemon: if one runs here, its routes inside the network count as ours",
-            value.from
-        ));
+        reader.warnings.push(Warning::RouteProtocol { from: value.from.clone(), number });
     }
     u8::try_from(number).unwrap_or(u8::MAX)
 }
@@ -310,7 +304,7 @@ fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     let Some((value, seconds)) = reader.last(values) else { return Duration::ZERO };
     let seconds = u64::try_from(seconds).unwrap_or(0);
     if seconds == 0 {
-        reader.warnings.push(format!("{}: Go flannel would loop without a pause; using 5 s", value.from));
+        reader.warnings.push(Warning::NoPause { from: value.from.clone() });
     }
     Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
 }
@@ -326,12 +320,12 @@ fn listen_address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader
         _ => bare.parse().ok(),
     };
     if ip.is_none() {
-        reader.wrong(value.mistake(format!("{:?} is not an IP address", value.text)));
+        reader.wrong(value.mistake(Fault::Address(value.text.clone())));
     }
     match u16::try_from(port) {
         Ok(port) => ip.map(|ip| SocketAddr::new(ip, port)),
         Err(_) => {
-            reader.wrong(from.mistake(format!("{port} is not a port; the highest is 65535")));
+            reader.wrong(from.mistake(Fault::Port(port)));
             None
         }
     }
@@ -344,14 +338,14 @@ fn logging(flags: &LogFlags, reader: &mut Reader) -> Logging {
         for part in value.text.split(',').filter(|part| !part.is_empty()) {
             let level = part.split_once('=').filter(|(pattern, _)| !pattern.is_empty()).and_then(|(_, level)| go::decimal(level));
             if level.is_none_or(|level| level < 0) {
-                reader.wrong(value.mistake(format!("{part:?} is not pattern=N")));
+                reader.wrong(value.mistake(Fault::Vmodule(part.to_owned())));
             }
         }
     }
     if let Some(value) = given(log_backtrace_at) {
         let line = value.text.split_once(':').filter(|(file, _)| !file.is_empty()).and_then(|(_, line)| go::decimal(line));
         if line.is_none_or(|line| line <= 0) {
-            reader.wrong(value.mistake(format!("{:?} is not file.go:N", value.text)));
+            reader.wrong(value.mistake(Fault::Backtrace(value.text.clone())));
         }
     }
     let format = reader.choice(log_format);
@@ -377,7 +371,7 @@ fn choices(flags: &RuleFlags, reader: &mut Reader) -> RuleOptions {
     for value in non_masquerade_cidr {
         match value.text.parse::<ipnet::IpNet>() {
             Ok(net) => non_masquerade.push(net.trunc()),
-            Err(_) => reader.wrong(value.mistake(format!("{:?} is not a network such as 10.0.0.0/8", value.text))),
+            Err(_) => reader.wrong(value.mistake(Fault::Network(value.text.clone()))),
         }
     }
     let unknown_senders = reader.choice(encap_peers);

@@ -1,6 +1,8 @@
 //! Where etcd listens, and where in it our keys are.
 
 use std::fmt;
+use types::Coded;
+use types::problem::text;
 
 /// One of etcd's client addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,57 +31,136 @@ pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
 
+/// Why a text is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointError {
+    /// It contains a user. Nothing of it is kept.
+    User,
+    /// It is no address.
+    Bad {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        fault: EndpointFault,
+    },
+}
+
+/// What is wrong with a text that is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointFault {
+    /// TLS over a unix socket.
+    UnixTls,
+    /// A unix socket without a path.
+    NoSocket,
+    /// A scheme that is not known.
+    Scheme(String),
+    /// More than a host and a port.
+    TooMuch,
+    /// The bracket behind an IPv6 address is missing.
+    NoBracket,
+    /// There is something else in the brackets.
+    NoIpv6,
+    /// Something else than a port follows the brackets.
+    NoPort,
+    /// An IPv6 address without brackets.
+    BareIpv6,
+    /// There is no host.
+    NoHost,
+    /// The port is none.
+    Port(String),
+}
+
+impl Coded for EndpointError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::User => "endpoint-with-user",
+            Self::Bad { fault, .. } => match fault {
+                EndpointFault::UnixTls => "endpoint-unix-tls",
+                EndpointFault::NoSocket => "endpoint-without-path",
+                EndpointFault::Scheme(_) => "endpoint-scheme",
+                EndpointFault::TooMuch => "endpoint-with-path",
+                EndpointFault::NoBracket | EndpointFault::BareIpv6 => "endpoint-brackets",
+                EndpointFault::NoIpv6 => "endpoint-ipv6",
+                EndpointFault::NoPort | EndpointFault::Port(_) => "endpoint-port",
+                EndpointFault::NoHost => "endpoint-without-host",
+            },
+        }
+    }
+}
+
+impl fmt::Display for EndpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::User => f.write_str(USER),
+            Self::Bad { text, fault } => {
+                write!(f, "etcd endpoint {text:?}: ")?;
+                match fault {
+                    EndpointFault::UnixTls => f.write_str("TLS over a unix socket is not supported"),
+                    EndpointFault::NoSocket => f.write_str("the path of the socket is missing"),
+                    EndpointFault::Scheme(scheme) => write!(f, "unknown scheme {scheme:?} (http, https and unix are known)"),
+                    EndpointFault::TooMuch => f.write_str("there is more than a host and a port"),
+                    EndpointFault::NoBracket => f.write_str("the closing bracket is missing"),
+                    EndpointFault::NoIpv6 => f.write_str("there is no IPv6 address in the brackets"),
+                    EndpointFault::NoPort => f.write_str("after the bracket comes a port"),
+                    EndpointFault::BareIpv6 => f.write_str("an IPv6 address needs brackets: http://[fd00::1]:2379"),
+                    EndpointFault::NoHost => f.write_str("the host is missing"),
+                    EndpointFault::Port(port) => write!(f, "{port:?} is not a port"),
+                }?;
+                f.write_str("; it should look like http://10.0.0.1:2379")
+            }
+        })
+    }
+}
+
+impl std::error::Error for EndpointError {}
+
 impl Endpoint {
     /// Reads one endpoint; one without a scheme speaks TLS where `tls_by_default`.
     ///
     /// # Errors
     /// Says what is wrong with the text and what it should look like.
-    pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, String> {
-        let bad = |why: &str| format!("etcd endpoint {text:?}: {why}; it should look like http://10.0.0.1:2379");
+    pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
+        let bad = |fault| EndpointError::Bad { text: text.to_owned(), fault };
         if text.starts_with("unixs:") {
-            return Err(bad("TLS over a unix socket is not supported"));
+            return Err(bad(EndpointFault::UnixTls));
         }
         for (scheme, tls) in [("unix://", false), ("unix:", false)] {
             if let Some(path) = text.strip_prefix(scheme) {
-                return if path.is_empty() {
-                    Err(bad("the path of the socket is missing"))
-                } else {
-                    Ok(Self { target: Target::Unix(path.to_owned()), tls })
-                };
+                return if path.is_empty() { Err(bad(EndpointFault::NoSocket)) } else { Ok(Self { target: Target::Unix(path.to_owned()), tls }) };
             }
         }
         if holds_user(text) {
-            return Err(USER.to_owned());
+            return Err(EndpointError::User);
         }
         let (tls, rest) = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
-            Some((scheme, _)) => return Err(bad(&format!("unknown scheme {scheme:?} (http, https and unix are known)"))),
+            Some((scheme, _)) => return Err(bad(EndpointFault::Scheme(scheme.to_owned()))),
             None => (tls_by_default, text),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#']) || rest.contains(char::is_whitespace) {
-            return Err(bad("there is more than a host and a port"));
+            return Err(bad(EndpointFault::TooMuch));
         }
         let (host, port) = match rest.strip_prefix('[') {
             Some(v6) => {
-                let (host, port) = v6.split_once(']').ok_or_else(|| bad("the closing bracket is missing"))?;
-                let host = host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
-                let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(|| bad("after the bracket comes a port"))?) };
+                let (host, port) = v6.split_once(']').ok_or_else(|| bad(EndpointFault::NoBracket))?;
+                let host = host.parse::<std::net::Ipv6Addr>().map_err(|_| bad(EndpointFault::NoIpv6))?;
+                let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(|| bad(EndpointFault::NoPort))?) };
                 (host.to_string(), port)
             }
             None => match rest.rsplit_once(':') {
-                Some((host, _)) if host.contains(':') => return Err(bad("an IPv6 address needs brackets: http://[fd00::1]:2379")),
+                Some((host, _)) if host.contains(':') => return Err(bad(EndpointFault::BareIpv6)),
                 Some((host, port)) => (host.to_owned(), Some(port)),
                 None => (rest.to_owned(), None),
             },
         };
         if host.is_empty() {
-            return Err(bad("the host is missing"));
+            return Err(bad(EndpointFault::NoHost));
         }
         let port = match port {
             None => 2379,
-            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad(&format!("{port:?} is not a port")))?,
+            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad(EndpointFault::Port(port.to_owned())))?,
         };
         Ok(Self { target: Target::Host(host, port), tls })
     }
@@ -148,7 +229,7 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(text, tls).unwrap().to_string(), want, "{text}");
         }
-        assert!(Endpoint::parse("unixs:///run/etcd.sock", false).unwrap_err().contains("not supported"));
+        assert!(Endpoint::parse("unixs:///run/etcd.sock", false).unwrap_err().to_string().contains("not supported"));
         for (text, part) in [
             ("ftp://a", "unknown scheme"),
             ("http://", "host is missing"),
@@ -164,7 +245,7 @@ mod tests {
             ("http://[x]:1", "no IPv6 address"),
             ("unix:", "path of the socket"),
         ] {
-            let error = Endpoint::parse(text, false).unwrap_err();
+            let error = Endpoint::parse(text, false).unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains("pw"), "{text}: {error}");
         }
     }

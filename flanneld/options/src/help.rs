@@ -1,6 +1,7 @@
 //! What `--help` prints: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
 
 use crate::argv::{is_switch, value_name};
+use crate::mistake::Mistake;
 use clap::{Arg, Command};
 use subnet_lease::printable;
 
@@ -94,11 +95,11 @@ fn entry(head: &str, text: &str) -> String {
 }
 
 /// What stands before a list of mistakes.
-pub(crate) fn mistakes(command: &Command, list: &[String]) -> String {
+pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
         // What was typed stands in it as it was typed.
-        out.push_str(&format!("  {}\n", printable::line(mistake)));
+        out.push_str(&format!("  {}\n", printable::line(&mistake.to_string())));
     }
     out.push_str(&format!("See flanneld --help for all {} flags.\n", command.get_arguments().count()));
     out

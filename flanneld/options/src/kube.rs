@@ -1,10 +1,13 @@
 //! Leases in the Nodes of Kubernetes: how to reach the API, and which Node this is.
 
 use crate::flags::KubernetesFlags;
+use crate::mistake::{Fault, Mistake};
 use crate::reader::{Reader, file, given};
+use std::fmt;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
+use types::{Detail, Problem};
 
 /// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
 pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
@@ -22,15 +25,15 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
                 Ok(url) => urls.push(url),
                 // A password may contain the comma that separates addresses.
                 Err(why) => {
-                    let named = if value.text.contains(['@', '?']) { "a value".to_owned() } else { format!("{text:?}") };
-                    let why = format!("{named} is not the address of an API server: {why}; write it like https://10.0.0.1:6443");
-                    reader.wrong(value.mistake(why.to_string()));
+                    let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
+                    reader.wrong(value.mistake(Fault::Server { named, why: said("server-url", &why) }));
                 }
             }
         }
     }
     let prefix = kube_annotation_prefix.last().and_then(|value| {
-        Prefix::parse(&value.text).map_err(|why| reader.wrong(format!("error creating network manager: {}", value.mistake(why.to_string())))).ok()
+        let wrong = |why: &dyn fmt::Display| Mistake::Prefix { from: value.from.clone(), why: said("annotation-prefix", why) };
+        Prefix::parse(&value.text).map_err(|why| reader.wrong(wrong(&why))).ok()
     })?;
     Some(KubeOptions {
         urls,
@@ -44,15 +47,18 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
     })
 }
 
+/// Why the lease crate refuses a value.
+fn said(code: &'static str, why: &dyn fmt::Display) -> Box<Problem> {
+    Box::new(Problem { code: code.into(), text: why.to_string(), detail: Detail::None, parts: Vec::new() })
+}
+
 /// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.
 ///
 /// # Errors
 /// Go flannel ends at this value, too.
-pub(crate) fn check_variables() -> Result<(), String> {
+pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
-        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
-            Err(format!("env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"))
-        }
+        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => Err(Mistake::QueueDepth { depth }),
         _ => Ok(()),
     }
 }
@@ -61,21 +67,19 @@ pub(crate) fn check_variables() -> Result<(), String> {
 ///
 /// # Errors
 /// The environment does not say, or says what cannot be a name.
-pub(crate) fn node_identity() -> Result<Identity, String> {
+pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     if let Some(name) = name_in("NODE_NAME")? {
         return Ok(Identity::Node(name));
     }
     match (name_in("POD_NAMESPACE")?, name_in("POD_NAME")?) {
         (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
-        _ => Err("env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a \
-                  pod's manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)"
-            .to_owned()),
+        _ => Err(Mistake::NodeUnknown),
     }
 }
 
 /// The name in a variable, which becomes part of a path. Another case than the Node's is told once the Nodes are known.
-fn name_in(variable: &str) -> Result<Option<String>, String> {
+fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
     let fits = name.len() <= 253 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.') && !name.starts_with('.');
-    if fits { Ok(Some(name)) } else { Err(format!("{variable}: {name:?} is not a name of Kubernetes: letters, digits, hyphens and dots")) }
+    if fits { Ok(Some(name)) } else { Err(Mistake::NodeName { variable: variable.to_owned(), name }) }
 }

@@ -12,14 +12,16 @@ mod flags;
 mod go;
 mod help;
 mod kube;
+mod mistake;
 mod reader;
 mod selector;
 mod settings;
 mod value;
 
 pub use build::BACKENDS;
-pub use endpoint::{Endpoint, Target};
+pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
 pub use flags::StoreFlags;
+pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
 pub use selector::{Pattern, Selector};
 pub use settings::{CniConf, Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
 
@@ -40,8 +42,8 @@ pub enum Invocation {
     Help(String),
     /// Print the version and end.
     Version(String),
-    /// Nothing can be run: every mistake, one text each.
-    Mistakes(Vec<String>),
+    /// Nothing can be run: every mistake.
+    Mistakes(Vec<Mistake>),
 }
 
 /// The version as `--version` prints it.
@@ -65,7 +67,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Invocation {
     let flags = command.try_get_matches_from(argv.words()).and_then(|matches| Flags::from_arg_matches(&matches));
     let flags = match flags {
         Ok(flags) => flags,
-        Err(error) => return Invocation::Mistakes(vec![format!("the command line cannot be read: {}", error.kind())]),
+        Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
     };
     match build::read(&flags, Reader::of(argv)) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),

@@ -2,16 +2,18 @@
 
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
+use crate::mistake::{Fault, Mistake, Warning};
 use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
+use types::Family;
 
 /// What reading the flags has found out so far, beside their values.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// What Go's `flag` package would have refused: it reads the whole command line before anything else happens.
-    pub(crate) argv: Vec<String>,
-    mistakes: Vec<String>,
-    pub(crate) warnings: Vec<String>,
+    pub(crate) argv: Vec<Mistake>,
+    mistakes: Vec<Mistake>,
+    pub(crate) warnings: Vec<Warning>,
 }
 
 impl Reader {
@@ -21,20 +23,17 @@ impl Reader {
         if let Some(ignored) = &argv.ignored {
             // `--etcd-password= secret` leaves the secret behind the flags.
             let secret = holds_user(ignored) || argv.gives_a_secret();
-            let from = if secret { "an argument that is not shown".to_owned() } else { format!("{ignored:?}") };
-            warnings.push(format!(
-                "the command line from {from} on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false"
-            ));
+            warnings.push(Warning::Ignored { from: (!secret).then(|| ignored.clone()) });
         }
         Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 
     /// Every mistake, or nothing.
-    pub(crate) fn end(self) -> Result<Vec<String>, Vec<String>> {
+    pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
         if self.argv.is_empty() && self.mistakes.is_empty() { Ok(self.warnings) } else { Err([self.argv, self.mistakes].concat()) }
     }
 
-    pub(crate) fn wrong(&mut self, mistake: String) {
+    pub(crate) fn wrong(&mut self, mistake: Mistake) {
         self.mistakes.push(mistake);
     }
 
@@ -44,7 +43,7 @@ impl Reader {
         for value in values {
             if let Err(why) = &value.parsed {
                 let list = if value.origin == Origin::CommandLine { &mut self.argv } else { &mut self.mistakes };
-                list.push(value.mistake(why));
+                list.push(value.mistake(why.clone()));
             }
         }
         values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
@@ -65,23 +64,23 @@ impl Reader {
     }
 
     /// An integer within bounds.
-    pub(crate) fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &str) -> u64 {
+    pub(crate) fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &'static str) -> u64 {
         let Some((from, value)) = self.last(values) else { return low };
         match u64::try_from(value) {
             Ok(value) if (low..=high).contains(&value) => value,
             _ => {
-                self.wrong(from.mistake(format!("{value} is out of range, it must be {low} to {high} ({note})")));
+                self.wrong(from.mistake(Fault::Range { value, low, high, note }));
                 low
             }
         }
     }
 
-    /// An address, where one is given.
-    pub(crate) fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], complaint: &str, family: &str) -> Option<A> {
+    /// A public address of a family, where one is given.
+    pub(crate) fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], family: Family) -> Option<A> {
         let value = given(values)?;
         let address = value.text.parse().ok();
         if address.is_none() {
-            self.wrong(value.mistake(format!("{complaint}: {}; it must be {family} address", value.text)));
+            self.wrong(value.mistake(Fault::PublicAddress { text: value.text.clone(), family }));
         }
         address
     }

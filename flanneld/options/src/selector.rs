@@ -46,9 +46,9 @@ impl Pattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// Where it lies, in one line.
-    pub fn new(text: &str) -> Result<Self, String> {
-        regex::Regex::new(text).map(Self).map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+    /// Where it lies.
+    pub fn new(text: &str) -> Result<Self, regex::Error> {
+        regex::Regex::new(text).map(Self)
     }
 
     /// Whether it occurs in a text.

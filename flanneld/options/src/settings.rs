@@ -1,6 +1,7 @@
 //! The validated options of the daemon.
 
 use crate::endpoint::Endpoint;
+use crate::mistake::Warning;
 use crate::selector::Selector;
 use packet_engine::features::Features;
 use std::fmt;
@@ -61,7 +62,7 @@ pub struct Settings {
     /// How to log.
     pub logging: Logging,
     /// What is odd but no mistake: to be logged at start.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// A CNI configuration and where the container runtime looks for it.

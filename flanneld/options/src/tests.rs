@@ -32,7 +32,7 @@ fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
 
 fn mistakes(args: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
     match with(args, environment) {
-        Invocation::Mistakes(list) => list,
+        Invocation::Mistakes(list) => list.iter().map(ToString::to_string).collect(),
         other => panic!("{args:?}: {other:?}"),
     }
 }
@@ -159,7 +159,7 @@ fn leases_in_the_nodes_of_kubernetes() {
     assert!(matches!(settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), node[0]]).store, Store::Kube(_)));
     // The interface is chosen by the Node.
     let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &node);
-    assert!(auto.selectors.is_empty() && auto.warnings.iter().any(|warning| warning.contains("--iface=auto")), "{:?}", auto.warnings);
+    assert!(auto.selectors.is_empty() && auto.warnings.iter().any(|warning| warning.to_string().contains("--iface=auto")), "{:?}", auto.warnings);
     for (args, environment, part) in [
         (&["--kube-subnet-mgr"][..], &[][..], "env variables POD_NAME and POD_NAMESPACE must be set"),
         (&["--kube-subnet-mgr"], &[("POD_NAME", "p")], "POD_NAMESPACE"),
@@ -194,12 +194,14 @@ fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
         ("https://a:6443#x", "query"),
     ] {
         let Invocation::Mistakes(list) = read(&format!("https://10.0.0.1:6443,{bad}")) else { panic!("{bad} is accepted") };
+        let list: Vec<String> = list.iter().map(ToString::to_string).collect();
         let named = format!("--kube-api-url: {bad:?} is not the address of an API server: ");
         assert!(list.len() == 1 && list[0].starts_with(&named) && list[0].contains(why), "{bad}: {list:?}");
     }
     // A password is never quoted.
     for secret in ["https://user:s3cret@a", "https://user:s3cret,x@a", "https://10.0.0.1:6443?token=s3cret", "user:s3cret@10.0.0.1"] {
         let Invocation::Mistakes(list) = read(secret) else { panic!("{secret} is accepted") };
+        let list: Vec<String> = list.iter().map(ToString::to_string).collect();
         assert!(list[0].starts_with("--kube-api-url: ") && !list.concat().contains("s3cret"), "{list:?}");
     }
 }
@@ -253,7 +255,7 @@ fn endpoints_and_tls() {
     let ca = settings(&["--etcd-endpoints=https://b:2", "--etcd-cafile=/ca"], &[]);
     assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
     let plain = settings(&["--etcd-endpoints=http://b:2", "--etcd-cafile=/ca"], &[]);
-    assert!(etcd(&plain).tls.is_none() && plain.warnings[0].contains("http://b:2"), "{:?}", plain.warnings);
+    assert!(etcd(&plain).tls.is_none() && plain.warnings[0].to_string().contains("http://b:2"), "{:?}", plain.warnings);
     assert!(mistakes(&["--etcd-certfile=/c"], &[])[0].contains("--etcd-keyfile"));
     assert!(mistakes(&["--etcd-keyfile=/c"], &[])[0].contains("--etcd-certfile"));
     assert!(mistakes(&["--etcd-endpoints=,"], &[])[0].contains("no endpoint"));
@@ -291,7 +293,7 @@ fn what_was_given_as_a_secret_is_never_repeated() {
         for (list, from) in [
             (mistakes(&[&format!("--etcd-endpoints={text}")], &[]), "--etcd-endpoints"),
             (mistakes(&[], &environment), "FLANNELD_ETCD_ENDPOINTS"),
-            (settings(&["--etcd-endpoints=http://a:1", text], &[]).warnings, "ignored"),
+            (settings(&["--etcd-endpoints=http://a:1", text], &[]).warnings.iter().map(ToString::to_string).collect(), "ignored"),
         ] {
             let told = list.join(" ");
             assert!(told.contains(from), "{told}");
@@ -329,7 +331,8 @@ fn the_store_alone_is_read_as_in_the_settings() {
     assert_eq!((etcd.prefix.as_str(), etcd.endpoints.len()), ("/env", 1));
     assert!(matches!(alone(&["--subnet-dir=/x"], &[]), Ok((Store::Dir(_), _))));
     for args in [&["--etcd-prefix="][..], &["--subnet-dir=/x", "--etcd-prefix=/y"], &["--etcd-endpoints=http://u:p@a"], &["--etcd-username=u"]] {
-        assert_eq!(alone(args, &[]).unwrap_err(), mistakes(args, &[]), "{args:?}");
+        let alone: Vec<String> = alone(args, &[]).unwrap_err().iter().map(ToString::to_string).collect();
+        assert_eq!(alone, mistakes(args, &[]), "{args:?}");
     }
 }
 
@@ -428,7 +431,7 @@ fn help_and_version() {
 #[test]
 fn words_behind_the_flags_are_ignored_with_a_warning() {
     let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
-    assert!(settings.warnings[0].contains("\"rest\""), "{:?}", settings.warnings);
+    assert!(settings.warnings[0].to_string().contains("\"rest\""), "{:?}", settings.warnings);
 }
 
 #[test]
@@ -510,7 +513,7 @@ proptest! {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         if let Invocation::Mistakes(list) = with(&args, &environment) {
             prop_assert!(!list.is_empty());
-            prop_assert!(!list.iter().any(|mistake| mistake.contains("cannot be read")), "{list:?}");
+            prop_assert!(!list.iter().any(|mistake| matches!(mistake, Mistake::Unreadable(_))), "{list:?}");
         }
     }
 

@@ -11,6 +11,7 @@ use packet_engine::features::Features;
 use traffic_rules::rules::UnknownSenders;
 
 use crate::go;
+use crate::mistake::{Fault, Mistake};
 use crate::settings::LogFormat;
 
 /// What a flag's value can be.
@@ -22,42 +23,42 @@ pub(crate) trait Parse: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// What is wrong, with the text in it.
-    fn parse(text: &str) -> Result<Self, String>;
+    fn parse(text: &str) -> Result<Self, Fault>;
 }
 
 impl Parse for String {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, Fault> {
         Ok(text.to_owned())
     }
 }
 
 impl Parse for bool {
-    fn parse(text: &str) -> Result<Self, String> {
-        go::truth(text).ok_or_else(|| format!("{text:?} is neither true nor false"))
+    fn parse(text: &str) -> Result<Self, Fault> {
+        go::truth(text).ok_or_else(|| Fault::Truth(text.to_owned()))
     }
 }
 
 impl Parse for i64 {
-    fn parse(text: &str) -> Result<Self, String> {
-        go::integer(text).ok_or_else(|| format!("{text:?} is not an integer"))
+    fn parse(text: &str) -> Result<Self, Fault> {
+        go::integer(text).ok_or_else(|| Fault::Integer(text.to_owned()))
     }
 }
 
 /// klog's verbosity.
 impl Parse for i32 {
-    fn parse(text: &str) -> Result<Self, String> {
-        go::decimal(text).ok_or_else(|| format!("{text:?} is not a decimal integer"))
+    fn parse(text: &str) -> Result<Self, Fault> {
+        go::decimal(text).ok_or_else(|| Fault::Decimal(text.to_owned()))
     }
 }
 
 impl Parse for LogFormat {
     const WORDS: &'static [&'static str] = &["text", "json"];
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, Fault> {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(format!("{text:?} is not a log format; there are text and json")),
+            _ => Err(Fault::LogFormat(text.to_owned())),
         }
     }
 }
@@ -65,12 +66,12 @@ impl Parse for LogFormat {
 impl Parse for UnknownSenders {
     const WORDS: &'static [&'static str] = &["off", "count", "drop"];
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, Fault> {
         match text {
             "off" => Ok(Self::Off),
             "count" => Ok(Self::Count),
             "drop" => Ok(Self::Drop),
-            _ => Err(format!("{text:?} is none of off, count and drop")),
+            _ => Err(Fault::UnknownSenders(text.to_owned())),
         }
     }
 }
@@ -78,8 +79,8 @@ impl Parse for UnknownSenders {
 impl Parse for Features {
     const WORDS: &'static [&'static str] = Self::NAMES;
 
-    fn parse(text: &str) -> Result<Self, String> {
-        Self::named(text).map_err(|unknown| unknown.to_string())
+    fn parse(text: &str) -> Result<Self, Fault> {
+        Self::named(text).map_err(|_| Fault::Datapath(text.to_owned()))
     }
 }
 
@@ -104,13 +105,13 @@ pub(crate) struct Value<T> {
     /// Its text.
     pub(crate) text: String,
     /// What the text says.
-    pub(crate) parsed: Result<T, String>,
+    pub(crate) parsed: Result<T, Fault>,
 }
 
 impl<T> Value<T> {
     /// A mistake that is due to this value.
-    pub(crate) fn mistake(&self, why: impl fmt::Display) -> String {
-        format!("{}: {why}", self.from)
+    pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
+        Mistake::Value { from: self.from.clone(), fault }
     }
 }
 

@@ -9,12 +9,15 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use rand::Rng;
+use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use types::Coded;
+use types::problem::text;
 
 /// How many connections may wait.
 const BACKLOG: i32 = 128;
@@ -27,22 +30,52 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 }
 
 /// Why the socket could not be created.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum SocketError {
     /// Another daemon that lives listens there.
-    #[error("another flanneld listens on {}", .0.display())]
     Held(PathBuf),
     /// The path is taken by a file that is no socket.
-    #[error("cannot listen on {}: there is a file that is no socket: delete it", .0.display())]
     Foreign(PathBuf),
     /// The system's error.
-    #[error("cannot listen on {}: {why}; flannelctl cannot ask this daemon: check the directory's permissions and free space", path.display())]
     System {
         /// The socket.
         path: PathBuf,
         /// The system's error.
         why: io::Error,
     },
+}
+
+impl Coded for SocketError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Held(_) => "api-socket-held",
+            Self::Foreign(_) => "api-socket-foreign",
+            Self::System { .. } => "api-socket",
+        }
+    }
+}
+
+impl fmt::Display for SocketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
+            Self::Foreign(path) => write!(f, "cannot listen on {}: there is a file that is no socket: delete it", path.display()),
+            Self::System { path, why } => write!(
+                f,
+                "cannot listen on {}: {why}; flannelctl cannot ask this daemon: check the directory's permissions and free space",
+                path.display()
+            ),
+        })
+    }
+}
+
+impl std::error::Error for SocketError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Held(_) | Self::Foreign(_) => None,
+            Self::System { why, .. } => Some(why),
+        }
+    }
 }
 
 /// The daemon's side.

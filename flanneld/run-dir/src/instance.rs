@@ -1,5 +1,6 @@
 //! One daemon per network: an abstract socket named after the network, and a lock beside subnet.env.
 
+mod error;
 pub mod lent;
 mod names;
 mod peer;
@@ -7,11 +8,14 @@ pub mod running;
 mod sockets;
 pub mod taken;
 
-use crate::regular;
+pub use error::{Claim, InstanceError, Resource};
+pub use sockets::Holder;
+
+use crate::regular::{self, Irregular};
 use names::Denied;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use sockets::{SOCKETS, listener, process};
+use sockets::{SOCKETS, listener};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -28,47 +32,6 @@ pub struct Instance {
     _lock: Flock<File>,
 }
 
-/// Why this process may not run.
-#[derive(Debug, thiserror::Error)]
-pub enum InstanceError {
-    /// Another process serves the same network in this network namespace.
-    #[error(
-        "another flanneld already serves {network} on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)"
-    )]
-    Network {
-        /// Network and backend type.
-        network: String,
-        /// Description of the process.
-        holder: String,
-    },
-    /// Another process writes the same subnet.env.
-    #[error("another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file", file.display())]
-    SubnetFile {
-        /// The subnet.env.
-        file: PathBuf,
-        /// Description of the process.
-        holder: String,
-    },
-    /// Another process holds a resource that cannot be shared.
-    #[error("another flanneld on this host already uses {what} ({holder}): {remedy}, or stop the other one")]
-    Taken {
-        /// The contended resource.
-        what: String,
-        /// Description of the process and its network.
-        holder: String,
-        /// What to change.
-        remedy: &'static str,
-    },
-    /// The lock or the socket cannot be created.
-    #[error("cannot ensure that only one flanneld runs: {what}: {why}; check the permissions there, or choose another --subnet-file")]
-    Host {
-        /// The operation that failed.
-        what: String,
-        /// The system's error.
-        why: io::Error,
-    },
-}
-
 /// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
 ///
 /// # Errors
@@ -80,11 +43,10 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 }
 
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
-    let label = format!("{network} ({})", if backend.is_empty() { "no backend" } else { backend });
     let name = format!("{SOCKETS}{network}/{backend}");
     names::hold(&name, "which would have kept this daemon from starting").map_err(|denied| match denied {
-        Denied::Held(holder) => InstanceError::Network { network: label, holder: listener(&holder) },
-        Denied::Host(why) => InstanceError::Host { what: format!("binding the abstract socket of {label}"), why },
+        Denied::Held(holder) => InstanceError::Network { network: network.to_owned(), backend: backend.to_owned(), holder: listener(&holder) },
+        Denied::Host(why) => InstanceError::Host { claim: Claim::Network { network: network.to_owned(), backend: backend.to_owned() }, why },
     })
 }
 
@@ -98,13 +60,13 @@ pub fn lock_path(subnet_file: &Path) -> PathBuf {
 fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host = |why: io::Error| InstanceError::Host { what: format!("locking {}", path.display()), why };
+    let host = |why: io::Error| InstanceError::Host { claim: Claim::Lock(path.clone()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE)).map_err(host)?;
     // Writing the pid would overwrite a file that is also known by another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
-        return Err(host(io::Error::new(io::ErrorKind::InvalidInput, "it has hard links: delete this one")));
+        return Err(host(Irregular::HardLinks.into()));
     }
     // Earlier versions let everybody read the file, and who can read it can lock it.
     if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {
@@ -116,7 +78,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             let mut text = String::new();
             // The holder is only needed for the message.
             let _ = file.read_to_string(&mut text);
-            let holder = text.trim().parse().map_or_else(|_| "its pid cannot be read".to_owned(), process);
+            let holder = text.trim().parse().map_or(Holder::Unknown, Holder::of);
             return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
         }
         Err((_, errno)) => return Err(host(errno.into())),
@@ -205,7 +167,8 @@ pub(crate) mod tests {
         let first = claim(&network, "vxlan", &file).unwrap();
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         let pid = format!("pid {}", std::process::id());
-        assert!(matches!(error, InstanceError::Network { .. }), "{error}");
+        let here = i32::try_from(std::process::id()).unwrap();
+        assert!(matches!(&error, InstanceError::Network { holder: Holder::Process { pid, .. }, .. } if *pid == here), "{error}");
         assert!(error.to_string().contains(&pid), "{error}");
         assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
         assert!(sockets().iter().any(|name| name.base().ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
@@ -215,7 +178,7 @@ pub(crate) mod tests {
         }
         // Another network with the same file.
         let error = claim(&format!("{network} b"), "vxlan", &file).unwrap_err();
-        assert!(matches!(error, InstanceError::SubnetFile { .. }), "{error}");
+        assert!(matches!(&error, InstanceError::SubnetFile { holder: Holder::Process { pid, .. }, .. } if *pid == here), "{error}");
         assert!(error.to_string().contains(&pid), "{error}");
         // Another backend type is another daemon (issue #765 of Go flannel: several networks on one host).
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();

@@ -1,9 +1,12 @@
 //! Opens files at well-known paths that another user may have created: follows no links and never blocks on a pipe.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use types::Coded;
+use types::problem::text;
 
 /// Opens a file if it is a regular file.
 ///
@@ -12,11 +15,11 @@ use std::path::Path;
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = options.custom_flags(flags).open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => refused("it is a symbolic link, which is not followed: put a regular file there, or delete the link"),
-        Some(libc::ENXIO) => irregular(),
+        Some(libc::ELOOP) => Irregular::Link.into(),
+        Some(libc::ENXIO) => Irregular::Other.into(),
         _ => error,
     })?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(Irregular::Other.into()) }
 }
 
 /// Reads at most a given number of bytes of a regular file.
@@ -29,12 +32,45 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn irregular() -> io::Error {
-    refused("it is not a regular file: delete it")
+/// Why a file is not used. It is the inner error of an [`io::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Irregular {
+    /// A symbolic link.
+    Link,
+    /// A pipe, a device, a socket or a directory.
+    Other,
+    /// It has other names.
+    HardLinks,
 }
 
-fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+impl Coded for Irregular {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Link => "file-symbolic-link",
+            Self::Other => "file-not-regular",
+            Self::HardLinks => "file-hard-links",
+        }
+    }
+}
+
+impl fmt::Display for Irregular {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            f.write_str(match self {
+                Self::Link => "it is a symbolic link, which is not followed: put a regular file there, or delete the link",
+                Self::Other => "it is not a regular file: delete it",
+                Self::HardLinks => "it has hard links: delete this one",
+            })
+        })
+    }
+}
+
+impl std::error::Error for Irregular {}
+
+impl From<Irregular> for io::Error {
+    fn from(why: Irregular) -> Self {
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +86,10 @@ mod tests {
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
         nix::unistd::mkfifo(&path("pipe"), Mode::from_bits_truncate(0o600)).unwrap();
         assert_eq!(read(&path("file"), 3).unwrap(), b"tex");
+        for (name, why) in [("link", Irregular::Link), ("pipe", Irregular::Other), (".", Irregular::Other)] {
+            let error = read(&path(name), 3).unwrap_err();
+            assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&why), "{name}: {error}");
+        }
         for (name, why) in [("link", "symbolic link"), ("pipe", "regular"), (".", "regular")] {
             assert!(read(&path(name), 3).unwrap_err().to_string().contains(why), "{name}");
             assert!(open(&path(name), OpenOptions::new().write(true)).is_err(), "{name}");

@@ -8,19 +8,68 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use rand::Rng;
 use serde_json::{Value, json};
+use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use types::problem::text;
+use types::{Coded, Problem};
 
 /// A longer file is not ours.
 const LIMIT: u64 = 1024 * 1024;
 
+/// A condition that is not met, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The name of the condition.
+    pub condition: String,
+    /// Why, for people.
+    pub reason: String,
+    /// Why, as a value; versions before had the text alone.
+    pub problem: Option<Problem>,
+}
+
+impl Reason {
+    /// A condition, and the problem that keeps it from being met.
+    pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
+        Self { condition: condition.into(), reason: problem.to_string(), problem: Some(problem) }
+    }
+
+    /// Why. Of a version before, the text is all there is.
+    pub fn why(&self) -> Problem {
+        self.problem.clone().unwrap_or_else(|| Problem::in_words(&self.reason))
+    }
+
+    /// The object in the file. The plugin reads `condition` and `reason`.
+    fn json(&self) -> Value {
+        let mut object = json!({ "condition": self.condition, "reason": self.reason });
+        if let (Some(problem), Some(fields)) = (self.problem.as_ref().and_then(|problem| serde_json::to_value(problem).ok()), object.as_object_mut())
+        {
+            fields.insert("problem".to_owned(), problem);
+        }
+        object
+    }
+
+    fn read(object: &Value) -> Self {
+        let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let problem = object.get("problem").and_then(|problem| serde_json::from_value(problem.clone()).ok());
+        Self { condition: text("condition"), reason: text("reason"), problem }
+    }
+}
+
+/// A condition and a text.
+impl<C: Into<String>, T: Into<String>> From<(C, T)> for Reason {
+    fn from((condition, reason): (C, T)) -> Self {
+        Self { condition: condition.into(), reason: reason.into(), problem: None }
+    }
+}
+
 /// What a daemon says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The conditions that keep it from being ready, and their reasons. Empty if it is.
-    pub reasons: Vec<(String, String)>,
+    /// The conditions that keep it from being ready, and why. Empty if it is.
+    pub reasons: Vec<Reason>,
     /// The version of the program.
     pub version: String,
     /// The hardware address that this node publishes for its device, with the device's name: what peers send to while no daemon runs here.
@@ -32,17 +81,15 @@ pub struct Status {
 /// What a new pod needs of a node's network. It outlives the daemon, as the network does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// The conditions that keep a new pod from working, and their reasons.
-    pub reasons: Vec<(String, String)>,
+    /// The conditions that keep a new pod from working, and why.
+    pub reasons: Vec<Reason>,
     /// The devices that carry packets of pods to other nodes.
     pub devices: Vec<String>,
 }
 
 impl Status {
     fn render(&self) -> String {
-        let list = |reasons: &[(String, String)]| -> Vec<Value> {
-            reasons.iter().map(|(condition, reason)| json!({ "condition": condition, "reason": reason })).collect()
-        };
+        let list = |reasons: &[Reason]| -> Vec<Value> { reasons.iter().map(Reason::json).collect() };
         let pods = json!({ "reasons": list(&self.pods.reasons), "devices": self.pods.devices });
         let (ready, reasons) = (self.reasons.is_empty(), list(&self.reasons));
         let mut status = json!({ "ready": ready, "reasons": reasons, "pid": std::process::id(), "version": self.version, "pods": pods });
@@ -61,19 +108,48 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 }
 
 /// Why the file could not be written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum StatusError {
     /// Another daemon that lives wrote it.
-    #[error("another flanneld holds {}", .0.display())]
     Held(PathBuf),
     /// The system's error.
-    #[error("writing {}: {why}; the CNI plugin judges by subnet.env alone: check the directory's permissions and free space", path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// The system's error.
         why: io::Error,
     },
+}
+
+impl Coded for StatusError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Held(_) => "status-file-held",
+            Self::Write { .. } => "status-file-write",
+        }
+    }
+}
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
+            Self::Write { path, why } => write!(
+                f,
+                "writing {}: {why}; the CNI plugin judges by subnet.env alone: check the directory's permissions and free space",
+                path.display()
+            ),
+        })
+    }
+}
+
+impl std::error::Error for StatusError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Held(_) => None,
+            Self::Write { why, .. } => Some(why),
+        }
+    }
 }
 
 /// The daemon's side of the file. Dropping it, or dying, is how the daemon says that it has ended.
@@ -159,7 +235,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
     let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-    let reasons = |value: &Value| list(value, "reasons").iter().map(|reason| (text(reason, "condition"), text(reason, "reason"))).collect();
+    let reasons = |value: &Value| list(value, "reasons").iter().map(Reason::read).collect();
     let vtep = document.get("vtep").map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
     let pods = document.get("pods").map(|pods| {
         let devices = list(pods, "devices").iter().filter_map(|device| device.as_str().map(str::to_owned)).collect();
@@ -186,7 +262,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn status(reason: Option<&str>) -> Status {
-        let reasons = reason.map(|reason| ("lease".to_owned(), reason.to_owned())).into_iter().collect();
+        let reasons = reason.map(|reason| Reason::from(("lease", reason))).into_iter().collect();
         Status { reasons, version: "1.2.3".to_owned(), ..Status::default() }
     }
 
@@ -212,7 +288,7 @@ mod tests {
         writer.put(&status(None)).unwrap();
         assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
         let vtep = Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned()));
-        let pods = Pods { reasons: vec![("rules".to_owned(), "no iptables".to_owned())], devices: vec!["flannel.1".to_owned()] };
+        let pods = Pods { reasons: vec![("rules", "no iptables").into()], devices: vec!["flannel.1".to_owned()] };
         let with_device = Status { vtep, pods, ..status(None) };
         writer.put(&with_device).unwrap();
         drop(writer);
@@ -220,6 +296,26 @@ mod tests {
         assert_eq!(read(&env).unwrap(), Some(Said { alive: false, status: with_device }));
         assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
         assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn problem_of_a_reason_is_read_back_and_earlier_plugins_still_find_its_text() {
+        let root = tempfile::tempdir().unwrap();
+        let env = root.path().join("subnet.env");
+        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: types::problem::PortPurpose::Tunnel };
+        let problem = Problem { code: "port-taken".into(), text: "UDP port 8472 is taken".to_owned(), detail: taken, parts: Vec::new() };
+        let said = Status { reasons: vec![Reason::new("kernel", problem.clone()), ("store", "silent").into()], ..Status::default() };
+        Writer::new(&env).put(&said).unwrap();
+        let read_back = read(&env).unwrap().unwrap().status;
+        assert_eq!(read_back, said);
+        assert_eq!(read_back.reasons[0].why(), problem);
+        assert_eq!((read_back.reasons[1].why().code.as_ref(), read_back.reasons[1].why().text.as_str()), ("unknown", "silent"));
+        let file: Value = serde_json::from_slice(&std::fs::read(path(&env)).unwrap()).unwrap();
+        assert_eq!(file["reasons"][0]["reason"], problem.to_string());
+        assert_eq!(file["reasons"][1], json!({ "condition": "store", "reason": "silent" }));
+        // A problem of a later version is no reason to lose the text.
+        std::fs::write(path(&env), r#"{"reasons":[{"condition":"a","reason":"b","problem":7}]}"#).unwrap();
+        assert_eq!(read(&env).unwrap().unwrap().status.reasons, [("a", "b").into()]);
     }
 
     #[test]

@@ -6,13 +6,15 @@ pub use parse::{Previous, parse};
 
 use crate::regular;
 use rand::Rng;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use subnet_lease::Subnets;
+use types::Coded;
+use types::problem::text;
 
 /// A longer file is not ours.
 const LIMIT: u64 = 64 * 1024;
@@ -49,12 +51,75 @@ impl SubnetEnv {
 }
 
 /// Why subnet.env could not be written.
-#[derive(Debug, thiserror::Error)]
-#[error("writing {}: {step}: {why}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file", path.display())]
+#[derive(Debug)]
 pub struct WriteError {
-    path: PathBuf,
-    step: &'static str,
-    why: io::Error,
+    /// The file.
+    pub path: PathBuf,
+    /// What failed.
+    pub step: Step,
+    /// The system's error.
+    pub why: io::Error,
+}
+
+/// A step of writing the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Its directory is made.
+    Directory,
+    /// A temporary file is made.
+    Temporary,
+    /// The temporary file is written.
+    Write,
+    /// Its mode is set.
+    Mode,
+    /// It is synced.
+    Sync,
+    /// The temporary file is renamed.
+    Rename,
+    /// The file is set aside.
+    SetAside,
+}
+
+impl Coded for WriteError {
+    fn code(&self) -> &'static str {
+        match self.step {
+            Step::Directory => "subnet-env-directory",
+            Step::Temporary => "subnet-env-temporary",
+            Step::Write => "subnet-env-write",
+            Step::Mode => "subnet-env-mode",
+            Step::Sync => "subnet-env-sync",
+            Step::Rename => "subnet-env-rename",
+            Step::SetAside => "subnet-env-set-aside",
+        }
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            let step = match self.step {
+                Step::Directory => "creating its directory",
+                Step::Temporary => "creating a temporary file beside it",
+                Step::Write => "writing a temporary file beside it",
+                Step::Mode => "setting its mode",
+                Step::Sync => "syncing it",
+                Step::Rename => "renaming the temporary file",
+                Step::SetAside => "renaming it",
+            };
+            write!(
+                f,
+                "writing {}: {step}: {}; pods cannot start on this node without this file: check the directory's permissions and free space, or choose another file with --subnet-file",
+                self.path.display(),
+                self.why
+            )
+        })
+    }
+}
+
+impl std::error::Error for WriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.why)
+    }
 }
 
 /// Reads the file of an earlier run. Empty if there is no file or it cannot be read.
@@ -72,12 +137,12 @@ pub fn read(path: &Path) -> Previous {
 /// # Errors
 /// Names the step that failed. The old file is left untouched.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
-    let failed = |step: &'static str| move |why: io::Error| WriteError { path: path.to_owned(), step, why };
+    let failed = |step: Step| move |why: io::Error| WriteError { path: path.to_owned(), step, why };
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed("creating its directory"))?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed(Step::Directory))?;
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not count.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
@@ -85,13 +150,12 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     };
     let temporary = folder.join(format!("{}{:016x}", temporary_prefix(path), rand::rng().random::<u64>()));
     let written = (|| {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed("creating a temporary file beside it"))?;
-        file.write_all(env.render().as_bytes()).map_err(failed("writing a temporary file beside it"))?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed(Step::Temporary))?;
+        file.write_all(env.render().as_bytes()).map_err(failed(Step::Write))?;
         // Set after opening, so that the umask does not apply.
-        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed("setting its mode"))?;
-        file.sync_all().map_err(failed("syncing it"))?;
-        std::fs::rename(&temporary, path).map_err(failed("renaming the temporary file"))
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed(Step::Mode))?;
+        file.sync_all().map_err(failed(Step::Sync))?;
+        std::fs::rename(&temporary, path).map_err(failed(Step::Rename))
     })();
     if written.is_err() {
         // It may not exist; the first error is the one to report.
@@ -137,7 +201,7 @@ pub fn former_path(path: &Path) -> PathBuf {
 /// It cannot be renamed.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: "renaming it", why }),
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: Step::SetAside, why }),
         _ => Ok(()),
     }
 }

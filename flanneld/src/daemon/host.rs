@@ -43,7 +43,7 @@ impl Daemon {
         let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
-        self.rights = retry::briefly(claim).await.map_err(End::said)?;
+        self.rights = retry::briefly(claim).await.map_err(End::failed)?;
         subnet_env::clear(&self.settings.subnet_file);
         let previous = subnet_env::last_served(&self.settings.subnet_file);
         let released = match info.as_ref().and_then(|info| info.subnets) {

@@ -164,7 +164,7 @@ impl Daemon {
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
-            self.health.fail(Condition::SubnetEnv, Problem::in_words(error.to_string()));
+            self.health.fail(Condition::SubnetEnv, error);
         }
         if let Some(conf) = self.settings.cni_conf.clone() {
             // The runtime starts pods once it has this file.

@@ -52,7 +52,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
         Fact::Known(Some(Said { alive: true, status })) => {
-            Fact::Known(status.reasons.into_iter().map(|(condition, text)| (condition, Problem::in_words(text))).collect())
+            Fact::Known(status.reasons.into_iter().map(|reason| (reason.condition.clone(), reason.why())).collect())
         }
         _ => Fact::unavailable(no_daemon),
     };

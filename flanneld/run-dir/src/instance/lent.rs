@@ -30,5 +30,5 @@ pub(super) fn ask_back(port: u16) {
 
 /// Describes the daemon in this network namespace whose tunnel has a UDP port, and its network.
 pub fn tunnel_on(port: u16) -> Option<String> {
-    named(&format!("{TAKEN}port/{port}/"), "which would have stopped probes").first().map(owner)
+    named(&format!("{TAKEN}port/{port}/"), "which would have stopped probes").first().map(|name| owner(name).to_string())
 }

@@ -3,7 +3,7 @@
 use super::lock_path;
 use super::names::{self, Name};
 use super::peer::peer;
-use super::sockets::{SOCKETS, TAKEN, listener, process, sockets};
+use super::sockets::{Holder, SOCKETS, TAKEN, listener, sockets};
 use super::taken::{guards, number};
 use crate::regular;
 use ipnet::IpNet;
@@ -47,7 +47,7 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
         networks: sockets.iter().flat_map(|name| networks_of(name.base())).collect(),
         devices: devices.iter().filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned())).collect(),
         guards: theirs(guards()).iter().filter_map(number).collect(),
-        who: sockets.iter().map(listener).collect(),
+        who: sockets.iter().map(|name| listener(name).to_string()).collect(),
     }
 }
 
@@ -58,9 +58,11 @@ pub fn holder(subnet_file: &Path) -> Option<String> {
     // The holder is only needed for the message.
     let _ = file.read_to_string(&mut text);
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Err((_, Errno::EWOULDBLOCK)) => {
-            Some(text.trim().parse().map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), process))
-        }
+        Err((_, Errno::EWOULDBLOCK)) => Some(
+            text.trim()
+                .parse()
+                .map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), |pid| Holder::of(pid).to_string()),
+        ),
         _ => None,
     }
 }
@@ -73,9 +75,9 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
 
 /// Describes the daemons that run in this network namespace: ours found by socket and lock, Go flannel's by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
-    let mut found: Vec<String> = sockets().iter().map(listener).collect();
+    let mut found: Vec<String> = sockets().iter().map(|name| listener(name).to_string()).collect();
     found.extend(holder(subnet_file));
-    found.extend(named_so().into_iter().map(process));
+    found.extend(named_so().into_iter().map(|pid| Holder::of(pid).to_string()));
     found.sort();
     found.dedup();
     found

@@ -2,6 +2,7 @@
 
 use super::names::{self, Name};
 use super::peer::peer;
+use std::fmt;
 
 /// Prefix of the names of the daemons' sockets.
 pub const SOCKETS: &str = "flannel-rs/";
@@ -18,29 +19,67 @@ pub fn sockets() -> Vec<Name> {
     names::named(SOCKETS, "which would have passed for a daemon of that network")
 }
 
-/// Describes the process that listens on a socket.
-pub fn listener(name: &Name) -> String {
+/// The process that holds something.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// A process of this pid namespace.
+    Process {
+        /// Its id.
+        pid: i32,
+        /// The name of its program, if that can be read.
+        program: Option<String>,
+        /// The network that it serves, where that is known.
+        network: Option<String>,
+    },
+    /// A process of another pid namespace.
+    Elsewhere,
+    /// Its pid cannot be read.
+    Unknown,
+}
+
+impl Holder {
+    /// The process with this id.
+    pub fn of(pid: i32) -> Self {
+        let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim().to_owned());
+        Self::Process { pid, program, network: None }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, program, network } => {
+                write!(f, "pid {pid}")?;
+                if let Some(program) = program {
+                    write!(f, ", {program}")?;
+                }
+                network.as_ref().map_or(Ok(()), |network| write!(f, ", network {network}"))
+            }
+            Self::Elsewhere => f.write_str("a process in another pid namespace"),
+            Self::Unknown => f.write_str("its pid cannot be read"),
+        }
+    }
+}
+
+/// The process that listens on a socket.
+pub fn listener(name: &Name) -> Holder {
     match peer(name.raw.as_bytes()).map(|peer| peer.pid()) {
-        Some(pid) if pid > 0 => process(pid),
-        Some(_) => "a process in another pid namespace".to_owned(),
-        None => "its pid cannot be read".to_owned(),
+        Some(pid) if pid > 0 => Holder::of(pid),
+        Some(_) => Holder::Elsewhere,
+        None => Holder::Unknown,
     }
 }
 
-/// Describes a process: pid and command.
-pub fn process(pid: i32) -> String {
-    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("pid {pid}, {}", name.trim()),
-        Err(_) => format!("pid {pid}"),
-    }
-}
-
-/// Describes the owner of a socket and the network it serves.
-pub fn owner(name: &Name) -> String {
+/// The owner of a socket, with the network it serves.
+pub fn owner(name: &Name) -> Holder {
     let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0);
     let Some(own) = pid(name) else { return listener(name) };
-    match sockets().iter().find(|socket| pid(socket) == Some(own)).and_then(|socket| socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')) {
-        Some((network, _)) => format!("{}, network {network}", process(own)),
-        None => process(own),
+    let serves = sockets().iter().find(|socket| pid(socket) == Some(own)).and_then(|socket| {
+        let (network, _) = socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')?;
+        Some(network.to_owned())
+    });
+    match Holder::of(own) {
+        Holder::Process { pid, program, .. } => Holder::Process { pid, program, network: serves },
+        other => other,
     }
 }

@@ -1,6 +1,6 @@
 //! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the rules for a network.
 
-use super::InstanceError;
+use super::error::{Claim, InstanceError, Resource};
 use super::lent;
 use super::names::{Denied, Name, hold, named};
 use super::sockets::{GUARDS, TAKEN, owner};
@@ -44,36 +44,32 @@ pub struct GuardSlot {
 /// # Errors
 /// Names the process that holds one of them, and its network.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
-    const CHANGE: &str = "set another VNI in the Backend of one network configuration";
-    const PORT: &str = "set another Port (ListenPort with wireguard) in the Backend of one network configuration";
     let mut sockets = Vec::new();
-    let mut bind = |what: String, name: String, remedy| {
+    let mut bind = |resource: Resource, name: String| {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(Denied::Held(holder)) => return Err(InstanceError::Taken { what, holder: owner(&holder), remedy }),
-            Err(Denied::Host(why)) => return Err(InstanceError::Host { what: format!("binding the abstract socket of {what}"), why }),
+            Err(Denied::Held(holder)) => return Err(InstanceError::Taken { resource, holder: owner(&holder) }),
+            Err(Denied::Host(why)) => return Err(InstanceError::Host { claim: Claim::Resource(resource), why }),
         }
         Ok(())
     };
     for network in networks.nets() {
-        bind(format!("the rules for {network}"), format!("network/{network}"), "give one of them another Network")?;
+        bind(Resource::Rules(network), format!("network/{network}"))?;
     }
     for tunnel in &wants.tunnels {
-        bind(tunnel.clone(), format!("tunnel/{tunnel}"), CHANGE)?;
+        bind(Resource::Tunnel(tunnel.clone()), format!("tunnel/{tunnel}"))?;
     }
     for device in &wants.devices {
-        let remedy = if device.contains('.') { CHANGE } else { "choose another Backend for one of them" };
-        bind(format!("the device {device}"), format!("device/{device}"), remedy)?;
+        bind(Resource::Device(device.clone()), format!("device/{device}"))?;
     }
     for port in &wants.ports {
-        let what = format!("UDP port {port}");
         let alone = format!("port/{port}/alone");
         let is_alone = |held: &Name| held.base().strip_prefix(TAKEN) == Some(&alone);
         // Claim first, then check: of two daemons that start at once, at most one proceeds.
         let name = if wants.shares_ports { format!("port/{port}/{networks}") } else { alone.clone() };
-        bind(what.clone(), name, PORT)?;
+        bind(Resource::Port(*port), name)?;
         if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED).into_iter().find(|held| is_alone(held) == wants.shares_ports) {
-            return Err(InstanceError::Taken { what, holder: owner(&holder), remedy: PORT });
+            return Err(InstanceError::Taken { resource: Resource::Port(*port), holder: owner(&holder) });
         }
         lent::ask_back(*port);
     }
@@ -85,7 +81,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 /// # Errors
 /// The socket cannot be created.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
-    let host = |why| InstanceError::Host { what: "binding the abstract socket of the port's guard".to_owned(), why };
+    let host = |why| InstanceError::Host { claim: Claim::Guard, why };
     for number in 0..u16::MAX {
         match hold(&format!("{GUARDS}{number}"), "which would have taken the number of a guard") {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
@@ -116,6 +112,7 @@ mod tests {
     use super::super::lent::{borrow, tunnel_on};
     use super::*;
     use subnet_lease::Dual;
+    use types::Coded;
 
     #[test]
     fn names_held_by_another_user_take_no_port_no_device_and_no_guard_slot() {
@@ -145,6 +142,8 @@ mod tests {
             assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
             let error = take(&network, &wants(shares_ports)).unwrap_err();
             assert!(matches!(error, InstanceError::Taken { .. }), "{error}");
+            let InstanceError::Taken { resource, .. } = &error else { panic!("{error}") };
+            assert_eq!(*resource, Resource::Rules("10.94.0.0/16".parse().unwrap()));
             drop(taken);
         }
     }
@@ -160,6 +159,9 @@ mod tests {
             listener.accept().unwrap();
             assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
             assert!(tunnel_on(PORT - 1).is_none());
+            let other = take(&Dual::V4("10.93.0.0/16".parse().unwrap()), &Wants { ports: vec![PORT], ..Wants::default() }).unwrap_err();
+            let port = types::Detail::PortTaken { number: PORT, udp: true, purpose: types::problem::PortPurpose::Tunnel };
+            assert_eq!((other.code(), other.detail()), ("port-taken", port), "{other}");
             drop(taken);
             assert!(tunnel_on(PORT).is_none());
         }

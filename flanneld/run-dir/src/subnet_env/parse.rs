@@ -1,4 +1,6 @@
 //! The reader: dotenv syntax, lenient line by line. Unusable lines are skipped with a warning.
+//!
+//! The CNI plugin has a reader of its own (`cni/src/subnet_env.rs`), small and as strict as Go flannel's. Its tests compare the two.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 

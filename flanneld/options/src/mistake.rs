@@ -1,0 +1,409 @@
+//! What is wrong with a command line or an environment, as values.
+
+use crate::endpoint::{Endpoint, EndpointError, USER};
+use std::fmt;
+use types::problem::text;
+use types::{Coded, Problem};
+
+/// Why nothing can be run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mistake {
+    /// clap refuses what the normaliser let pass.
+    Unreadable(clap::error::ErrorKind),
+    /// A word begins with a dash and is no flag.
+    Syntax {
+        /// The word, without a value.
+        flag: String,
+    },
+    /// There is no such flag.
+    Unknown {
+        /// Its name.
+        name: String,
+        /// The flag that looks most like it.
+        near: Option<String>,
+    },
+    /// A flag has no value.
+    NoValue {
+        /// Its name.
+        name: String,
+        /// What the help calls its value.
+        value: String,
+    },
+    /// A value cannot be used.
+    Value {
+        /// The flag or variable that gave it.
+        from: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// The prefix of annotations cannot be used.
+    Prefix {
+        /// The flag or variable that gave it.
+        from: String,
+        /// Why.
+        why: Box<Problem>,
+    },
+    /// Two flags name two stores.
+    TwoStores {
+        /// The flag or variable of the directory.
+        dir: String,
+        /// The flag or variable of the other store.
+        other: String,
+        /// Whether that is Kubernetes; else it is etcd.
+        kubernetes: bool,
+    },
+    /// A flag needs another one.
+    Alone {
+        /// The flag or variable that was given.
+        from: String,
+        /// What is missing.
+        missing: Partner,
+    },
+    /// EVENT_QUEUE_DEPTH is no number.
+    QueueDepth {
+        /// Its text.
+        depth: String,
+    },
+    /// Nothing says which Node this is.
+    NodeUnknown,
+    /// A variable holds what is no name of Kubernetes.
+    NodeName {
+        /// The variable.
+        variable: String,
+        /// What is in it.
+        name: String,
+    },
+    /// Beside the mistakes: what would have been a warning.
+    Also(Warning),
+}
+
+/// A flag that goes together with another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partner {
+    /// `--etcd-keyfile`.
+    KeyFile,
+    /// `--etcd-certfile`.
+    CertFile,
+    /// `--etcd-password`.
+    Password,
+    /// `--etcd-username`.
+    User,
+}
+
+/// Why a value cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// It is no truth value.
+    Truth(String),
+    /// It is no integer.
+    Integer(String),
+    /// It is no decimal integer.
+    Decimal(String),
+    /// It is no log format.
+    LogFormat(String),
+    /// It is no mode of `--encap-peers`.
+    UnknownSenders(String),
+    /// It is no mode of `--datapath`.
+    Datapath(String),
+    /// A number is out of bounds.
+    Range {
+        /// The number.
+        value: i64,
+        /// The lowest one.
+        low: u64,
+        /// The highest one.
+        high: u64,
+        /// What it counts.
+        note: &'static str,
+    },
+    /// A number is no port.
+    Port(i64),
+    /// It is no public address.
+    PublicAddress {
+        /// Its text.
+        text: String,
+        /// Of which family it has to be.
+        family: types::Family,
+    },
+    /// It is no IP address.
+    Address(String),
+    /// It is no network that an interface can have an address of.
+    InterfaceNetwork(String),
+    /// It is no network.
+    Network(String),
+    /// It is no regular expression.
+    Pattern(PatternError),
+    /// An endpoint of etcd cannot be used.
+    Endpoint(EndpointError),
+    /// An endpoint of etcd contains a user.
+    EndpointUser,
+    /// It names no endpoint.
+    NoEndpoint,
+    /// It is no root for keys.
+    Root(String),
+    /// It is not the address of an API server.
+    Server {
+        /// The address; none where it may contain a password.
+        named: Option<String>,
+        /// Why.
+        why: Box<Problem>,
+    },
+    /// It cannot be the identity of a node.
+    NodeId(String),
+    /// It names no backend.
+    NoBackend(String),
+    /// There is no such backend.
+    Backend {
+        /// What is named.
+        name: String,
+        /// Those that there are.
+        known: &'static [&'static str],
+    },
+    /// It is not the path of a file.
+    File(String),
+    /// It is not the paths of two files.
+    TwoFiles(String),
+    /// It is no `pattern=N`.
+    Vmodule(String),
+    /// It is no `file.go:N`.
+    Backtrace(String),
+}
+
+/// A pattern that cannot be compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PatternError {
+    /// Its text.
+    pub pattern: String,
+    /// What the compiler of regular expressions says.
+    pub cause: regex::Error,
+}
+
+/// What is odd but no mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The rest of the command line is ignored.
+    Ignored {
+        /// Its first argument; none where it may be a secret.
+        from: Option<String>,
+    },
+    /// `--iface=auto` with Kubernetes.
+    Auto,
+    /// TLS options, and an endpoint that does not speak TLS.
+    TlsUnused(Endpoint),
+    /// The route protocol of a routing daemon.
+    RouteProtocol {
+        /// The flag or variable that gave it.
+        from: String,
+        /// Its number.
+        number: u64,
+    },
+    /// No time between two comparisons.
+    NoPause {
+        /// The flag or variable that gave it.
+        from: String,
+    },
+}
+
+impl Coded for Mistake {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unreadable(_) => "command-line",
+            Self::Syntax { .. } => "flag-syntax",
+            Self::Unknown { .. } => "flag-unknown",
+            Self::NoValue { .. } => "flag-without-value",
+            Self::Value { .. } => "flag-value",
+            Self::Prefix { .. } => "flag-annotation-prefix",
+            Self::TwoStores { .. } => "flag-two-stores",
+            Self::Alone { .. } => "flag-alone",
+            Self::QueueDepth { .. } => "event-queue-depth",
+            Self::NodeUnknown => "node-unknown",
+            Self::NodeName { .. } => "node-name",
+            Self::Also(warning) => warning.code(),
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Self::Value { fault, .. } => vec![Problem::of(fault)],
+            Self::Prefix { why, .. } => vec![Problem::clone(why)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Unreadable(kind) => write!(f, "the command line cannot be read: {kind}"),
+            Self::Syntax { flag } => write!(f, "bad flag syntax: {flag}; a flag looks like --name=value"),
+            Self::Unknown { name, near: Some(near) } => write!(f, "flag provided but not defined: --{name}; did you mean --{near}?"),
+            Self::Unknown { name, near: None } => write!(f, "flag provided but not defined: --{name}; see --help for all"),
+            Self::NoValue { name, value } => write!(f, "flag needs an argument: --{name} {value}"),
+            Self::Value { from, fault } => write!(f, "{from}: {fault}"),
+            Self::Prefix { from, why } => write!(f, "error creating network manager: {from}: {why}"),
+            Self::TwoStores { dir, other, kubernetes } => {
+                let store = if *kubernetes { "Kubernetes" } else { "etcd" };
+                write!(f, "{dir} and {other} exclude each other: leases are kept in a directory or in {store}")
+            }
+            Self::Alone { from, missing } => write!(f, "{from} needs {missing}"),
+            Self::QueueDepth { depth } => write!(f, "env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"),
+            Self::NodeUnknown => f.write_str(
+                "env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a pod's \
+                 manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)",
+            ),
+            Self::NodeName { variable, name } => write!(f, "{variable}: {name:?} is not a name of Kubernetes: letters, digits, hyphens and dots"),
+            Self::Also(warning) => write!(f, "also: {warning}"),
+        })
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+impl fmt::Display for Partner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KeyFile => "--etcd-keyfile too: a client certificate and its key go together",
+            Self::CertFile => "--etcd-certfile too: a client certificate and its key go together",
+            Self::Password => "--etcd-password (or FLANNELD_ETCD_PASSWORD) too",
+            Self::User => "--etcd-username too",
+        })
+    }
+}
+
+impl Coded for Fault {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Truth(_) => "not-a-truth-value",
+            Self::Integer(_) => "not-an-integer",
+            Self::Decimal(_) => "not-a-decimal-integer",
+            Self::LogFormat(_) => "not-a-log-format",
+            Self::UnknownSenders(_) => "not-an-encap-peers-mode",
+            Self::Datapath(_) => "not-a-datapath-mode",
+            Self::Range { .. } => "out-of-range",
+            Self::Port(_) => "not-a-port",
+            Self::PublicAddress { .. } => "not-a-public-address",
+            Self::Address(_) => "not-an-address",
+            Self::InterfaceNetwork(_) | Self::Network(_) => "not-a-network",
+            Self::Pattern(_) => "not-a-pattern",
+            Self::Endpoint(error) => error.code(),
+            Self::EndpointUser => "endpoint-with-user",
+            Self::NoEndpoint => "no-endpoint",
+            Self::Root(_) => "not-a-root-for-keys",
+            Self::Server { .. } => "not-an-api-server",
+            Self::NodeId(_) => "not-a-node-id",
+            Self::NoBackend(_) => "no-backend",
+            Self::Backend { .. } => "unknown-backend",
+            Self::File(_) => "not-a-file",
+            Self::TwoFiles(_) => "not-two-files",
+            Self::Vmodule(_) => "not-a-vmodule",
+            Self::Backtrace(_) => "not-a-line-of-a-file",
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Self::Server { why, .. } => vec![Problem::clone(why)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Truth(text) => write!(f, "{text:?} is neither true nor false"),
+            Self::Integer(text) => write!(f, "{text:?} is not an integer"),
+            Self::Decimal(text) => write!(f, "{text:?} is not a decimal integer"),
+            Self::LogFormat(text) => write!(f, "{text:?} is not a log format; there are text and json"),
+            Self::UnknownSenders(text) => write!(f, "{text:?} is none of off, count and drop"),
+            Self::Datapath(text) => write!(f, "{text:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available"),
+            Self::Range { value, low, high, note } => write!(f, "{value} is out of range, it must be {low} to {high} ({note})"),
+            Self::Port(number) => write!(f, "{number} is not a port; the highest is 65535"),
+            Self::PublicAddress { text, family } => match family {
+                types::Family::V4 => write!(f, "invalid public IP address: {text}; it must be an IPv4 address"),
+                types::Family::V6 => write!(f, "invalid public IPv6 address: {text}; it must be an IPv6 address"),
+            },
+            Self::Address(text) => write!(f, "{text:?} is not an IP address"),
+            Self::InterfaceNetwork(text) => write!(f, "{text:?} is no network; it should look like 192.168.56.0/24"),
+            Self::Network(text) => write!(f, "{text:?} is not a network such as 10.0.0.0/8"),
+            Self::Pattern(error) => write!(f, "{error}"),
+            Self::Endpoint(error) => write!(f, "{error}"),
+            Self::EndpointUser => f.write_str(USER),
+            Self::NoEndpoint => f.write_str("contains no endpoint; it should look like http://10.0.0.1:2379"),
+            Self::Root(text) => write!(f, "{text:?} is no root for keys; use a path like /coreos.com/network"),
+            Self::Server { named, why } => {
+                match named {
+                    Some(named) => write!(f, "{named:?}")?,
+                    None => f.write_str("a value")?,
+                }
+                write!(f, " is not the address of an API server: {why}; write it like https://10.0.0.1:6443")
+            }
+            Self::NodeId(text) => write!(f, "{text:?} is not a node identity: at most 253 bytes, no blanks, no control characters"),
+            Self::NoBackend(text) => write!(f, "{text:?} names no backend"),
+            Self::Backend { name, known } => write!(f, "{name:?} is no backend; there are {}", known.join(", ")),
+            Self::File(text) => write!(f, "{text:?} is not the path of a file"),
+            Self::TwoFiles(text) => write!(
+                f,
+                "{text:?} is not the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"
+            ),
+            Self::Vmodule(text) => write!(f, "{text:?} is not pattern=N"),
+            Self::Backtrace(text) => write!(f, "{text:?} is not file.go:N"),
+        })
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The compiler points at the place on lines of its own.
+        let cause = self.cause.to_string();
+        let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
+        write!(f, "could not compile the IP address regex '{}': {cause}", self.pattern)
+    }
+}
+
+impl std::error::Error for PatternError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+impl Coded for Warning {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Ignored { .. } => "arguments-ignored",
+            Self::Auto => "iface-auto-with-kubernetes",
+            Self::TlsUnused(_) => "tls-options-unused",
+            Self::RouteProtocol { .. } => "route-protocol-of-a-daemon",
+            Self::NoPause { .. } => "resync-without-pause",
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Ignored { from } => {
+                f.write_str("the command line from ")?;
+                match from {
+                    Some(from) => write!(f, "{from:?}")?,
+                    None => f.write_str("an argument that is not shown")?,
+                }
+                f.write_str(
+                    " on is ignored: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false",
+                )
+            }
+            Self::Auto => {
+                f.write_str("--iface=auto has no meaning with --kube-subnet-mgr: without it the interface is chosen by the Node's addresses")
+            }
+            Self::TlsUnused(endpoint) => {
+                write!(f, "the TLS options are not used with {endpoint}, which is not encrypted; write https:// to use them")
+            }
+            Self::RouteProtocol { from, number } => {
+                write!(f, "{from}={number} is the number of a routing daemon: if one runs here, its routes inside the network count as ours")
+            }
+            Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
+        })
+    }
+}

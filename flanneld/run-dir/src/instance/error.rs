@@ -1,0 +1,170 @@
+//! Why a process may not run beside another one.
+
+use super::sockets::Holder;
+use ipnet::IpNet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use types::problem::{PortPurpose, text};
+use types::{Coded, Detail};
+
+/// Why this process may not run.
+#[derive(Debug)]
+pub enum InstanceError {
+    /// Another process serves the same network in this network namespace.
+    Network {
+        /// The network.
+        network: String,
+        /// The type of the backend; empty where there is none.
+        backend: String,
+        /// The process.
+        holder: Holder,
+    },
+    /// Another process writes the same subnet.env.
+    SubnetFile {
+        /// The subnet.env.
+        file: PathBuf,
+        /// The process.
+        holder: Holder,
+    },
+    /// Another process holds a resource that cannot be shared.
+    Taken {
+        /// The contended resource.
+        resource: Resource,
+        /// The process and its network.
+        holder: Holder,
+    },
+    /// The lock or the socket cannot be created.
+    Host {
+        /// Which one.
+        claim: Claim,
+        /// The system's error.
+        why: io::Error,
+    },
+}
+
+/// A host resource that only one daemon can hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// The rules for a network.
+    Rules(IpNet),
+    /// A tunnel endpoint that the kernel allows only once, by its description.
+    Tunnel(String),
+    /// A device, by its name.
+    Device(String),
+    /// A UDP port.
+    Port(u16),
+}
+
+/// What could not be claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The abstract socket of a network.
+    Network {
+        /// The network.
+        network: String,
+        /// The type of the backend; empty where there is none.
+        backend: String,
+    },
+    /// The abstract socket of a resource.
+    Resource(Resource),
+    /// The abstract socket of a guard slot.
+    Guard,
+    /// The lock beside a subnet.env.
+    Lock(PathBuf),
+}
+
+impl Resource {
+    /// What to change so that two daemons do not need it.
+    fn remedy(&self) -> &'static str {
+        const VNI: &str = "set another VNI in the Backend of one network configuration";
+        match self {
+            Self::Rules(_) => "give one of them another Network",
+            Self::Tunnel(_) => VNI,
+            // Names of numbered devices end with the VNI: `flannel.1`.
+            Self::Device(name) if name.contains('.') => VNI,
+            Self::Device(_) => "choose another Backend for one of them",
+            Self::Port(_) => "set another Port (ListenPort with wireguard) in the Backend of one network configuration",
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rules(network) => write!(f, "the rules for {network}"),
+            Self::Tunnel(tunnel) => f.write_str(tunnel),
+            Self::Device(device) => write!(f, "the device {device}"),
+            Self::Port(port) => write!(f, "UDP port {port}"),
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network { network, backend } => write!(f, "binding the abstract socket of {network} ({})", named(backend)),
+            Self::Resource(resource) => write!(f, "binding the abstract socket of {resource}"),
+            Self::Guard => f.write_str("binding the abstract socket of the port's guard"),
+            Self::Lock(file) => write!(f, "locking {}", file.display()),
+        }
+    }
+}
+
+/// A backend type for people.
+fn named(backend: &str) -> &str {
+    if backend.is_empty() { "no backend" } else { backend }
+}
+
+impl Coded for InstanceError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Network { .. } => "network-served",
+            Self::SubnetFile { .. } => "subnet-file-held",
+            Self::Taken { resource, .. } => match resource {
+                Resource::Rules(_) => "rules-taken",
+                Resource::Tunnel(_) => "tunnel-taken",
+                Resource::Device(_) => "device-taken",
+                Resource::Port(_) => "port-taken",
+            },
+            Self::Host { .. } => "instance-claim",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self {
+            Self::Taken { resource: Resource::Port(number), .. } => Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel },
+            _ => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for InstanceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Network { network, backend, holder } => write!(
+                f,
+                "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
+                named(backend)
+            ),
+            Self::SubnetFile { file, holder } => {
+                write!(f, "another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file", file.display())
+            }
+            Self::Taken { resource, holder } => {
+                write!(f, "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other one", resource.remedy())
+            }
+            Self::Host { claim, why } => {
+                write!(f, "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions there, or choose another --subnet-file")
+            }
+        })
+    }
+}
+
+impl std::error::Error for InstanceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Host { why, .. } => Some(why),
+            _ => None,
+        }
+    }
+}

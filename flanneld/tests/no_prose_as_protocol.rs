@@ -1,0 +1,442 @@
+//! A problem is a value: no part recognises a text of ours by its words, and no function fails with a bare text.
+//!
+//! `docs/architecture.md` tells it for people.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use syn::buffer::{Cursor, TokenBuffer};
+use syn::visit::{self, Visit};
+
+/// What searches a text.
+const SEARCHES: &[&str] = &[
+    "contains",
+    "ends_with",
+    "find",
+    "rfind",
+    "rsplit",
+    "rsplit_once",
+    "split",
+    "split_once",
+    "starts_with",
+    "strip_prefix",
+    "strip_suffix",
+    "trim_end_matches",
+    "trim_start_matches",
+];
+
+/// The modules that classify words of others, each with the reason why there is no code to go by.
+const FOREIGN: &[(&str, &str)] = &[
+    ("backends/traffic-rules/src/iptables_text.rs", "the output of iptables-save"),
+    ("backends/traffic-rules/src/programs.rs", "iptables and nft have exit codes 1 to 4 for all that fails"),
+    ("cni/src/verbs/check.rs", "the bridge plugin tells a missing route by code 999 and a text"),
+    ("cni/src/verbs/gc.rs", "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text"),
+    ("e2e/lab/src/daemon/flanneld.rs", "the log of a panic is the standard library's"),
+    ("e2e/lab/src/host/monitor.rs", "the output of nft monitor"),
+    ("subnet-lease/src/etcd/client.rs", "etcd's client tells that a lease is gone by a text"),
+    ("subnet-lease/src/etcd/errors.rs", "etcd tells many failures by gRPC's Unknown or Unavailable and a text"),
+];
+
+/// Phrases that production code still searches for: file, phrase, owner.
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("backends/src/wireguard.rs", "it has no", "engine"),
+    ("flanneld/doctor/src/checks/interface.rs", "is already the address of", "founder"),
+    ("flanneld/doctor/src/checks/interface.rs", "the last words of flanneld", "founder"),
+    ("flanneld/doctor/src/checks/interface.rs", "the lease", "founder"),
+    ("flanneld/doctor/src/checks/kernel.rs", "cannot run", "founder"),
+    ("flanneld/doctor/src/checks/leases.rs", "out of subnets", "founder"),
+    ("flanneld/doctor/src/checks/store.rs", " does not exist: create it, e.g. ", "founder"),
+    ("flanneld/doctor/src/checks/store.rs", " is not in etcd (v3): put it there with `", "founder"),
+    ("flanneld/doctor/src/checks/store.rs", "the network configuration ", "founder"),
+    ("flanneld/doctor/src/facts/daemon.rs", "named by ", "founder"),
+    ("flanneld/doctor/src/firewalls.rs", "-m comment --comment ", "rules"),
+    ("flanneld/doctor/src/firewalls.rs", ":FORWARD DROP", "rules"),
+    ("flanneld/doctor/src/firewalls.rs", ":INPUT DROP", "rules"),
+    ("flanneld/doctor/src/look/texts.rs", " is taken by another program", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", " uses UDP port ", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", ". Its interfaces", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", "; set Backend.Type in the network configuration", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", "Address already in use", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", "This node chose ", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", "needs the kernel module", "founder"),
+    ("flanneld/doctor/src/look/texts.rs", "needs the kernel module ", "founder"),
+    ("flanneld/src/checks/gather.rs", "did not answer", "founder"),
+    ("flanneld/src/checks/gather.rs", "pod cidr not assigned", "founder"),
+    ("flanneld/src/checks/gather.rs", "the network configuration ", "founder"),
+    ("subnet-lease/src/kube/failure.rs", "Too large resource version", "lease"),
+    ("subnet-lease/src/kube/failure.rs", "it does not speak TLS; write http:// for a plain port", "lease"),
+    ("subnet-lease/src/kube/failure.rs", "its certificate has expired, or this host's clock is wrong", "lease"),
+    ("subnet-lease/src/kube/failure.rs", "its certificate is for another name; use a name or an address that it contains", "lease"),
+    ("subnet-lease/src/kube/failure.rs", "its certificate is not valid yet: is this host's clock right?", "lease"),
+    (
+        "subnet-lease/src/kube/failure.rs",
+        "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account",
+        "lease",
+    ),
+];
+
+/// How many functions may fail with a bare text.
+const MOST: usize = 83;
+
+/// Functions that fail with a bare text: file, how many, and the reason.
+const TEXTS: &[(&str, usize, &str)] = &[
+    ("backends/packet-engine/src/engine.rs", 6, "engine"),
+    ("backends/packet-engine/src/features.rs", 1, "engine"),
+    ("backends/packet-engine/src/socket.rs", 1, "engine"),
+    ("backends/packet-engine/src/tun.rs", 5, "engine"),
+    ("backends/packet-engine/src/wireguard/device.rs", 3, "engine"),
+    ("backends/src/udp/config.rs", 1, "engine"),
+    ("backends/src/userspace/checks.rs", 1, "engine"),
+    ("backends/src/userspace/wireguard.rs", 4, "engine"),
+    ("backends/src/vxlan.rs", 1, "engine"),
+    ("backends/src/vxlan/config.rs", 2, "engine"),
+    ("backends/src/wireguard.rs", 2, "engine"),
+    ("backends/src/wireguard/config.rs", 2, "engine"),
+    ("backends/traffic-rules/src/lib.rs", 1, "engine"),
+    ("flanneld/doctor/src/facts/host.rs", 1, "founder"),
+    ("flanneld/doctor/src/look/cni.rs", 1, "founder"),
+    ("flanneld/doctor/src/look/netlink.rs", 1, "netlink"),
+    ("flanneld/doctor/src/look/proc.rs", 1, "founder"),
+    ("flanneld/src/daemon/requirement.rs", 1, "founder"),
+    ("flanneld/src/health.rs", 1, "founder"),
+    ("flanneld/src/probe.rs", 6, "reach"),
+    ("flanneld/src/probe/seen.rs", 9, "reach"),
+    ("flanneld/src/probe/whom.rs", 3, "reach"),
+    ("flanneld/src/probe/words.rs", 1, "reach"),
+    ("flanneld/src/underlay/facts.rs", 2, "netlink"),
+    ("flanneld/src/underlay/read.rs", 1, "netlink"),
+    ("subnet-lease/src/admission/terms.rs", 1, "lease"),
+    ("subnet-lease/src/config.rs", 1, "lease"),
+    ("subnet-lease/src/dir/files.rs", 1, "lease"),
+    ("subnet-lease/src/dir/worker.rs", 2, "lease"),
+    ("subnet-lease/src/json.rs", 2, "lease"),
+    ("subnet-lease/src/kube/annotations.rs", 2, "lease"),
+    ("subnet-lease/src/kube/api.rs", 2, "lease"),
+    ("subnet-lease/src/kube/assigned.rs", 1, "lease"),
+    ("subnet-lease/src/kube/change.rs", 1, "lease"),
+    ("subnet-lease/src/kube/follow.rs", 1, "lease"),
+    ("subnet-lease/src/kube/node.rs", 3, "lease"),
+    ("subnet-lease/src/kube/token.rs", 3, "lease"),
+    ("subnet-lease/src/kube/tool.rs", 1, "lease"),
+    ("subnet-lease/src/protocol/acquire.rs", 2, "lease"),
+    ("subnet-lease/src/protocol/keys.rs", 1, "lease"),
+    ("subnet-lease/src/wire.rs", 1, "lease"),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// The production sources by their path in the workspace: what is in `src` of each crate but the end-to-end tests, without tests.
+fn sources() -> BTreeMap<String, syn::File> {
+    let root = workspace();
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            let inside = name.split('/').any(|part| part == "src");
+            if path.is_dir() {
+                let skipped =
+                    name.starts_with('.') || matches!(name.as_str(), "e2e/src" | "fuzz" | "target") || (!inside && name.ends_with("/tests"));
+                if !skipped {
+                    folders.push(path);
+                }
+            } else if inside && name.ends_with(".rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.insert(name.clone(), syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}")));
+            }
+        }
+    }
+    let tests: Vec<String> = found.iter().flat_map(|(name, file)| test_modules(name, file)).collect();
+    found.retain(|name, _| !tests.iter().any(|module| name.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))));
+    found
+}
+
+/// The files of a file's modules that are compiled for tests only, without their ending.
+fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
+    let here = name.strip_suffix(".rs").unwrap();
+    let here = here.strip_suffix("/lib").or_else(|| here.strip_suffix("/main")).or_else(|| here.strip_suffix("/mod")).unwrap_or(here);
+    let of = |item: &syn::Item| match item {
+        syn::Item::Mod(module) if is_test(&module.attrs) && module.content.is_none() => Some(format!("{here}/{}", module.ident)),
+        _ => None,
+    };
+    file.items.iter().filter_map(of).collect()
+}
+
+/// Whether an item is compiled for tests only.
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().starts_with("test"),
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::NameValue(_) => false,
+    })
+}
+
+/// Whether a text has two words with a space between them.
+fn is_prose(text: &str) -> bool {
+    let chars: Vec<char> = text.chars().collect();
+    chars.windows(3).any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
+}
+
+/// The phrases in an expression: its literals, and those of constants of its file.
+struct Phrases<'a> {
+    constants: &'a BTreeMap<String, Vec<String>>,
+    found: Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for Phrases<'_> {
+    fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
+        if is_prose(&text.value()) {
+            self.found.push(text.value());
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if let Some(last) = path.segments.last() {
+            self.found.extend(self.constants.get(&last.ident.to_string()).cloned().unwrap_or_default());
+        }
+    }
+
+    /// A text that is printed on the way is not searched for.
+    fn visit_macro(&mut self, _: &'ast syn::Macro) {}
+}
+
+/// Whether there is a search inside.
+#[derive(Default)]
+struct Searched(bool);
+
+impl<'ast> Visit<'ast> for Searched {
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.0 |=
+            SEARCHES.contains(&call.method.to_string().as_str()) && !matches!(call.args.first(), Some(syn::Expr::Closure(_) | syn::Expr::Lit(_)));
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+/// Collects the phrases that a file searches for.
+struct Searches<'a> {
+    constants: &'a BTreeMap<String, Vec<String>>,
+    found: BTreeSet<String>,
+}
+
+impl Searches<'_> {
+    fn phrases(&mut self, of: &syn::Expr) {
+        let mut phrases = Phrases { constants: self.constants, found: Vec::new() };
+        phrases.visit_expr(of);
+        self.found.extend(phrases.found);
+    }
+
+    /// The searches in the tokens of a macro.
+    fn tokens(&mut self, mut at: Cursor<'_>) {
+        let mut search = false;
+        while !at.eof() {
+            if let Some((inside, _, _, after)) = at.any_group() {
+                if search {
+                    self.literals(inside);
+                }
+                self.tokens(inside);
+                (search, at) = (false, after);
+            } else if let Some((name, after)) = at.ident() {
+                (search, at) = (SEARCHES.contains(&name.to_string().as_str()), after);
+            } else if let Some((_, after)) = at.token_tree() {
+                (search, at) = (false, after);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn literals(&mut self, mut at: Cursor<'_>) {
+        while let Some((_, after)) = at.token_tree() {
+            if let Some((literal, _)) = at.literal()
+                && let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string())
+                && is_prose(&text.value())
+            {
+                self.found.insert(text.value());
+            }
+            if let Some((inside, ..)) = at.any_group() {
+                self.literals(inside);
+            }
+            at = after;
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Searches<'_> {
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let first = call.args.first();
+        match first {
+            // `["no such", …].iter().any(|words| text.contains(words))`
+            Some(syn::Expr::Closure(closure)) => {
+                let mut searched = Searched::default();
+                searched.visit_expr_closure(closure);
+                if searched.0 {
+                    self.phrases(&call.receiver);
+                }
+            }
+            Some(what) if SEARCHES.contains(&call.method.to_string().as_str()) => self.phrases(what),
+            _ => {}
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        // `str::contains(text, "no such")`
+        if let syn::Expr::Path(path) = &*call.func
+            && path.path.segments.len() > 1
+            && path.path.segments.last().is_some_and(|last| SEARCHES.contains(&last.ident.to_string().as_str()))
+        {
+            call.args.iter().for_each(|argument| self.phrases(argument));
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_for_loop(&mut self, turn: &'ast syn::ExprForLoop) {
+        let mut searched = Searched::default();
+        searched.visit_block(&turn.body);
+        if searched.0 {
+            self.phrases(&turn.expr);
+        }
+        visit::visit_expr_for_loop(self, turn);
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        self.tokens(TokenBuffer::new2(item.tokens.clone()).begin());
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+}
+
+/// The constants of a file that hold phrases.
+#[derive(Default)]
+struct Constants(BTreeMap<String, Vec<String>>);
+
+impl<'ast> Visit<'ast> for Constants {
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        let none = BTreeMap::new();
+        let mut phrases = Phrases { constants: &none, found: Vec::new() };
+        phrases.visit_expr(&item.expr);
+        if !phrases.found.is_empty() {
+            self.0.insert(item.ident.to_string(), phrases.found);
+        }
+    }
+}
+
+/// The phrases that a file searches for.
+fn searched(file: &syn::File) -> BTreeSet<String> {
+    let mut constants = Constants::default();
+    constants.visit_file(file);
+    let mut searches = Searches { constants: &constants.0, found: BTreeSet::new() };
+    searches.visit_file(file);
+    searches.found
+}
+
+/// Counts the types `Result<_, String>` of a file.
+#[derive(Default)]
+struct Texts(usize);
+
+impl<'ast> Visit<'ast> for Texts {
+    fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
+        if segment.ident == "Result"
+            && let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments
+            && let Some(syn::GenericArgument::Type(syn::Type::Path(error))) = arguments.args.iter().nth(1)
+            && error.path.segments.last().is_some_and(|last| last.ident == "String")
+        {
+            self.0 += 1;
+        }
+        visit::visit_path_segment(self, segment);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+fn texts(file: &syn::File) -> usize {
+    let mut texts = Texts::default();
+    texts.visit_file(file);
+    texts.0
+}
+
+#[test]
+fn text_of_ours_is_never_recognised_by_its_words() {
+    let sources = sources();
+    for (file, reason) in FOREIGN {
+        let source = sources.get(*file).unwrap_or_else(|| panic!("{file} is gone: take it off the list"));
+        assert!(!searched(source).is_empty(), "{file} searches for no phrase any more: take it off the list");
+        assert!(!reason.is_empty(), "{file} needs a reason");
+    }
+    let foreign: BTreeSet<&str> = FOREIGN.iter().map(|(file, _)| *file).collect();
+    let found: BTreeSet<(&str, String)> = sources
+        .iter()
+        .filter(|(name, _)| !foreign.contains(name.as_str()))
+        .flat_map(|(name, file)| searched(file).into_iter().map(|phrase| (name.as_str(), phrase)))
+        .collect();
+    let known: BTreeSet<(&str, String)> = KNOWN.iter().map(|(file, phrase, _)| (*file, (*phrase).to_owned())).collect();
+    let new: Vec<_> = found.difference(&known).collect();
+    assert!(new.is_empty(), "what failed is recognised by the words of a text: give its error a variant with data instead: {new:#?}");
+    let stale: Vec<_> = known.difference(&found).collect();
+    assert!(stale.is_empty(), "nobody searches for these phrases any more: take them off the list: {stale:#?}");
+}
+
+#[test]
+fn failure_is_no_bare_text() {
+    let found: BTreeMap<String, usize> = sources().iter().map(|(name, file)| (name.clone(), texts(file))).filter(|(_, count)| *count > 0).collect();
+    assert!(found.values().sum::<usize>() <= MOST, "at most {MOST} functions fail with a bare text: {found:#?}");
+    let known: BTreeMap<String, usize> = TEXTS.iter().map(|(file, count, _)| ((*file).to_owned(), *count)).collect();
+    let more: Vec<_> = found.iter().filter(|(file, count)| **count > known.get(*file).copied().unwrap_or_default()).collect();
+    assert!(more.is_empty(), "Result<_, String> in production: give what fails an enum that is types::Coded: {more:#?}");
+    let stale: Vec<_> = known.iter().filter(|(file, count)| **count > found.get(*file).copied().unwrap_or_default()).collect();
+    assert!(stale.is_empty(), "there are fewer of these now: correct the list: {stale:#?}");
+}
+
+#[test]
+fn searches_for_phrases_are_seen() {
+    for (code, phrases) in [
+        ("fn f(t: &str) -> bool { t.contains(\"no such\") }", &["no such"][..]),
+        ("fn f(t: &str) -> bool { t.contains(\"refused\") || t.contains(\"a.b c-d\") }", &["a.b c-d"]),
+        ("fn f(t: &str) -> bool { t.starts_with(\"link/ether \") || t.contains(\": 7\") || t.contains(' ') }", &[]),
+        ("fn f(t: &str) -> Option<(&str, &str)> { t.split_once(\" chose the \") }", &["chose the"]),
+        ("fn f(t: &str) -> bool { str::contains(t, \"no such\") }", &["no such"]),
+        ("const A: &str = \"no such\"; fn f(t: &str) -> bool { t.ends_with(A) }", &["no such"]),
+        ("fn f(t: &str) -> bool { [\"no such\", \"not found\"].iter().any(|w| t.contains(w)) }", &["no such", "not found"]),
+        ("const A: &[&str] = &[\"no such\"]; fn f(t: &str) -> bool { A.iter().any(|w| t.contains(w)) }", &["no such"]),
+        ("fn f(t: &str) -> bool { for (w, b) in [(\"no such\", true)] { if t.contains(w) { return b; } } false }", &["no such"]),
+        ("fn f(t: &str) { info!(\"it is {}\", t.contains(\"no such\")) }", &["no such"]),
+        ("fn f(t: Option<&str>) -> bool { matches!(t, Some(t) if t.contains([\"no such\"])) }", &["no such"]),
+        ("fn f(t: &str) { info!(\"no such\") } fn g(t: &str) -> String { t.replace(\"no such\", \"\") }", &[]),
+        ("#[cfg(test)] mod tests { fn f(t: &str) -> bool { t.contains(\"no such\") } }", &[]),
+    ] {
+        let found = searched(&syn::parse_file(code).unwrap());
+        let found: Vec<&str> = found.iter().map(|phrase| phrase.trim()).collect();
+        assert_eq!(found, phrases, "{code}");
+    }
+}
+
+#[test]
+fn failures_that_are_texts_are_counted() {
+    for (code, count) in [
+        ("fn f() -> Result<(), String> { Ok(()) }", 1),
+        ("struct A { a: std::result::Result<Vec<u8>, std::string::String> }", 1),
+        ("fn f(g: impl Fn() -> Result<Option<Result<(), String>>, String>) {}", 2),
+        ("fn f() -> Result<String, io::Error> { g::<String>() }", 0),
+        ("#[cfg(test)] mod tests { fn f() -> Result<(), String> { Ok(()) } }", 0),
+    ] {
+        assert_eq!(texts(&syn::parse_file(code).unwrap()), count, "{code}");
+    }
+}
