@@ -13,6 +13,7 @@ mod encrypted;
 mod fake;
 pub mod fit;
 pub mod forwarding;
+pub mod host;
 pub mod inspect;
 pub mod kernel;
 pub mod link;
