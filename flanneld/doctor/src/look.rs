@@ -11,6 +11,7 @@ mod ports;
 mod proc;
 mod tally;
 mod texts;
+mod unread;
 
 pub use firewalls::Programs;
 pub use kubernetes::{daemon_log, namespace_of_pod};

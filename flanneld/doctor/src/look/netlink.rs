@@ -1,5 +1,6 @@
 //! Interfaces, routes and ways, as the kernel tells them.
 
+use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::host::{Interface, NoRoute, Route, Way, WayKind};
 use netstate::netlink::host::HostReader;
@@ -21,12 +22,12 @@ pub(super) async fn read(targets: &[Target]) -> (Fact<Vec<Interface>>, Fact<Vec<
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
-            let why = format!("no netlink socket: {error}");
+            let why = Unread::Netlink(error);
             return (Fact::unavailable(&why), Fact::unavailable(&why), Fact::unavailable(&why));
         }
     };
-    let interfaces = Fact::from_result(reader.interfaces().await.map_err(|error| format!("the interfaces cannot be read (netlink): {error}")));
-    let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(|error| format!("the routes cannot be read (netlink): {error}")));
+    let interfaces = Fact::from_result(reader.interfaces().await.map_err(Unread::Interfaces));
+    let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(Unread::Routes));
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
     let way = |(target, by): (&Target, Result<_, NoRoute>)| Way { to: target.to, whose: target.whose.clone(), kind: target.kind, by };
